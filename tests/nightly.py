@@ -36,6 +36,7 @@ _BENCHMARKS: Final = (
     ("cores", "--rows", "20000", "--batch", "10000", "--keys", "20000", "--rounds", "1"),
     ("decode", "--messages", "2000", "--rounds", "2"),
     ("fold", "--keys", "20000", "--rows", "40000", "--commits", "20", "--rounds", "2"),
+    ("formats", "--messages", "2000", "--rounds", "1"),
     ("groups", "--groups", "50", "200", "--lanes", "8", "16", "--repeat", "1"),
     ("hot_bucket", "--keys", "20000", "--rounds", "2"),
     ("idle_writer", "--rounds", "1", "--idle", "5"),

@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Final
 from storage.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from streams.formats.message_format import MessageFormat
+    from streams.formats.message_format import FormatSettings, MessageFormat
 
 FORMATS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "json": "streams.formats.json_format:JsonFormat",
+        "debezium": "streams.formats.debezium_format:DebeziumFormat",
+        "debezium-avro": "streams.formats.debezium_format:DebeziumAvroFormat",
+        "avro": "streams.formats.avro_format:AvroFormat",
+        "protobuf": "streams.formats.avro_format:ProtobufFormat",
+        "json-schema": "streams.formats.avro_format:JsonSchemaFormat",
     }
 )
 """Name in a pipeline file to the class of the format, ``module:class``."""
@@ -34,12 +39,18 @@ def check_format(name: str) -> str:
     return name
 
 
-def load_format(name: str) -> MessageFormat:
+def load_format(name: str, settings: FormatSettings | None = None) -> MessageFormat:
     """The format of that name.
 
+    Args:
+        name: Name of the format.
+        settings: Its options, and more; by default it has none.
+
     Raises:
-        InvalidInput: See `check_format`.
+        InvalidInput: See `check_format`; or an option is wrong.
     """
+    from streams.formats.message_format import FormatSettings
+
     module, _, kind = FORMATS[check_format(name)].partition(":")
-    made: MessageFormat = getattr(importlib.import_module(module), kind)()
+    made: MessageFormat = getattr(importlib.import_module(module), kind).create(settings or FormatSettings())
     return made

@@ -3,17 +3,70 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
+
+from streams.formats.format_options import no_options
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSettings:
+    """What a format is created with.
+
+    Attributes:
+        options: ``format_options`` of the source, as written.
+        registry: Settings of the schema registry's client; empty if the pipeline has none. May hold secrets.
+        expressions: SQL of `select` and `where`, so that a format can leave out what nobody uses.
+    """
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    registry: Mapping[str, str] = field(default_factory=dict, repr=False)
+    expressions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a format knows of a message besides its fields; None where it does not know it.
+
+    Attributes:
+        operation: ``upsert`` or ``delete``, string: the default of the column ``_op``.
+        unavailable: Names of fields whose value the message does not have, although the row has one; array of strings,
+            or NULL. The columns that use them stay as they are.
+        absent: Names of declared fields that the message does not have at all; array of strings, or NULL.
+        metadata: Further columns for `select` and `where`, by name.
+        schema_id: Id of the message's schema in the registry, integer.
+    """
+
+    operation: Column | None = None
+    unavailable: Column | None = None
+    absent: Column | None = None
+    metadata: Mapping[str, Column] = field(default_factory=dict)
+    schema_id: Column | None = None
 
 
 class MessageFormat(ABC):
     """A message format: Spark expressions that decode values. Stateless.
 
-    `streams.write.decode` evaluates `parse` once per message, and the two others on its result. It handles messages
-    without a value (tombstones) and metadata itself.
+    `streams.write.decode` evaluates `parse` once per message, and the others on its result. It handles messages without
+    a value (tombstones) and metadata of Kafka itself.
     """
+
+    reserved: ClassVar[tuple[str, ...]] = ()
+    """Names of the columns in `Extras.metadata`, which no field of a message may have."""
+
+    @classmethod
+    def create(cls, settings: FormatSettings) -> Self:
+        """The format with these settings; this one is for formats without options.
+
+        Raises:
+            InvalidInput: An option is not known, or its value is wrong.
+        """
+        no_options(settings.options)
+        return cls()
 
     @abstractmethod
     def parse(self, value: Column, fields: StructType) -> Column:
@@ -35,3 +88,7 @@ class MessageFormat(ABC):
     @abstractmethod
     def reason(self, parsed: Column, value: Column) -> Column:
         """Why the value cannot be decoded, string; NULL if it was decoded as a whole. Not used for a NULL value."""
+
+    def extras(self, parsed: Column) -> Extras:
+        """What the format knows of a message besides its fields."""
+        return Extras()

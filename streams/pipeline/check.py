@@ -36,6 +36,7 @@ def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
                 hint=f"streams: {', '.join(streams)}; the writer's name is the default",
             )
         _check_select(writer, known, schema)
+        _check_updates(writer, known, schema)
         if writer.tombstones == "delete":
             with errors_at(f"writers.{writer.name}."):
                 check_deletes(writer, known, schema)
@@ -66,6 +67,21 @@ def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
             raise InvalidInput(
                 f"{where}: group {group.name!r} is incomplete: {', '.join(absent)} is missing",
                 hint="select all columns of a group or none; NULL is an expression too",
+            )
+
+
+def _check_updates(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
+    """Check that updates of Debezium do not go to aggregates, which would count a row again with each update."""
+    if not writer.message_format.startswith("debezium"):
+        return
+    columns = writer.message if writer.select is None else writer.select
+    if "_debezium" in (writer.where or "") or (columns and "_op" in columns):
+        return  # the user decides which events count
+    for group in (schema.group_by_name[name] for name in stream.groups):
+        if group.merge == "aggregate" and columns and set(group.columns) & set(columns):
+            raise InvalidInput(
+                f"writers.{writer.name}: each update of a row would be added to the aggregates of group {group.name!r}",
+                hint="choose events, for example where: _debezium.op IN ('c', 'r'); or give the group another mode",
             )
 
 

@@ -73,6 +73,8 @@ class KafkaSection(_Model):
     topic: str | None = None
     topics: list[str] = []
     format: Annotated[str, AfterValidator(_known_format)] = "json"
+    format_options: Settings = {}
+    key_format: Annotated[str, AfterValidator(_known_format)] = "json"
     starting_offsets: Literal["earliest", "latest"] | dict[str, dict[str, int]] = "earliest"
     max_offsets_per_trigger: int | None = Field(default=None, ge=1)
     options: Settings = {}
@@ -106,6 +108,7 @@ class WriterSection(_Model):
     lateness: Lateness | None = None
     checkpoint: str | None = None
     kafka: Settings = {}
+    registry: Settings = {}
     spark: Settings = {}
 
 
@@ -150,6 +153,7 @@ class PipelineConfig(_Model):
     table: TableSection
     writers: dict[str, WriterSection] = Field(min_length=1)
     kafka: Settings = {}
+    registry: Settings = {}
     spark: Settings = {}
     compaction: Annotated[CompactionSection | None, BeforeValidator(_none_if_off)] = CompactionSection()
     clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
@@ -213,6 +217,9 @@ class WriterSpec:
         reader_options: Options of that format; may hold secrets.
         reader_schema: DDL for ``.schema(...)``; None if the format has a schema.
         message_format: Name of the format of column ``value``, see `streams.formats`; not used if ``message`` is None.
+        format_options: Options of that format.
+        key_format: Name of the format of column ``key``, if ``key`` is given.
+        registry: Settings of the schema registry's client; may hold secrets.
         message: Fields of the message in column ``value`` and their types; None: use the rows of the source.
         select: Output column to SQL expression; None: the columns of the message or the source.
         trigger_seconds: Shortest time from the start of one batch to the start of the next.
@@ -233,6 +240,9 @@ class WriterSpec:
     reader_options: Mapping[str, str] = field(repr=False)
     reader_schema: str | None
     message_format: str
+    format_options: Mapping[str, str]
+    key_format: str
+    registry: Mapping[str, str] = field(repr=False)
     message: Mapping[str, str] | None
     select: Mapping[str, str] | None
     where: str | None

@@ -20,6 +20,8 @@ from storage.config import build_schema, load_config
 from storage.config_file import Sections, errors_at, parse_fields
 from storage.engine import lane_name, parse_type
 from storage.errors import InvalidInput
+from streams.formats.format_options import check_options
+from streams.formats.registry import check_registry_settings
 from streams.pipeline.check import check_writers
 from streams.pipeline.model import (
     CleanSection,
@@ -172,9 +174,11 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
             raise InvalidInput(f".{setting}: needs messages that are decoded", hint="add schema, or remove it")
     if given.on_error == "stop" and given.dead_letter:
         raise InvalidInput(".dead_letter: cannot be combined with on_error: stop", hint="remove one of the two")
+    registry = {**whole.registry, **given.registry}
     if isinstance(given.source, KafkaSection):
         if not given.message:
             raise InvalidInput(".schema: is missing", hint="add schema: {column: type} of the JSON message")
+        _check_formats(given.source, registry)
         reader_format, ddl = "weft_kafka", None
         options = _kafka_options(given.source, {**whole.kafka, **given.kafka})
         expressions = [*(given.select or {}).values(), given.where or ""]
@@ -199,6 +203,9 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         reader_options=options,
         reader_schema=ddl,
         message_format=given.source.format if isinstance(given.source, KafkaSection) else "json",
+        format_options=given.source.format_options if isinstance(given.source, KafkaSection) else {},
+        key_format=given.source.key_format if isinstance(given.source, KafkaSection) else "json",
+        registry=registry,
         message=given.message,
         select=given.select,
         where=given.where,
@@ -213,6 +220,20 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         checkpoint=resolve_location(given.checkpoint or str(state / "checkpoints" / name), folder),
         spark=resolve_archives({**whole.spark, **given.spark}, folder),
     )
+
+
+def _check_formats(source: KafkaSection, registry: Mapping[str, str]) -> None:
+    """Check the options of the formats of a source, and that they have the packages and settings that they need."""
+    with errors_at(".source.format_options."):
+        check_options(source.format, source.format_options)
+    if source.key_format.startswith("debezium"):
+        raise InvalidInput(
+            f".source.key_format: {source.key_format!r} is a format of values",
+            hint="the key of a change event has the format json or avro",
+        )
+    for field, name in (("format", source.format), ("key_format", source.key_format)):
+        with errors_at(f".source.{field}: "):
+            check_registry_settings(name, registry)
 
 
 def _kafka_options(source: KafkaSection, kafka: Mapping[str, str]) -> dict[str, str]:

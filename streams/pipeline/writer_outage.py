@@ -1,8 +1,8 @@
-"""A writer waits until its brokers and the store of its table answer, and until its cluster gives it an executor.
+"""A writer waits until its brokers, registry and store answer, and until its cluster gives it an executor.
 
-Brokers and store are checked before a JVM is started, so that waiting costs little. A running query survives an outage
-of the brokers between batches (`streams.kafka.kafka_source`). In the middle of a batch the query fails, and the next
-process waits.
+Brokers, schema registry and the store of the table are checked before a JVM is started, so that waiting costs little. A
+running query survives an outage of the brokers between batches (`streams.kafka.kafka_source`), and one of the registry
+as long as messages have schemas that it knows. Else the query fails, and the next process waits.
 """
 
 from __future__ import annotations
@@ -48,6 +48,25 @@ def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, o
             outages.wait_out(lambda: cluster.await_answer(waiting), what)
     finally:
         cluster.close()
+
+
+def await_registry(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
+    """Wait until the schema registry answers; returns at once for formats without one.
+
+    Raises:
+        RegistryUnavailable: The registry does not answer, and ``once`` is set.
+        RegistryRefused: The registry refuses access.
+        InvalidInput: A setting of the registry is wrong.
+    """
+    from streams.formats.registry import registry_client, uses_registry
+
+    if stop or not (uses_registry(writer.message_format) or (writer.key and uses_registry(writer.key_format))):
+        return
+    client = registry_client(tuple(sorted(writer.registry.items())))
+    if once:
+        client.check()
+    else:
+        outages.wait_out(client.check, _registry(writer))
 
 
 def await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
@@ -101,10 +120,17 @@ def _broker(writer: WriterSpec) -> str:
     return f"the broker {writer.reader_options.get('kafka.bootstrap.servers', '')}".rstrip()
 
 
+def _registry(writer: WriterSpec) -> str:
+    return f"the schema registry {writer.registry.get('url', '').rsplit('@', 1)[-1]}".rstrip()
+
+
 def unreachable(failure: Exception, pipeline: Pipeline, name: str) -> str:
-    """Name of the broker or store that does not answer."""
+    """Name of the broker, registry or store that does not answer."""
+    from streams.formats.registry import RegistryUnavailable
     from streams.kafka.errors import SourceUnavailable
 
     if isinstance(failure, SourceUnavailable):
         return _broker(pipeline.writer(name))
+    if isinstance(failure, RegistryUnavailable):
+        return _registry(pipeline.writer(name))
     return store_name(pipeline.table.uri)

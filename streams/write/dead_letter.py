@@ -30,7 +30,7 @@ from storage.errors import InvalidInput, StoreUnavailable
 SOURCE: Final = "__weft_source"
 """Hidden column of a frame (`streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``, ``timestamp``
 (milliseconds since 1970) and ``headers`` of the message that a row came from, its ``key`` and ``value`` as they came,
-and the ``reason`` why it could not be decoded (null if it was decoded)."""
+and the ``reason`` why it could not be decoded (null if it was decoded). With a schema registry also ``schema_id``."""
 IGNORED: Final = "the message has no value (a tombstone), and is ignored"
 """The ``reason`` of messages that are skipped: tasks drop and count them, without a dead letter."""
 _FILE: Final = re.compile(r"(\d+)-(\d+)\.jsonl")
@@ -119,6 +119,7 @@ class DeadLetterFile:
       not UTF-8), ``row`` (the row as JSON, if the frame has no `SOURCE`), or null if there is no key or value
     - ``headers``: a list of ``key``, ``value`` and ``encoding``; null unless the source reads headers
     - ``query_id``, ``batch``, ``task``, ``stream``, ``lane``
+    - ``schema_id``: id of the message's schema in the registry; missing if the format has none
     """
 
     def __init__(self, letters: DeadLetters, task: int) -> None:
@@ -164,6 +165,7 @@ class DeadLetterFile:
             "task": self._task,
             "stream": self._letters.stream,
             "lane": self._letters.lane,
+            **({} if origin.get("schema_id") is None else {"schema_id": origin["schema_id"]}),
         }
         self._file.write(_dumps(line).encode() + b"\n")
         self.count += 1

@@ -25,16 +25,17 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
-from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
 from storage.engine import OP_COLUMN
 from storage.errors import InvalidInput
 from streams.formats import load_format
-from streams.formats.message_format import MessageFormat
+from streams.formats.message_format import Extras, FormatSettings, MessageFormat
 from streams.pipeline.check import KAFKA, KEY
 from streams.pipeline.model import Tombstones
 from streams.write.dead_letter import IGNORED, SOURCE
-from streams.write.tombstones import NO_KEY, decode_key
+from streams.write.left_out import ABSENT, OPERATION, REASON, UNAVAILABLE, leave_out
+from streams.write.tombstones import DECODED_KEY, KEY_REASON, NO_KEY, add_key
 
 METADATA: Final = ("topic", "partition", "offset", "timestamp", "key", "headers")
 """Fields of the struct `KAFKA`. The struct contains those that the source has."""
@@ -71,14 +72,16 @@ SOURCE_TYPE: Final = StructType.fromJson(
     },
 )
 """Type of `SOURCE`."""
+SOURCE_TYPES: Final = (SOURCE_TYPE, StructType([*SOURCE_TYPE, StructField("schema_id", IntegerType())]))
+"""Types of `SOURCE`: if the format has a registry, with the id of the message's schema in it."""
 
 _ORIGIN: Final = [field for field in SOURCE_TYPE if field.name != "reason"]
 _QUOTED: Final = re.compile(r"`((?:[^`]|``)+)`")
 _HIDDEN: Final = "__weft_"
 _VALUE: Final = "__weft_value"
+SCHEMA_ID: Final = "__weft_schema_id"
 _MESSAGE: Final = "__weft_message"
-_REASON: Final = "__weft_reason"
-"""Why a message is undecodable; NULL if it is not."""
+_REASON: Final = REASON
 _CONDITION: Final = "__weft_condition"
 
 TOMBSTONE: Final = "the message has no value (a tombstone)"
@@ -89,11 +92,15 @@ def decode_messages(
     schema: Mapping[str, str],
     *,
     message_format: str = "json",
+    format_options: Mapping[str, str] | None = None,
+    registry: Mapping[str, str] | None = None,
     select: Mapping[str, str] | None,
     where: str | None,
     keep_source: bool = False,
     tombstones: Tombstones = "ignore",
     key: Mapping[str, str] | None = None,
+    key_format: str = "json",
+    partial: AbstractSet[str] = frozenset(),
 ) -> DataFrame:
     """Decode messages.
 
@@ -101,6 +108,8 @@ def decode_messages(
         df: Messages with the columns of a Kafka source: ``value`` (binary or string), and any columns of `METADATA`.
         schema: Fields of the message and their Spark SQL types, nested types too.
         message_format: Name of the format of the value, see `streams.formats`.
+        format_options: Options of the format.
+        registry: Settings of the schema registry's client, for formats that need one.
         select: Column name to SQL expression over the message's fields and `KAFKA`, for example
             ``{"order_id": "id", "status": "lower(status)", "seen": "_kafka.timestamp"}``. All fields by default.
         where: SQL condition over the same names; rows for which it is not true are dropped.
@@ -111,9 +120,15 @@ def decode_messages(
         key: Fields of the Kafka key and their types. `select` and `where` see them as ``_key``; fields of the message
             of the same name get their value in a tombstone. ``delete`` needs them, unless every key column of the
             table is an expression over ``_kafka``.
+        key_format: Name of the format of the key. With ``json`` the key may also be a single value, see
+            `streams.write.tombstones`; a key that cannot be decoded is NULL. With any other format such a message is
+            undecodable.
+        partial: Columns that an event may leave as they are (`streams.write.left_out`). It matters only for formats
+            whose messages can lack values of the row.
 
     Returns:
-        The columns of ``select`` in its order, then `SOURCE` if ``keep_source``. Lazy, without a shuffle.
+        The columns of ``select`` in its order, ``_op`` if the format knows the operation and ``select`` does not have
+        it, ``_supplied`` likewise, then `SOURCE` if ``keep_source``. Lazy, without a shuffle.
 
     Raises:
         InvalidInput: ``df`` has no value, there is no such format, or a type or an expression is wrong; the message
@@ -126,13 +141,16 @@ def decode_messages(
     reserved = {KAFKA} if key is None else {KAFKA, KEY}
     if not schema:
         raise InvalidInput("the message schema is empty", hint="declare at least one field: {order_id: bigint}")
-    message = _struct("message field", schema, reserved)
-    wanted = [where or "", *(str(column) for column in (select or {}).values())]
+    wanted = (where or "", *(str(column) for column in (select or {}).values()))
+    made = load_format(message_format, FormatSettings(format_options or {}, registry or {}, wanted))
+    made_key = None if key_format == "json" else load_format(key_format, FormatSettings(registry=registry or {}))
+    message = _struct("message field", schema, reserved | set(made.reserved))
     messages = _parsed(
         df,
-        load_format(message_format),
+        made,
         message,
         _struct("key field", key, set()) if key else None,
+        made_key,
         tombstones,
         every_key=any(KEY in expression for expression in wanted),
     )
@@ -141,10 +159,16 @@ def decode_messages(
     if where is not None:
         messages = _filtered(messages, where, guarded=keep_source)
     columns: dict[str, Column | str] = {name: _quoted(name) for name in schema} if select is None else dict(select)
+    if columns and OPERATION in messages.columns:
+        columns.setdefault(OP_COLUMN, F.col(OPERATION))
     if columns and tombstones == "delete":
         given = columns.get(OP_COLUMN, F.lit(None))
         operation = F.expr(given) if isinstance(given, str) else given
         columns[OP_COLUMN] = F.when(_is_tombstone(), "delete").otherwise(operation.cast("string"))
+    if columns and UNAVAILABLE in messages.columns:
+        messages, columns = leave_out(messages, columns, set(schema), partial)
+        if not keep_source:
+            messages = _all_decoded(messages)
     return _selected(messages, columns, guarded=keep_source)
 
 
@@ -185,6 +209,7 @@ def _parsed(
     message_format: MessageFormat,
     message: StructType,
     key: StructType | None,
+    key_format: MessageFormat | None,
     tombstones: Tombstones,
     *,
     every_key: bool,
@@ -198,6 +223,7 @@ def _parsed(
         message_format: Format of the value.
         message: Fields of the value.
         key: Fields of the key.
+        key_format: Format of the key; None: see `streams.write.tombstones`.
         tombstones: How messages without a value are handled.
         every_key: Decode the key of every message, not only of tombstones.
     """
@@ -216,30 +242,52 @@ def _parsed(
     value = F.col(_VALUE)
     rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in (*known, "value")))
     without_value: Column | str | None = {"ignore": IGNORED, "dead_letter": TOMBSTONE, "delete": None}[tombstones]
+    bad_key = F.lit(None).cast("string")
     if key is not None:
-        decoded = decode_key(F.col(f"{_HIDDEN}key"), key)
-        if not every_key:
-            decoded = F.when(value.isNull(), decoded)
-        rows = rows.select("*", F.inline(F.array(F.struct(decoded.alias(f"{_HIDDEN}{KEY}")))))
+        raw = F.col(f"{_HIDDEN}key")
+        rows = add_key(rows, raw if every_key else F.when(value.isNull(), raw), key, key_format)
+        bad_key = F.concat(F.lit("the key: "), F.col(KEY_REASON))
         if tombstones == "delete":
-            absent = [F.col(f"{_HIDDEN}{KEY}")[name].isNull() for name in key.names]
-            without_value = F.when(functools.reduce(Column.__and__, absent), NO_KEY)
+            absent = [F.col(DECODED_KEY)[name].isNull() for name in key.names]
+            without_value = F.coalesce(bad_key, F.when(functools.reduce(Column.__and__, absent), NO_KEY))
+
+    more: list[str] = []
 
     def judged(parsed: Column) -> Column:
         reason = F.when(value.isNull(), without_value).otherwise(message_format.reason(parsed, value))
-        return F.struct(message_format.message(parsed).alias(_MESSAGE), reason.cast("string").alias(_REASON))
+        extras = _extra_columns(message_format.extras(parsed))
+        more[:] = extras
+        reason = F.coalesce(reason.cast("string"), bad_key)
+        found = {_MESSAGE: message_format.message(parsed), _REASON: reason, **extras}
+        return F.struct(*(column.alias(name) for name, column in found.items()))
 
     # Within the generator, so that it is done once, too: as a column, Spark would copy its expression into every place
     # that uses it: each column, and several times the filter.
     rows = rows.select("*", F.inline(F.transform(F.array(message_format.parse(value, message)), judged)))
     origin = {name: F.col(f"{_HIDDEN}{name}") for name in (*known, "value")}
-    metadata = [F.struct(*(origin[name].alias(name) for name in known)).alias(KAFKA)] if known else []
+    about = [origin[name].alias(name) for name in known]
+    if SCHEMA_ID in more:
+        about.append(F.col(SCHEMA_ID).alias("schema_id"))
+    metadata = [F.struct(*about).alias(KAFKA)] if about else []
     fields = [F.col(_MESSAGE)[field.name].alias(field.name) for field in message]
     if key is not None:
         if tombstones == "delete":
             fields = [_from_key(field, key) for field in message]
-        metadata.append(F.col(f"{_HIDDEN}{KEY}").alias(KEY))
-    return rows.select(*fields, *metadata, *_origin(given, origin), _REASON)
+        metadata.append(F.col(DECODED_KEY).alias(KEY))
+    shown = [F.col(name) for name in more if not name.startswith(_HIDDEN)]
+    hidden = [F.col(name) for name in more if name.startswith(_HIDDEN)]
+    return rows.select(*fields, *metadata, *shown, *_origin(given, origin), _REASON, *hidden)
+
+
+def _extra_columns(extras: Extras) -> dict[str, Column]:
+    """Columns for what the format knows of a message, by name."""
+    hidden = {
+        OPERATION: extras.operation,
+        UNAVAILABLE: extras.unavailable,
+        ABSENT: extras.absent,
+        SCHEMA_ID: extras.schema_id,
+    }
+    return {**extras.metadata, **{name: column for name, column in hidden.items() if column is not None}}
 
 
 def _origin(given: Mapping[str, DataType], columns: Mapping[str, Column]) -> list[Column]:
@@ -260,10 +308,11 @@ def _origin(given: Mapping[str, DataType], columns: Mapping[str, Column]) -> lis
     return found
 
 
-def _source(reason: Column) -> Column:
+def _source(reason: Column, *, schema_id: bool) -> Column:
     """The column `SOURCE` of rows of `_parsed`."""
     fields = [F.col(f"{_HIDDEN}{field.name}").alias(field.name) for field in _ORIGIN]
-    return F.struct(*fields, reason.cast("string").alias("reason")).alias(SOURCE)
+    more = [F.col(SCHEMA_ID).alias("schema_id")] if schema_id else []
+    return F.struct(*fields, reason.cast("string").alias("reason"), *more).alias(SOURCE)
 
 
 def _from_key(field: StructField, key: StructType) -> Column:
@@ -281,7 +330,7 @@ def _from_key(field: StructField, key: StructType) -> Column:
                 "the key",
                 hint=f"declare one type, or give the field of the key another name and use {KEY}.<name> in select",
             )
-        value = F.coalesce(value, F.when(F.col(_VALUE).isNull(), F.col(f"{_HIDDEN}{KEY}")[field.name]))
+        value = F.coalesce(value, F.when(F.col(_VALUE).isNull(), F.col(DECODED_KEY)[field.name]))
     return value.alias(field.name)
 
 
@@ -373,9 +422,11 @@ def _selected(messages: DataFrame, columns: Mapping[str, Column | str], *, guard
         reason = reason.when(F.col(place).isNull(), F.lit(f"select: column {name!r} fails{shown}"))
     if not guarded:
         return messages.select(*tried).select(*chosen)
-    return messages.select(*tried, *(f"{_HIDDEN}{field.name}" for field in _ORIGIN), _REASON).select(
-        *chosen, _source(reason)
-    )
+    hidden = [f"{_HIDDEN}{field.name}" for field in _ORIGIN]
+    if SCHEMA_ID in messages.columns:
+        hidden.append(SCHEMA_ID)
+    source = _source(reason, schema_id=SCHEMA_ID in messages.columns)
+    return messages.select(*tried, *hidden, _REASON).select(*chosen, source)
 
 
 def _is_field(expression: Column | str, schema: StructType) -> bool:

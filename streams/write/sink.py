@@ -51,7 +51,7 @@ from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 from streams.spark.for_workers import for_workers
 from streams.spark.task_errors import note_errors, worker_hints
 from streams.write.dead_letter import SOURCE, DeadLetters, default_folder, open_dead_letters
-from streams.write.decode import SOURCE_TYPE
+from streams.write.decode import SOURCE_TYPES
 from streams.write.query_checkpoint import read_checkpoint, read_offsets
 from streams.write.resume import GAP_HINT, ResumePoint, check_follows
 from streams.write.sink_task import REPORT_TYPE, TaskReport, task_writer
@@ -387,7 +387,7 @@ def check_columns(df: DataFrame, table: Table, stream: str) -> None:
     fields = []
     for column in df.schema:
         if column.name == SOURCE:
-            if column.dataType.simpleString() != SOURCE_TYPE.simpleString():
+            if column.dataType.simpleString() not in {kind.simpleString() for kind in SOURCE_TYPES}:
                 raise InvalidInput(
                     f"column {SOURCE!r} does not have the type that decode_messages gives it",
                     hint="keep the column as it is, or drop it",

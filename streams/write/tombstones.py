@@ -12,25 +12,49 @@ and `where` are applied as to any other message, with two differences. `where` d
 is false, not if it is unknown because fields are missing, so that no delete is lost by accident. And an ordering column
 needs an expression that has a value for tombstones, for example ``coalesce(ts, _kafka.timestamp)``.
 
-A key is a JSON object, a single value (a JSON value, or any text for a string), or either of them in the envelope
-``{"schema": ..., "payload": ...}`` of Kafka Connect.
+Unless it has another format, a key is a JSON object, a single value (a JSON value, or any text for a string), or either
+of them in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from streams.formats.json_value import CORRUPT, ROOT, first_value, is_one_value, parse
+from streams.formats.message_format import MessageFormat
 
-__all__ = ["NO_KEY", "decode_key"]
+__all__ = ["DECODED_KEY", "KEY_REASON", "NO_KEY", "add_key", "decode_key"]
 
+DECODED_KEY: Final = "__weft__key"
+KEY_REASON: Final = "__weft_key_reason"
 NO_KEY: Final = "the message has no value (a tombstone), and its key does not name a row to delete"
 
 _ENVELOPE: Final = ("schema", "payload")
+
+
+def add_key(rows: DataFrame, raw: Column, key: StructType, key_format: MessageFormat | None) -> DataFrame:
+    """The rows with their key, `DECODED_KEY`, NULL if it cannot be decoded, and `KEY_REASON`: why it cannot.
+
+    Args:
+        rows: From a source.
+        raw: The key of a row; NULL if it is not needed.
+        key: Fields of the key.
+        key_format: Its format; None: see `decode_key`, which gives no reason.
+    """
+    if key_format is None:
+        known = F.struct(decode_key(raw, key).alias(DECODED_KEY), F.lit(None).cast("string").alias(KEY_REASON))
+        return rows.select("*", F.inline(F.array(known)))
+
+    def judged(parsed: Column) -> Column:
+        reason = F.when(raw.isNotNull(), key_format.reason(parsed, raw)).cast("string")
+        decoded = F.when(raw.isNotNull() & reason.isNull(), key_format.message(parsed))
+        return F.struct(decoded.alias(DECODED_KEY), reason.alias(KEY_REASON))
+
+    return rows.select("*", F.inline(F.transform(F.array(key_format.parse(raw, key)), judged)))
 
 
 def decode_key(raw: Column, fields: StructType) -> Column:

@@ -18,13 +18,21 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from streams.pipeline.error_kinds import describe, ending_of, is_outage
 from streams.pipeline.outage import JobOutages
 from streams.pipeline.status import Reporter, StopSignal, end_process
-from streams.pipeline.writer_outage import await_source, await_store, tell_brokers, tell_executors, unreachable
+from streams.pipeline.writer_outage import (
+    await_registry,
+    await_source,
+    await_store,
+    tell_brokers,
+    tell_executors,
+    unreachable,
+)
 from streams.write.writer_progress import Progress
 
 if TYPE_CHECKING:
@@ -135,6 +143,7 @@ def _run(
     from streams.spark.session import build_session
 
     await_source(writer, stop, outages, once=once)
+    await_registry(writer, stop, outages, once=once)
     if not stop:
         await_store(pipeline, outages, once=once)
     if stop:
@@ -203,19 +212,21 @@ def _start(
     """Start the query at the end of its checkpoint or, with ``resume: table``, of the lane's live commits."""
     from storage import Table
     from streams.pipeline.check import check_deletes, key_of
+    from streams.write.left_out import partial_columns
     from streams.write.query_checkpoint import check_place, read_checkpoint, read_offsets
     from streams.write.resume import LaneMoved, resume_point
     from streams.write.sink import write_stream
 
     if writer.resume == "checkpoint":
         check_place(spark, writer.checkpoint)
-    location, key = pipeline.table, writer.key
-    if writer.tombstones == "delete":
+    location, key, partial_names = pipeline.table, writer.key, frozenset[str]()
+    if writer.tombstones == "delete" or writer.message_format != "json":
         schema = Table.open(location.uri, storage_options=location.storage_options).schema
-        check_deletes(
-            writer, schema.stream(writer.stream), schema
-        )  # the pipeline file may lack the table's configuration
-        key = key_of(writer, schema)
+        stream = schema.stream(writer.stream)
+        partial_names = partial_columns(schema, stream)
+        if writer.tombstones == "delete":
+            check_deletes(writer, stream, schema)  # the pipeline file may lack the table's configuration
+            key = key_of(writer, schema)
     for tries_left in reversed(range(MAX_STARTS)):
         point = None
         if writer.resume == "table":
@@ -232,7 +243,7 @@ def _start(
             progress.reached(read_offsets(spark, folder, last))
         try:
             return write_stream(
-                read_events(spark, writer, point, key, python=python),
+                read_events(spark, writer, point, key, python=python, partial_names=partial_names),
                 location.uri,
                 writer.stream,
                 checkpoint=folder,
@@ -261,6 +272,7 @@ def read_events(
     key: Mapping[str, str] | None = None,
     *,
     python: str = sys.executable,
+    partial_names: AbstractSet[str] = frozenset(),
 ) -> DataFrame:
     """A streaming frame with the events of the stream: the columns that the sink stores.
 
@@ -270,6 +282,7 @@ def read_events(
         point: Where a Kafka source begins, unless the query has a checkpoint.
         key: Fields of the Kafka key and their types, from `streams.pipeline.check.key_of`.
         python: Path of the Python that plans a Kafka source, see `streams.spark.data_sources.register_source`.
+        partial_names: Columns that an event may leave as they are, see `streams.write.left_out.partial_columns`.
 
     Raises:
         InvalidInput: The source, an option or an expression is wrong.
@@ -292,11 +305,15 @@ def read_events(
             rows,
             writer.message,
             message_format=writer.message_format,
+            format_options=writer.format_options,
+            key_format=writer.key_format,
+            registry=writer.registry,
             select=writer.select,
             where=writer.where,
             keep_source=True,
             tombstones=writer.tombstones,
             key=key,
+            partial=partial_names,
         )
     if writer.where is not None:
         rows = rows.where(writer.where)
@@ -326,7 +343,8 @@ def failure_of(error: Exception) -> Exception:
     """The cause of a Spark error: the error of weft that its text contains, or a new error of weft for the text."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
-    import streams.kafka.errors  # noqa: F401 - so that its errors are found
+    import streams.formats.registry
+    import streams.kafka.errors  # noqa: F401 - so that their errors are found
     from storage.errors import InvalidInput, StoreUnavailable, TableError
     from streams.spark.task_errors import error_in, python_problem
 

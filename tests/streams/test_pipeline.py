@@ -262,8 +262,8 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ({"writers/orders/source/tpoic": "x"}, "writers.orders.source.tpoic: is not a known field", "mean topic?"),
         ({"writers/orders/source/type": "files"}, "writers.orders.source: Input tag 'files'", ""),
         (
-            {"writers/orders/source/format": "avro"},
-            "writers.orders.source.format: there is no message format 'avro'",
+            {"writers/orders/source/format": "xml"},
+            "writers.orders.source.format: there is no message format 'xml'",
             "formats: json",
         ),
         (

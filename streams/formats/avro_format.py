@@ -1,0 +1,75 @@
+"""Avro and Protobuf with the wire format of a schema registry, and JSON Schema with the same wire format."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final, Self
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql.types import StructType
+
+from streams.formats.avro_records import AvroSettings, decode_records, records_type
+from streams.formats.format_options import no_options
+from streams.formats.json_format import JsonFormat
+from streams.formats.message_format import Extras, FormatSettings
+from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf, messages_type
+from streams.formats.registry import HEADER_BYTES, NO_HEADER
+from streams.formats.worker_format import Decode, WorkerFormat
+
+_MAGIC: Final = b"\0"
+
+
+class AvroFormat(WorkerFormat):
+    """One record of Avro per message."""
+
+    def __init__(self, registry: tuple[tuple[str, str], ...] = ()) -> None:
+        """Fetch schemas with these settings of the registry's client, sorted."""
+        self._registry = registry
+
+    @classmethod
+    def create(cls, settings: FormatSettings) -> Self:
+        no_options(settings.options)
+        return cls(tuple(sorted(settings.registry.items())))
+
+    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
+        return partial(decode_records, AvroSettings(declared, self._registry)), records_type(declared)
+
+    def extras(self, parsed: Column) -> Extras:
+        return Extras(schema_id=parsed["schema_id"])
+
+
+class ProtobufFormat(AvroFormat):
+    """One message of Protobuf per message."""
+
+    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
+        return partial(decode_protobuf, ProtobufSettings(declared, self._registry)), messages_type(declared)
+
+
+class JsonSchemaFormat(JsonFormat):
+    """One JSON object per message, after the id of its JSON Schema.
+
+    The declared types are checked, the JSON Schema is not. So no schema is fetched, and no registry is needed.
+    """
+
+    def parse(self, value: Column, fields: StructType) -> Column:
+        data = F.substring(value.cast("binary"), HEADER_BYTES + 1, 2**31 - 1)
+        parsed = super().parse(data, fields)
+        number = F.conv(F.hex(F.substring(value.cast("binary"), 2, HEADER_BYTES - 1)), 16, 10).cast("bigint")
+        return F.struct(parsed.alias("json"), F.when(_has_header(value), number.cast("int")).alias("schema_id"))
+
+    def message(self, parsed: Column) -> Column:
+        return super().message(parsed["json"])
+
+    def reason(self, parsed: Column, value: Column) -> Column:
+        data = F.substring(value.cast("binary"), HEADER_BYTES + 1, 2**31 - 1)
+        return F.when(~_has_header(value), NO_HEADER).otherwise(super().reason(parsed["json"], data))
+
+    def extras(self, parsed: Column) -> Extras:
+        return Extras(schema_id=parsed["schema_id"])
+
+
+def _has_header(value: Column) -> Column:
+    data = value.cast("binary")
+    return (F.octet_length(data) >= HEADER_BYTES) & (F.substring(data, 1, 1) == F.lit(_MAGIC))

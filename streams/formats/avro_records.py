@@ -1,0 +1,329 @@
+"""Avro records with the wire format of a schema registry. Runs in Spark's workers, so it does not import Spark.
+
+A record is read with the schema that wrote it (fastavro), and its fields are then converted to the declared types by
+their names. So the declared fields are the reader's schema: a field that the writer does not have is NULL, fields that
+are not declared are ignored, and another schema of the writer needs no restart.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+from streams.formats.convert import Unmarked
+from streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader, events_type
+from streams.formats.records import Reader, Rows, make_reader, to_struct
+from streams.formats.registry import (
+    NO_HEADER,
+    RegistryClient,
+    UnknownSchema,
+    fetch_each,
+    registry_client,
+    split_header,
+)
+from streams.formats.source_type import ANY, MEANINGS, Kind, SourceType
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    "boolean": "boolean",
+    "int": "number",
+    "long": "number",
+    "float": "number",
+    "double": "number",
+    "string": "string",
+    "enum": "string",
+    "bytes": "bytes",
+    "fixed": "bytes",
+    "record": "struct",
+    "array": "array",
+    "map": "map",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSettings:
+    """How to decode Avro.
+
+    Attributes:
+        declared: Declared fields and their types.
+        registry: Settings of the registry's client, sorted; may hold secrets.
+        placeholder: Debezium's ``unavailable.value.placeholder``; used for events only.
+        metadata: What is wanted of an event besides its row, see `decode_events`.
+    """
+
+    declared: pa.Schema
+    registry: tuple[tuple[str, str], ...] = field(repr=False)
+    placeholder: str = PLACEHOLDER
+    metadata: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriterSchema:
+    """A schema of a writer: as fastavro needs it, and as the type of its values."""
+
+    parsed: Any
+    type: SourceType
+
+
+def records_type(declared: pa.Schema) -> pa.DataType:
+    """Type of what `decode_records` returns."""
+    fields = [("message", pa.struct(list(declared))), ("reason", pa.string()), ("schema_id", pa.int32())]
+    return pa.struct(fields)
+
+
+def decode_records(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
+    """Decode the values of a batch.
+
+    A value that is not a record is the value of the declared field, if exactly one is declared.
+
+    Args:
+        settings: How to decode them.
+        values: Binary; NULL for a message without a value.
+
+    Returns:
+        A struct, see `records_type`. ``schema_id`` is NULL if the value does not have the wire format.
+
+    Raises:
+        RegistryUnavailable: The registry does not answer.
+    """
+    found = _decoder(settings).read(values.to_pylist())
+    rows, readers = Rows(), _Readers(settings)
+    alone = settings.declared.names[0] if len(settings.declared) == 1 else None
+    for value in found.values:
+        if not isinstance(value, tuple):
+            rows.refuse(value)
+            continue
+        datum, schema = value
+        if isinstance(datum, dict) and schema.type.kind == "struct":
+            rows.add(datum, readers.of(schema))
+        elif alone is not None:
+            rows.add({alone: datum}, readers.of(schema))
+        else:
+            rows.refuse("the value is not a record of Avro")
+    message = to_struct(rows, settings.declared)
+    columns = [message, pa.array(rows.reasons, pa.string()), pa.array(found.ids, pa.int32())]
+    return pa.StructArray.from_arrays(columns, fields=list(records_type(settings.declared)))
+
+
+def decode_avro_events(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
+    """Decode change events of Debezium.
+
+    Returns:
+        See `streams.formats.debezium_event.decode_events`, and ``schema_id``.
+
+    Raises:
+        RegistryUnavailable: The registry does not answer.
+    """
+    found = _decoder(settings).read(values.to_pylist())
+    readers: dict[int, EventReader] = {}
+    events: list[tuple[Any, EventReader] | str | None] = []
+    for value in found.values:
+        if not isinstance(value, tuple):
+            events.append(value)
+            continue
+        datum, schema = value
+        reader = readers.get(id(schema))
+        if reader is None:
+            reader = readers[id(schema)] = event_reader(settings.declared, schema.type, Unmarked())
+        events.append((datum, reader))
+    decoded = decode_events(events, settings.declared, placeholder=settings.placeholder, metadata=settings.metadata)
+    fields = list(avro_events_type(settings.declared, settings.metadata))
+    return pa.StructArray.from_arrays([*decoded.flatten(), pa.array(found.ids, pa.int32())], fields=fields)
+
+
+def avro_events_type(declared: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
+    """Type of what `decode_avro_events` returns."""
+    return pa.struct([*events_type(declared, metadata), pa.field("schema_id", pa.int32())])
+
+
+class _Readers:
+    """The readers of one batch, by schema."""
+
+    def __init__(self, settings: AvroSettings) -> None:
+        self._declared = settings.declared
+        self._known: dict[int, Reader] = {}
+
+    def of(self, schema: WriterSchema) -> Reader:
+        found = self._known.get(id(schema))
+        if found is None:
+            source = schema.type
+            if source.kind != "struct":
+                source = SourceType("struct", fields={self._declared.names[0]: source})
+            found = self._known[id(schema)] = make_reader(self._declared, source, Unmarked())
+        return found
+
+
+@dataclass(slots=True)
+class _Found:
+    """For each value its datum and schema, or the reason why it has none, or None; and the id of its schema."""
+
+    values: list[tuple[Any, WriterSchema] | str | None]
+    ids: list[int | None]
+
+
+class _Decoder:
+    """Reads data; remembers schemas."""
+
+    def __init__(self, client: RegistryClient) -> None:
+        self._client = client
+        self._schemas: dict[int, WriterSchema] = {}
+
+    def read(self, values: Sequence[bytes | None]) -> _Found:
+        """Read the data of a batch."""
+        parts = [None if value is None else split_header(value) for value in values]
+        ids = [None if part is None else part[0] for part in parts]
+        unknown = {schema_id for schema_id in ids if schema_id is not None} - self._schemas.keys()
+        reasons: dict[int, str] = {}
+        if unknown:
+            for schema_id, found in fetch_each(sorted(unknown), self._fetch).items():
+                if isinstance(found, str):
+                    reasons[schema_id] = found
+                else:
+                    self._schemas[schema_id] = found
+        read: list[tuple[Any, WriterSchema] | str | None] = []
+        for value, part in zip(values, parts, strict=True):
+            if part is None:
+                read.append(None if value is None else NO_HEADER)
+            elif part[0] in reasons:
+                read.append(reasons[part[0]])
+            else:
+                read.append(_read(part[1], self._schemas[part[0]]))
+        return _Found(read, ids)
+
+    def _fetch(self, schema_id: int) -> WriterSchema:
+        schema = self._client.schema(schema_id)
+        if schema.schema_type not in {None, "AVRO"}:
+            raise UnknownSchema(f"schema {schema_id} is of type {schema.schema_type}, not AVRO")
+        return parse_schema(schema, self._client, f"schema {schema_id}")
+
+
+@lru_cache(maxsize=8)
+def _decoder(settings: AvroSettings) -> _Decoder:
+    """One decoder for all batches of a worker, so that schemas are remembered between batches."""
+    return _Decoder(registry_client(settings.registry))
+
+
+def parse_schema(schema: Any, client: RegistryClient, what: str) -> WriterSchema:
+    """Parse a schema of the registry and those that it refers to.
+
+    Args:
+        schema: From the client, with ``schema_str`` and ``references``.
+        client: For the references.
+        what: Name of the schema in errors.
+
+    Raises:
+        UnknownSchema: It is not a schema of Avro, or the registry does not know a reference.
+        RegistryUnavailable: The registry does not answer.
+    """
+    from fastavro.schema import SchemaParseException, UnknownType
+    from fastavro.schema import parse_schema as parse
+
+    named: dict[str, Any] = {}
+    types: dict[str, Any] = {}
+    try:
+        for reference in _all_references(schema, client, set()):
+            plain = json.loads(reference)
+            types.update(_named_types(plain, ""))
+            parse(_without_logical_types(plain), named_schemas=named)
+        plain = json.loads(schema.schema_str)
+        types.update(_named_types(plain, ""))
+        parsed = parse(_without_logical_types(plain), named_schemas=named)
+        return WriterSchema(parsed, avro_type(plain, types))
+    except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError, RecursionError) as error:
+        raise UnknownSchema(f"{what} is not a schema of Avro: {error}") from None
+
+
+def _all_references(schema: Any, client: RegistryClient, seen: set[tuple[str, int]]) -> list[str]:
+    """The texts of all schemas that one refers to, each after those that it needs itself."""
+    texts = []
+    for reference in schema.references or ():
+        if (reference.subject, reference.version) in seen:
+            continue
+        seen.add((reference.subject, reference.version))
+        found = client.version(reference.subject, reference.version)
+        texts += [*_all_references(found, client, seen), found.schema_str]
+    return texts
+
+
+def _without_logical_types(schema: Any) -> Any:
+    """The schema without logical types, so that values arrive as numbers and bytes; `convert` does the rest."""
+    if isinstance(schema, dict):
+        return {name: _without_logical_types(value) for name, value in schema.items() if name != "logicalType"}
+    if isinstance(schema, list):
+        return [_without_logical_types(value) for value in schema]
+    return schema
+
+
+def _named_types(schema: Any, namespace: str) -> dict[str, Any]:
+    """All named types within a schema, by full name and by name."""
+    found: dict[str, Any] = {}
+    if isinstance(schema, list):
+        for part in schema:
+            found.update(_named_types(part, namespace))
+    elif isinstance(schema, dict):
+        inner = str(schema.get("namespace", namespace))
+        if str(schema.get("type")) in {"record", "error", "enum", "fixed"} and "name" in schema:
+            name = str(schema["name"])
+            inner = name.rpartition(".")[0] if "." in name else inner
+            found[name.rpartition(".")[2]] = schema
+            found[name if "." in name or not inner else f"{inner}.{name}"] = schema
+        for part in (*schema.get("fields", ()), schema.get("type"), schema.get("items"), schema.get("values")):
+            if isinstance(part, dict | list):
+                found.update(_named_types(part, inner))
+    return found
+
+
+def avro_type(schema: Any, named: Mapping[str, Any], within: frozenset[str] = frozenset()) -> SourceType:
+    """The type that a schema of Avro describes, with the logical types of Avro and of Kafka Connect.
+
+    Args:
+        schema: A schema, as JSON.
+        named: Schemas of named types.
+        within: Names of the types around it; a type within itself becomes `ANY`.
+    """
+    if isinstance(schema, list):
+        parts = [part for part in schema if part != "null"]
+        return avro_type(parts[0], named, within) if len(parts) == 1 else ANY
+    if isinstance(schema, str):
+        if schema in _KINDS:
+            return SourceType(_KINDS[schema])
+        if schema not in named or schema in within:
+            return ANY
+        return avro_type(named[schema], named, within | {schema})
+    if not isinstance(schema, dict):
+        return ANY
+    given = schema.get("type")
+    if isinstance(given, dict | list) or (isinstance(given, str) and given not in _KINDS):
+        return avro_type(given, named, within)
+    kind = _KINDS.get(str(given), "any")
+    meaning = MEANINGS.get(str(schema.get("connect.name")), "") or MEANINGS.get(str(schema.get("logicalType")), "")
+    if kind == "struct":
+        inner = within | {str(schema.get("name"))}
+        fields = {str(part["name"]): avro_type(part["type"], named, inner) for part in schema.get("fields", ())}
+        return SourceType(kind, meaning, fields=fields)
+    items = {"array": schema.get("items"), "map": schema.get("values")}.get(kind)
+    scale = schema.get("scale", 0)
+    return SourceType(
+        kind,
+        meaning,
+        scale if type(scale) is int else 0,
+        items=None if items is None else avro_type(items, named, within),
+    )
+
+
+def _read(data: bytes, schema: WriterSchema) -> tuple[Any, WriterSchema] | str:
+    from fastavro import schemaless_reader
+
+    file = io.BytesIO(data)
+    try:
+        datum = schemaless_reader(file, schema.parsed, None)
+    except Exception:  # whatever fastavro raises for bytes that are no data of this schema
+        return "the value cannot be read with its schema of Avro"
+    if file.tell() != len(data):
+        return "the value is longer than its record of Avro"
+    return datum, schema

@@ -1,0 +1,397 @@
+"""Converts values of messages, as Python objects, to Arrow arrays of the declared types.
+
+A value is converted exactly, or it has a reason why it cannot be. Only these conversions lose digits: a binary
+floating-point number becomes a decimal by rounding half up, and nanoseconds become microseconds by rounding down.
+
+Values of a message without a schema do not say everything: whether a number is in milliseconds or microseconds, and
+whether the text of a decimal is the number or Base64. `Unmarked` says it. Without it such a value has a reason.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from streams.formats.source_type import ANY, SourceType
+
+Convert = Callable[[Any], Any]
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_UNITS: Final[Mapping[str, Callable[[int], int]]] = {
+    "millis": lambda value: value * 1000,
+    "micros": lambda value: value,
+    "nanos": lambda value: value // 1000,
+}
+_KINDS: Final[Mapping[type, str]] = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    Decimal: "a number",
+    str: "a text",
+    bytes: "a sequence of bytes",
+    dict: "an object",
+    list: "an array",
+}
+_EXACT: Final = Context(prec=80, traps=[InvalidOperation])
+_LARGEST_SCALE: Final = 1000  # no database has more; the integer part of a larger one would fill the memory
+_INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+
+
+class Mismatch(ValueError):
+    """A value cannot be converted; the text is a part of a sentence that begins with the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unmarked:
+    """How values are interpreted that have no schema.
+
+    Attributes:
+        timestamps: Unit of a number for a timestamp; None: such a number has a reason.
+        decimals: Encoding of a text for a decimal: ``text`` (``12.50``), or ``base64`` of the unscaled number, whose
+            scale is that of the declared type. None: such a text has a reason.
+    """
+
+    timestamps: Literal["millis", "micros", "nanos"] | None = None
+    decimals: Literal["text", "base64"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """How the values of one declared field are converted.
+
+    Attributes:
+        name: Name of the field.
+        type: Declared type.
+        convert: For a value that is not None.
+        direct: Python types of values that Arrow converts without ``convert``.
+    """
+
+    name: str
+    type: pa.DataType
+    convert: Convert
+    direct: frozenset[type]
+
+
+def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Field:
+    """How to convert values of a field.
+
+    Args:
+        name: Name of the field.
+        target: Declared type, as `storage.engine.parse_type` returns it.
+        source: Type of the values in the message.
+        unmarked: How values without a schema are interpreted.
+    """
+    direct: set[type] = {type(None)}
+    if not source.meaning:
+        if pa.types.is_integer(target):
+            direct.add(int)
+        elif pa.types.is_floating(target):
+            direct.add(float)
+        elif pa.types.is_string(target):
+            direct.add(str)
+        elif pa.types.is_boolean(target):
+            direct.add(bool)
+        elif pa.types.is_binary(target):
+            direct.add(bytes)
+    unit = unmarked.timestamps if source.kind == "any" else source.meaning
+    if pa.types.is_timestamp(target) and unit == "micros":
+        direct.add(int)
+    return Field(name, target, _converter(target, source, unmarked), frozenset(direct))
+
+
+def to_array(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int, str]]:
+    """Values of one field as an array of its declared type.
+
+    Returns:
+        The array, with NULL for None and for values that cannot be converted; and by position the reasons of the
+        latter, each a sentence that names the field.
+    """
+    try:
+        if set(map(type, values)) <= field.direct:
+            return pa.array(values, field.type), {}
+        convert = field.convert
+        return pa.array([None if value is None else convert(value) for value in values], field.type), {}
+    except (Mismatch, pa.ArrowException, OverflowError, ValueError, TypeError):
+        return _one_by_one(values, field)
+
+
+def _one_by_one(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int, str]]:
+    converted: list[Any] = []
+    problems: dict[int, str] = {}
+    for position, value in enumerate(values):
+        found = None
+        try:
+            found = None if value is None else field.convert(value)
+            pa.array([found], field.type)
+        except Mismatch as reason:
+            problems[position] = f"field {field.name!r}: {reason}"
+            found = None
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            problems[position] = f"field {field.name!r}: {_kind_of(value)} does not fit {shown(field.type)}"
+            found = None
+        converted.append(found)
+    return pa.array(converted, field.type), problems
+
+
+def shown(target: pa.DataType) -> str:
+    """A type as the user declares it."""
+    from storage.engine import format_type
+
+    return format_type(target)
+
+
+def _kind_of(value: Any) -> str:
+    return _KINDS.get(type(value), f"a {type(value).__name__}")
+
+
+def _mismatch(value: Any, target: pa.DataType) -> Mismatch:
+    return Mismatch(f"{_kind_of(value)} is not {shown(target)}")
+
+
+def _converter(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    if pa.types.is_integer(target):
+        return _to_integer(target, source, unmarked)
+    if pa.types.is_floating(target):
+        return _to_float(target, source, unmarked)
+    if pa.types.is_decimal(target):
+        return _to_decimal(target, source, unmarked)
+    if pa.types.is_boolean(target):
+        return _to_boolean(target)
+    if pa.types.is_string(target):
+        return _to_text(target, source, unmarked)
+    if pa.types.is_binary(target):
+        return _to_bytes(target, source)
+    if pa.types.is_date32(target):
+        return _to_date(target, source)
+    if pa.types.is_timestamp(target):
+        return _to_timestamp(target, source, unmarked)
+    if pa.types.is_struct(target):
+        return _to_struct(target, source, unmarked)
+    if pa.types.is_list(target):
+        return _to_list(target, source, unmarked)
+    assert pa.types.is_map(target), f"parse_type returns no other types: {target}"
+    return _to_map(target, source, unmarked)
+
+
+def _to_integer(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    limit = 1 << (_INTEGER_BITS[target] - 1)
+
+    def convert(value: Any) -> int:
+        if source.meaning in {"decimal", "variable_decimal"}:
+            number, _ = _decimal(value, target, source, unmarked)
+            if number != number.to_integral_value():
+                raise Mismatch(f"a decimal with digits after the point is not {shown(target)}")
+            value = int(number)
+        if type(value) is not int:
+            raise _mismatch(value, target)
+        if not -limit <= value < limit:
+            raise Mismatch(f"a number is out of the range of {shown(target)}")
+        return value
+
+    return convert
+
+
+def _to_float(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    def convert(value: Any) -> float:
+        if source.meaning in {"decimal", "variable_decimal"}:
+            value, _ = _decimal(value, target, source, unmarked)
+        if type(value) not in {int, float, Decimal}:
+            raise _mismatch(value, target)
+        return float(value)
+
+    return convert
+
+
+def _to_decimal(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    step, limit = Decimal(f"1E{-target.scale}"), Decimal(f"1E{target.precision - target.scale}")
+
+    def convert(value: Any) -> Decimal:
+        number, exact = _decimal(value, target, source, unmarked)
+        if not number.is_finite():
+            raise Mismatch(f"a number that is not finite is not {shown(target)}")
+        if not -limit < number < limit:
+            raise Mismatch(f"a number is out of the range of {shown(target)}")
+        fitted = number.quantize(step, rounding=None if exact else "ROUND_HALF_UP", context=_EXACT)
+        if exact and fitted != number:
+            raise Mismatch(f"a number has more digits after the point than {shown(target)}")
+        if not -limit < fitted < limit:
+            raise Mismatch(f"a number is out of the range of {shown(target)}")
+        return fitted
+
+    return convert
+
+
+def _decimal(value: Any, target: pa.DataType, source: SourceType, unmarked: Unmarked) -> tuple[Decimal, bool]:
+    """The number that a value stands for, and whether it is exact: a binary floating-point number is not."""
+    match value:
+        case bool():
+            raise _mismatch(value, target)
+        case Decimal():  # a number of JSON, which is a binary floating-point number unless the schema says otherwise
+            return value, source.meaning == "decimal"
+        case int():
+            return Decimal(value), True
+        case float():
+            return Decimal(repr(value)), False
+        case bytes():
+            return _scaled(value, source.scale), True
+        case dict() if source.kind in {"any", "struct"} and {"scale", "value"} <= value.keys():
+            return _scaled(_unbase64(value["value"], target), value["scale"]), True
+        case str() if source.meaning == "decimal":
+            return _scaled(_unbase64(value, target), source.scale), True
+        case str() if source.kind == "any" and unmarked.decimals is None:
+            raise Mismatch(
+                f"a text is not {shown(target)}: the message has no schema, which would say how it is encoded "
+                "(format_options: decimals)"
+            )
+        case str() if source.kind == "any" and unmarked.decimals == "base64":
+            scale = target.scale if pa.types.is_decimal(target) else 0
+            return _scaled(_unbase64(value, target), scale), True
+        case str() if source.kind in {"any", "string"}:
+            try:
+                return _EXACT.create_decimal(value), True
+            except InvalidOperation:
+                raise _mismatch(value, target) from None
+    raise _mismatch(value, target)
+
+
+def _scaled(unscaled: bytes, scale: Any) -> Decimal:
+    if type(scale) is not int or abs(scale) > _LARGEST_SCALE:
+        raise Mismatch("a decimal has no usable scale")
+    return Decimal(f"{int.from_bytes(unscaled, 'big', signed=True)}E{-scale}")
+
+
+def _unbase64(value: Any, target: pa.DataType) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise _mismatch(value, target)
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise Mismatch(f"a text is not Base64, as {shown(target)} is encoded") from None
+
+
+def _to_boolean(target: pa.DataType) -> Convert:
+    def convert(value: Any) -> bool:
+        if value is True or value is False:
+            return value
+        if type(value) is int and value in {0, 1}:  # MySQL's tinyint(1)
+            return value == 1
+        raise _mismatch(value, target)
+
+    return convert
+
+
+def _to_text(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    def convert(value: Any) -> str:
+        if source.meaning in {"decimal", "variable_decimal"}:
+            number, _ = _decimal(value, target, source, unmarked)
+            return format(number, "f")
+        if type(value) is not str:
+            raise _mismatch(value, target)
+        return value
+
+    return convert
+
+
+def _to_bytes(target: pa.DataType, source: SourceType) -> Convert:
+    def convert(value: Any) -> bytes:
+        if isinstance(value, str) and source.kind == "string":
+            raise Mismatch("a text is not binary: declare the field as string")
+        return _unbase64(value, target)
+
+    return convert
+
+
+def _to_date(target: pa.DataType, source: SourceType) -> Convert:
+    def convert(value: Any) -> int:
+        if type(value) is int and (source.meaning == "date" or source.kind == "any"):
+            return value
+        if type(value) is str and source.kind in {"any", "string"}:
+            try:
+                return (dt.date.fromisoformat(value.removesuffix("Z")) - _EPOCH.date()).days
+            except ValueError:
+                raise _mismatch(value, target) from None
+        raise _mismatch(value, target)
+
+    return convert
+
+
+def _to_timestamp(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    unit = _UNITS.get(source.meaning)
+    if source.kind == "any" and unmarked.timestamps is not None:
+        unit = _UNITS[unmarked.timestamps]
+
+    def convert(value: Any) -> int:
+        if type(value) is int:
+            if unit is not None:
+                return unit(value)
+            if source.kind == "any":
+                raise Mismatch(
+                    f"a number is not {shown(target)}: the message has no schema, which would say its unit "
+                    "(format_options: timestamps)"
+                )
+        if type(value) is str and source.kind in {"any", "string"}:
+            return _instant(value, target)
+        raise _mismatch(value, target)
+
+    return convert
+
+
+def _instant(value: str, target: pa.DataType) -> int:
+    """Microseconds since 1970. A text without an offset is in UTC."""
+    try:
+        found = dt.datetime.fromisoformat(value)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=dt.UTC)
+        elif target.tz is None:
+            raise Mismatch(f"a text with an offset from UTC is not {shown(target)}")
+        return (found - _EPOCH) // _MICROSECOND
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, Mismatch):
+            raise
+        raise _mismatch(value, target) from None
+
+
+def _to_struct(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    fields = [(field.name, _converter(field.type, source.field(field.name), unmarked)) for field in target]
+
+    def convert(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _mismatch(value, target)
+        return {name: None if (found := value.get(name)) is None else inner(found) for name, inner in fields}
+
+    return convert
+
+
+def _to_list(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    inner = _converter(target.value_type, source.items or ANY, unmarked)
+
+    def convert(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise _mismatch(value, target)
+        return [None if item is None else inner(item) for item in value]
+
+    return convert
+
+
+def _to_map(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    key = _converter(target.key_type, ANY, unmarked)
+    inner = _converter(target.item_type, source.items or ANY, unmarked)
+
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        pairs = value.items() if isinstance(value, dict) else value
+        # Kafka Connect writes a map whose keys are not texts as an array of pairs.
+        if not isinstance(value, dict | list) or any(len(pair) != 2 for pair in pairs):
+            raise _mismatch(value, target)
+        return [(key(name), None if item is None else inner(item)) for name, item in pairs]
+
+    return convert

@@ -1,0 +1,241 @@
+"""Change events of Debezium, as Python objects: which row they change, how, and where they are in the source.
+
+    {"before": {...}, "after": {...}, "source": {"lsn": 7, ...}, "op": "u", "ts_ms": 1700000000000}
+
+The row is ``after`` of a create (c), update (u) or read of a snapshot (r), and ``before`` of a delete (d). A truncate
+(t) concerns all rows of a table, and a message (m) none: neither has a row.
+
+An update does not have the values of columns that Postgres stores out of line (TOAST) and that did not change. Debezium
+puts a placeholder in their place, whose form depends on the type of the column. Such a column is *unavailable*. A
+declared field that the event does not have at all is *absent*, for example if it was added to the table later.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Any, Final
+
+import pyarrow as pa
+
+from streams.formats.convert import Unmarked
+from streams.formats.records import Reader, Rows, make_reader, to_struct
+from streams.formats.source_type import ANY, SourceType
+
+PLACEHOLDER: Final = "__debezium_unavailable_value"
+"""Default of Debezium's setting ``unavailable.value.placeholder``."""
+
+NOT_AN_EVENT: Final = (
+    "the value is not a change event of Debezium: it has no op (a flattened event has the format json)"
+)
+TRUNCATE: Final = "a truncate of the source table (op t) cannot be applied: delete the rows of the table yourself"
+MESSAGE: Final = "a message of the database (op m) changes no row"
+UNKNOWN_OPERATION: Final = "the op of the change event is not one of c, u, d, r, t, m"
+_ROW_OF: Final = {"c": "after", "u": "after", "r": "after", "d": "before"}
+
+SOURCE: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("version", "connector", "name", "snapshot", "db", "schema", "table")),
+        *((name, pa.string()) for name in ("collection", "sequence", "txId", "file", "gtid", "change_lsn")),
+        *((name, pa.string()) for name in ("commit_lsn", "rs_id")),
+        *((name, pa.int64()) for name in ("ts_ms", "ts_us", "ts_ns", "lsn", "xmin", "pos", "row", "server_id")),
+        *((name, pa.int64()) for name in ("thread", "event_serial_no", "ord", "ssn")),
+        *((name, pa.decimal128(38, 0)) for name in ("scn", "commit_scn")),
+    ]
+)
+"""Fields of ``source`` that `select` sees, of all connectors; NULL where a connector does not have one.
+
+``scn`` and ``commit_scn`` are numbers here, so that they can order events; Debezium writes them as text.
+"""
+_TEXTS: Final = frozenset(name for name in SOURCE.names if pa.types.is_string(SOURCE.field(name).type))
+TRANSACTION: Final = pa.schema(
+    [("id", pa.string()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())]
+)
+_SOURCE_READER: Final = make_reader(SOURCE, ANY, Unmarked(decimals="text"))
+_TRANSACTION_READER: Final = make_reader(TRANSACTION, ANY, Unmarked())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventReader:
+    """How the events of one schema are read: the rows before and after."""
+
+    before: Reader
+    after: Reader
+
+
+def event_reader(declared: pa.Schema, source: SourceType, unmarked: Unmarked) -> EventReader:
+    """The reader of events of one type: that of the whole event, or `ANY`."""
+    before, after = (make_reader(declared, source.field(name), unmarked) for name in ("before", "after"))
+    return EventReader(before, after)
+
+
+def events_type(declared: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
+    """Type of what `decode_events` returns."""
+    fields = [
+        pa.field("message", pa.struct(list(declared))),
+        pa.field("reason", pa.string()),
+        pa.field("op", pa.string()),
+        pa.field("unavailable", pa.list_(pa.string())),
+        pa.field("absent", pa.list_(pa.string())),
+    ]
+    return pa.struct([*fields, *(pa.field(name, kind) for name, kind in _metadata_types(declared, metadata).items())])
+
+
+def _metadata_types(declared: pa.Schema, metadata: frozenset[str]) -> dict[str, pa.DataType]:
+    every = {
+        "ts_ms": pa.int64(),
+        "source": pa.struct(list(SOURCE)),
+        "transaction": pa.struct(list(TRANSACTION)),
+        "before": pa.struct(list(declared)),
+    }
+    return {name: kind for name, kind in every.items() if name in metadata}
+
+
+def decode_events(
+    events: Sequence[tuple[Any, EventReader] | str | None],
+    declared: pa.Schema,
+    *,
+    placeholder: str = PLACEHOLDER,
+    metadata: frozenset[str] = frozenset(),
+) -> pa.StructArray:
+    """Decode the events of a batch.
+
+    Args:
+        events: For each message its event and how to read it; or the reason why it is none; or None for no value.
+        declared: Declared fields of the row.
+        placeholder: Text that stands for an unavailable value.
+        metadata: What is wanted besides: ``ts_ms``, ``source``, ``transaction``, ``before``.
+
+    Returns:
+        A struct, see `events_type`. ``op`` is the letter of Debezium. ``unavailable`` and ``absent`` have names of
+        declared fields, and are NULL if there are none.
+    """
+    rows = Rows()
+    payloads: list[Mapping[str, Any]] = []
+    for event in events:
+        if not isinstance(event, tuple):
+            rows.refuse(event)
+            payloads.append({})
+            continue
+        payload, reader = event
+        reason = _problem(payload)
+        if reason is not None:
+            rows.refuse(reason)
+        elif payload["op"] == "d":
+            rows.add(payload["before"], reader.before)
+        else:
+            rows.add(payload["after"], reader.after)
+        payloads.append(payload if isinstance(payload, dict) else {})
+    unavailable = _take_unavailable(rows, declared, placeholder)
+    absent = [
+        None if record is None or len(missing := _missing(record, declared.names)) == 0 else missing
+        for record in rows.records
+    ]
+    message = to_struct(rows, declared)
+    columns: dict[str, pa.Array] = {
+        "message": message,
+        "op": pa.array([op if isinstance(op := payload.get("op"), str) else None for payload in payloads], pa.string()),
+        "unavailable": pa.array(unavailable, pa.list_(pa.string())),
+        "absent": pa.array(absent, pa.list_(pa.string())),
+    }
+    for name in _metadata_types(declared, metadata):
+        columns[name] = _metadata(name, events, payloads, rows, declared, placeholder)
+    columns["reason"] = pa.array(rows.reasons, pa.string())
+    kind = events_type(declared, metadata)
+    return pa.StructArray.from_arrays([columns[field.name] for field in kind], fields=list(kind))
+
+
+def _problem(payload: Any) -> str | None:
+    """Why a payload does not have a row; None if it has one."""
+    if not isinstance(payload, dict) or not isinstance(payload.get("op"), str):
+        return NOT_AN_EVENT
+    operation = payload["op"]
+    if operation in {"t", "m"}:
+        return TRUNCATE if operation == "t" else MESSAGE
+    where = _ROW_OF.get(operation)
+    if where is None:
+        return UNKNOWN_OPERATION
+    if not isinstance(payload.get(where), dict):
+        return f"the change event has op {operation}, but its {where} is not an object"
+    return None
+
+
+def _missing(record: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in record]
+
+
+def _take_unavailable(rows: Rows, declared: pa.Schema, placeholder: str) -> list[list[str] | None]:
+    """Replace placeholders by None, and return the names of the fields for each message."""
+    found: list[list[str] | None] = [None] * len(rows.records)
+    for field in declared:
+        forms = _forms(field.type, placeholder)
+        values = [None if record is None else record.get(field.name) for record in rows.records]
+        if not any(form in values for form in forms):
+            continue
+        for row, value in enumerate(values):
+            if value is not None and any(value == form for form in forms):
+                rows.records[row] = {**(rows.records[row] or {}), field.name: None}
+                found[row] = [*(found[row] or []), field.name]
+    return found
+
+
+def _forms(kind: pa.DataType, placeholder: str) -> list[Any]:
+    """Values that stand for an unavailable value in a column of that type."""
+    raw = placeholder.encode()
+    forms: list[Any] = [placeholder]
+    if pa.types.is_binary(kind):
+        forms += [raw, base64.b64encode(raw).decode("ascii")]
+    elif pa.types.is_list(kind):
+        # Java's UUID.nameUUIDFromBytes, without a namespace.
+        named = uuid.UUID(bytes=md5(raw, usedforsecurity=False).digest(), version=3)
+        texts = [placeholder, base64.b64encode(raw).decode("ascii"), str(named)]
+        forms += [*([text] for text in texts), [raw], list(raw)]
+    elif pa.types.is_map(kind):
+        forms.append({placeholder: placeholder})
+    return forms
+
+
+def _metadata(
+    name: str,
+    events: Sequence[Any],
+    payloads: Sequence[Mapping[str, Any]],
+    rows: Rows,
+    declared: pa.Schema,
+    placeholder: str,
+) -> pa.Array:
+    """A column of the metadata; sets the reason of messages whose metadata cannot be converted."""
+    if name == "ts_ms":
+        values = [payload.get("ts_ms") for payload in payloads]
+        return pa.array([value if type(value) is int else None for value in values], pa.int64())
+    given = Rows()
+    for event, payload in zip(events, payloads, strict=True):
+        record = payload.get(name)
+        if not isinstance(record, dict):
+            given.refuse(None)
+        elif name == "before":
+            given.add(record, event[1].before)
+        elif name == "source":
+            given.add(_as_text(record), _SOURCE_READER)
+        else:
+            given.add(record, _TRANSACTION_READER)
+    if name == "before":
+        _take_unavailable(given, declared, placeholder)
+    fields = {"source": SOURCE, "transaction": TRANSACTION, "before": declared}[name]
+    array = to_struct(given, fields)
+    for row, reason in enumerate(given.reasons):
+        if reason is not None and rows.reasons[row] is None:
+            rows.reasons[row] = f"{name}: {reason}"
+    return array
+
+
+def _as_text(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fields of ``source`` that are text for one connector and a number for another (``txId``), as text."""
+    odd = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in source.items()
+        if name in _TEXTS and value is not None and type(value) is not str
+    }
+    return {**source, **odd} if odd else source

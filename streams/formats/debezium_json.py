@@ -1,0 +1,133 @@
+"""Debezium's JSON: text to change events. Runs in Spark's workers, so it does not import Spark.
+
+Kafka Connect writes the schema with every message, unless ``schemas.enable`` is false:
+
+    {"schema": {"type": "struct", "fields": [...]}, "payload": {"before": ..., "after": ..., "op": "u", ...}}
+
+The schema is longer than the event, and it is the same text in all messages of a table. So it is parsed once: the text
+up to the payload is remembered, and the next message that begins with it is parsed from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from streams.formats.convert import Unmarked
+from streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader
+from streams.formats.source_type import ANY, connect_type
+
+NOT_UTF8: Final = "the value is not UTF-8"
+NOT_AN_OBJECT: Final = "the value is not one JSON object"
+
+_SCHEMA: Final = '{"schema":'
+_PAYLOAD: Final = ',"payload":'
+_MOST_SCHEMAS: Final = 16  # remembered by a worker; a topic has one for each version of its table
+
+
+@dataclass(frozen=True, slots=True)
+class DebeziumSettings:
+    """How to decode change events.
+
+    Attributes:
+        declared: Declared fields of the row and their types.
+        timestamps: Unit of numbers for timestamps in messages without a schema, see `Unmarked`.
+        decimals: Encoding of texts for decimals in messages without a schema, see `Unmarked`.
+        placeholder: Debezium's ``unavailable.value.placeholder``.
+        metadata: What is wanted besides the row, see `decode_events`.
+    """
+
+    declared: pa.Schema
+    timestamps: Literal["millis", "micros", "nanos"] | None = None
+    decimals: Literal["text", "base64"] | None = None
+    placeholder: str = PLACEHOLDER
+    metadata: frozenset[str] = frozenset()
+
+    @property
+    def unmarked(self) -> Unmarked:
+        """How values without a schema are interpreted."""
+        return Unmarked(self.timestamps, self.decimals)
+
+
+def decode_json_events(settings: DebeziumSettings, values: pa.Array) -> pa.StructArray:
+    """Decode the values of a batch.
+
+    Args:
+        settings: How to decode them.
+        values: Binary; NULL for a message without a value.
+
+    Returns:
+        See `streams.formats.debezium_event.decode_events`.
+    """
+    parser = _parser(settings)
+    events = [None if value is None else parser.parse(value) for value in values.to_pylist()]
+    return decode_events(events, settings.declared, placeholder=settings.placeholder, metadata=settings.metadata)
+
+
+@lru_cache(maxsize=8)
+def _parser(settings: DebeziumSettings) -> _Parser:
+    """One parser for all batches of a worker, so that schemas are remembered between batches."""
+    return _Parser(settings)
+
+
+class _Parser:
+    def __init__(self, settings: DebeziumSettings) -> None:
+        self._settings = settings
+        self._unmarked = settings.unmarked
+        self._plain = event_reader(settings.declared, ANY, self._unmarked)
+        self._known: OrderedDict[str, EventReader] = OrderedDict()
+        # Texts of numbers are kept where digits count.
+        exact = any(_has_decimal(field.type) for field in settings.declared)
+        self._decoder = json.JSONDecoder(parse_float=Decimal) if exact else json.JSONDecoder()
+
+    def parse(self, value: bytes) -> tuple[Any, EventReader] | str:
+        """An event and how to read it, or the reason why the value is none."""
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            return NOT_UTF8
+        try:
+            for prefix, reader in self._known.items():
+                if text.startswith(prefix):
+                    payload, end = self._decoder.raw_decode(text, len(prefix))
+                    if text[end:] == "}":
+                        return payload, reader
+                    break
+            return self._parse_whole(text)
+        except (ValueError, RecursionError):
+            return NOT_AN_OBJECT
+
+    def _parse_whole(self, text: str) -> tuple[Any, EventReader] | str:
+        found = self._decoder.decode(text)
+        if not isinstance(found, dict):
+            return NOT_AN_OBJECT
+        if not (found.keys() == {"schema", "payload"} and "op" not in found):
+            return found, self._plain
+        schema = found["schema"]
+        reader = self._plain
+        if isinstance(schema, Mapping):
+            reader = event_reader(self._settings.declared, connect_type(schema), self._unmarked)
+            self._remember(text, reader)
+        return found["payload"], reader
+
+    def _remember(self, text: str, reader: EventReader) -> None:
+        """Remember the text up to the payload, if the message has the form in which Kafka Connect writes it."""
+        if not text.startswith(_SCHEMA + "{"):
+            return
+        _, end = self._decoder.raw_decode(text, len(_SCHEMA))
+        if not text.startswith(_PAYLOAD, end):
+            return
+        self._known[text[: end + len(_PAYLOAD)]] = reader
+        if len(self._known) > _MOST_SCHEMAS:
+            self._known.popitem(last=False)
+
+
+def _has_decimal(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(_has_decimal(kind.field(i).type) for i in range(kind.num_fields))

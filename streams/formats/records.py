@@ -1,0 +1,107 @@
+"""Rows of a batch to Arrow columns: records of one or several schemas, and a reason for each that cannot be converted.
+
+A worker of Spark does this for every batch of messages. The columns of a schema are converted at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streams.formats.convert import Field, Unmarked, declared_field, to_array
+from streams.formats.source_type import SourceType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reader:
+    """How records of one schema become the declared fields."""
+
+    fields: tuple[Field, ...]
+
+
+def make_reader(declared: pa.Schema, source: SourceType, unmarked: Unmarked) -> Reader:
+    """The reader of records of one type.
+
+    Args:
+        declared: Declared fields and types.
+        source: Type of the records: a struct, or `ANY`.
+        unmarked: How values without a schema are interpreted.
+    """
+    fields = (declared_field(given.name, given.type, source.field(given.name), unmarked) for given in declared)
+    return Reader(tuple(fields))
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records of a batch, one entry a message in each list.
+
+    Attributes:
+        records: Values by name of the field; a name that is missing is NULL. None: there is no record.
+        readers: How to convert the record; None if there is none.
+        reasons: Why the message cannot be decoded; None if it can.
+    """
+
+    records: list[Mapping[str, Any] | None] = field(default_factory=list)
+    readers: list[Reader | None] = field(default_factory=list)
+    reasons: list[str | None] = field(default_factory=list)
+
+    def add(self, record: Mapping[str, Any], reader: Reader) -> None:
+        """Add a message with a record."""
+        self.records.append(record)
+        self.readers.append(reader)
+        self.reasons.append(None)
+
+    def refuse(self, reason: str | None) -> None:
+        """Add a message without a record."""
+        self.records.append(None)
+        self.readers.append(None)
+        self.reasons.append(reason)
+
+
+def to_struct(rows: Rows, declared: pa.Schema) -> pa.StructArray:
+    """The records as a struct of the declared fields, all NULL where there is no record.
+
+    Values that cannot be converted are NULL, and set ``rows.reasons`` of their message.
+    """
+    groups: dict[int, list[int]] = {}
+    readers: dict[int, Reader] = {}
+    for row, reader in enumerate(rows.readers):
+        if reader is not None:
+            readers[id(reader)] = reader
+            groups.setdefault(id(reader), []).append(row)
+    parts: list[list[pa.Array]] = [[] for _ in declared]
+    order: list[int] = []
+    for key, members in groups.items():
+        records = rows.records if len(members) == len(rows.records) else [rows.records[row] for row in members]
+        for number, one in enumerate(readers[key].fields):
+            name = one.name
+            values = [record.get(name) for record in records]  # type: ignore[union-attr]
+            array, problems = to_array(values, one)
+            parts[number].append(array)
+            _note(rows.reasons, members, problems)
+        order.extend(members)
+    columns = [
+        _in_order(part, given.type, order, len(rows.records)) for part, given in zip(parts, declared, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(declared))
+
+
+def _note(reasons: list[str | None], members: Sequence[int], problems: Mapping[int, str]) -> None:
+    for position, reason in problems.items():
+        row = members[position]
+        before = reasons[row]
+        reasons[row] = reason if before is None else f"{before}; {reason}"
+
+
+def _in_order(parts: Sequence[pa.Array], kind: pa.DataType, order: Iterable[int], rows: int) -> pa.Array:
+    """Arrays of groups of rows as one array in the order of the rows; NULL for rows that are in no group."""
+    if len(parts) == 1 and len(parts[0]) == rows:
+        return parts[0]
+    places = np.full(rows, -1, np.int64)
+    places[np.fromiter(order, np.int64)] = np.arange(sum(len(part) for part in parts))
+    joined = pa.concat_arrays(parts) if parts else pa.nulls(0, kind)
+    return joined.take(pa.array(places, mask=places < 0))

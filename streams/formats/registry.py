@@ -1,0 +1,226 @@
+"""The schema registry: the wire format of its messages, and schemas by id. Runs in Spark's workers.
+
+    00  00 00 00 07  ...        a zero, the id of the schema, and the data
+
+A worker keeps one client for each registry, and every schema that it has fetched: an id never means another schema.
+
+A registry that does not answer is an outage and says nothing about a message: it is asked again for `RETRY_SECONDS`,
+and each failure is logged; then the task fails with `RegistryUnavailable`, so the batch is not committed, and its
+messages are read again later. Only a registry that answers that it does not know an id (error code 40403) makes a
+message undecodable.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from storage.errors import InvalidInput, TableError
+
+logger = logging.getLogger("weft.registry")
+
+T = TypeVar("T")
+
+HEADER_BYTES: Final = 5
+NO_HEADER: Final = "the value does not begin with the id of a schema (a zero byte and 4 bytes)"
+RETRY_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)
+"""Pauses between requests to a registry that does not answer."""
+REQUEST_SECONDS: Final = 10.0
+"""Time-out of a request, unless the setting ``timeout`` is given. The client has none by default."""
+UNKNOWN_SECONDS: Final = 1.0
+"""Pause before a registry is asked again for ids that it does not know: another instance of it may be behind."""
+NOT_FOUND: Final = 40403
+
+_NUMBERS: Final = ("timeout", "cache.capacity", "cache.latest.ttl.sec")
+"""Settings of the client that are numbers."""
+EXTRA: Final = "registry"
+_NEEDS: Final = {
+    "avro": ("confluent_kafka", "httpx2", "authlib", "cachetools", "attr", "certifi", "fastavro"),
+    "debezium-avro": ("confluent_kafka", "httpx2", "authlib", "cachetools", "attr", "certifi", "fastavro"),
+    "protobuf": ("confluent_kafka", "httpx2", "authlib", "cachetools", "attr", "certifi", "google.protobuf"),
+}
+"""Modules that a format needs, besides those that weft always needs."""
+
+
+class RegistryUnavailable(TableError):
+    """The schema registry did not answer. Nothing was skipped; retrying is safe."""
+
+    code = "REGISTRY_UNAVAILABLE"
+
+
+class RegistryRefused(RegistryUnavailable):
+    """The schema registry refused access or does not understand the request. Waiting does not help."""
+
+    code = "REGISTRY_REFUSED"
+
+
+class UnknownSchema(LookupError):
+    """The registry does not know the id, or the schema cannot be used; the text is the reason."""
+
+
+def uses_registry(name: str) -> bool:
+    """Whether a format fetches schemas from a registry."""
+    return name in _NEEDS
+
+
+def check_registry_settings(name: str, settings: Mapping[str, str]) -> None:
+    """Check that a format has the settings and packages that it needs. Asks no registry.
+
+    Raises:
+        InvalidInput: A package or the setting ``url`` is missing, or a setting is not known.
+    """
+    from importlib.util import find_spec
+
+    if not uses_registry(name):
+        return
+    missing = [module for module in _NEEDS[name] if not _is_installed(module, find_spec)]
+    if missing:
+        raise InvalidInput(
+            f"format {name!r} needs packages that are not installed: {', '.join(missing)}",
+            hint=f"install weft[{EXTRA}], also where the executors run",
+        )
+    if not settings.get("url"):
+        raise InvalidInput(f"format {name!r} needs a schema registry", hint='add registry: {url: "http://host:8081"}')
+    _new_client(settings)
+
+
+def _is_installed(module: str, find_spec: Callable[[str], Any]) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that contains it
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryClient:
+    """Fetches schemas. ``client`` is a ``SchemaRegistryClient`` of confluent_kafka."""
+
+    url: str
+    client: Any
+
+    def schema(self, schema_id: int, *, serialized: bool = False) -> Any:
+        """The schema with an id, with its references.
+
+        Args:
+            schema_id: The id.
+            serialized: For Protobuf: its descriptor instead of its text.
+
+        Raises:
+            UnknownSchema: The registry does not know the id.
+            RegistryUnavailable: The registry does not answer.
+        """
+        fmt = "serialized" if serialized else None
+        return self._ask(lambda: self.client.get_schema(schema_id, fmt=fmt), f"schema {schema_id}")
+
+    def version(self, subject: str, version: int, *, serialized: bool = False) -> Any:
+        """The schema of a reference.
+
+        Raises:
+            UnknownSchema: The registry does not know it.
+            RegistryUnavailable: The registry does not answer.
+        """
+        fmt = "serialized" if serialized else None
+        what = f"version {version} of subject {subject!r}"
+        return self._ask(lambda: self.client.get_version(subject, version, True, fmt).schema, what)
+
+    def check(self) -> None:
+        """Check that the registry answers.
+
+        Raises:
+            RegistryUnavailable: It does not.
+            RegistryRefused: It refuses access.
+        """
+        self._ask_once(self.client.get_schema_types, "the types of its schemas")
+
+    def _ask(self, request: Callable[[], T], what: str) -> T:
+        for pause in RETRY_SECONDS:
+            try:
+                return self._ask_once(request, what)
+            except RegistryRefused:
+                raise
+            except RegistryUnavailable as error:
+                logger.warning("%s; asking again in %g s", error.message, pause)
+                time.sleep(pause)
+        return self._ask_once(request, what)
+
+    def _ask_once(self, request: Callable[[], T], what: str) -> T:
+        from confluent_kafka.schema_registry.common._httpx_compat import httpx
+        from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+        where = f"the schema registry {self.url}"
+        try:
+            return request()
+        except SchemaRegistryError as error:
+            status, code = error.http_status_code, error.error_code
+            if status == 404 and code in {NOT_FOUND, 40401, 40402}:
+                raise UnknownSchema(f"{what} is not in the schema registry") from None
+            text = f"{where} does not give {what}: HTTP {status}, {error.error_message}"
+            if status in {408, 429} or status >= 500:
+                raise RegistryUnavailable(text) from None
+            raise RegistryRefused(text, hint="check url, credentials and permissions of the registry") from None
+        except (httpx.TransportError, OAuthTokenError, OSError) as error:
+            raise RegistryUnavailable(f"{where} does not answer: {type(error).__name__}: {error}") from None
+
+
+def _new_client(settings: Mapping[str, str]) -> RegistryClient:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    try:
+        numbers = {name: float(value) for name, value in settings.items() if name in _NUMBERS}
+        # Retries are done here, where they are logged.
+        given: dict[str, Any] = {"timeout": REQUEST_SECONDS, **settings, **numbers, "max.retries": 0}
+        client = SchemaRegistryClient.new_client(given)
+    except (ValueError, TypeError, OSError) as error:
+        # The client's text may have the url, which may have a password.
+        text = str(error).replace(settings["url"], "url")
+        raise InvalidInput(
+            f"the settings of the schema registry are wrong: {text}",
+            hint="settings are those of confluent_kafka's SchemaRegistryClient: url, basic.auth.user.info, "
+            "ssl.ca.location, ...",
+        ) from None
+    return RegistryClient(settings["url"].rsplit("@", 1)[-1], client)
+
+
+@lru_cache(maxsize=8)
+def registry_client(settings: tuple[tuple[str, str], ...]) -> RegistryClient:
+    """The client of a registry, one for all batches of a worker.
+
+    Args:
+        settings: Names and values, sorted.
+
+    Raises:
+        InvalidInput: A setting is wrong.
+    """
+    return _new_client(dict(settings))
+
+
+def fetch_each(ids: Collection[int], fetch: Callable[[int], T]) -> dict[int, T | str]:
+    """What is fetched for each id, or the reason why it cannot be had.
+
+    Ids that the registry does not know are asked for once more after `UNKNOWN_SECONDS`.
+
+    Raises:
+        RegistryUnavailable: The registry does not answer.
+    """
+    found: dict[int, T | str] = {}
+    for again in (False, True):
+        missing = [schema_id for schema_id in ids if not again or isinstance(found[schema_id], str)]
+        if again and missing:
+            time.sleep(UNKNOWN_SECONDS)
+        for schema_id in missing:
+            try:
+                found[schema_id] = fetch(schema_id)
+            except UnknownSchema as reason:
+                found[schema_id] = str(reason)
+    return found
+
+
+def split_header(value: bytes) -> tuple[int, bytes] | None:
+    """The id of the schema and the data; None if the value does not have the wire format."""
+    if len(value) < HEADER_BYTES or value[0] != 0:
+        return None
+    return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]

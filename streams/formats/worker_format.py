@@ -1,0 +1,46 @@
+"""Formats that Python decodes, in Spark's workers: a batch of values at a time, from Arrow to Arrow."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from streams.formats.message_format import MessageFormat
+from streams.spark.for_workers import for_workers
+
+Decode = Callable[[pa.Array], pa.Array]
+
+
+class WorkerFormat(MessageFormat):
+    """A format whose values a function decodes."""
+
+    @abstractmethod
+    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
+        """The function that decodes the values of a batch, and the type of its result.
+
+        The function is pickled, and takes binary values. Its result is a struct with as many rows, with the fields
+        ``message``, a struct of the declared fields, and ``reason``. It must not fail for any value.
+
+        Args:
+            declared: Declared fields and their types.
+        """
+
+    def parse(self, value: Column, fields: StructType) -> Column:
+        decode, result = self.decoder(to_arrow_schema(fields, timezone="UTC"))
+        guarded: Any = for_workers(decode)
+        guarded.__annotations__.clear()  # without type hints it is a function from an array to an array
+        make: Any = arrow_udf  # its types leave out structs
+        return make(guarded, from_arrow_type(result))(value.cast("binary"))
+
+    def message(self, parsed: Column) -> Column:
+        return parsed["message"]
+
+    def reason(self, parsed: Column, value: Column) -> Column:
+        return parsed["reason"]

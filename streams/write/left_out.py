@@ -1,0 +1,110 @@
+"""Events that lack values of their row: which columns stay as they are.
+
+Some formats have messages without some values of the row (`streams.formats.message_format.Extras`): a value is
+*unavailable* (Debezium's placeholder for a column that Postgres stores out of line and that did not change), or the
+field is *absent* from the message. An expression of `select` may use several fields.
+
+- A column that uses an unavailable field is NULL in the event and not named in ``_supplied``: in a group of mode
+  ``latest_non_null`` it stays as it is. Every other column is named there, so that its NULL is a value, unless it uses
+  an absent field.
+- In other groups, in the key and in ordering columns an event has all columns or none, so such a message has a reason
+  why it cannot be stored. Its row must not be stored with a placeholder or with NULL, which both would be wrong. A
+  delete does not need the values, and has no such reason. An absent field is NULL there, as in JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from storage.engine import OP_COLUMN, Stream, TableSchema
+
+REASON: Final = "__weft_reason"
+"""Why a message is undecodable; NULL if it is not."""
+OPERATION: Final = "__weft_operation"
+UNAVAILABLE: Final = "__weft_unavailable"
+ABSENT: Final = "__weft_absent"
+SUPPLIED: Final = "_supplied"
+
+HINT: Final = (
+    "its group needs all columns: give the group merge: latest_non_null, or the source table REPLICA IDENTITY FULL"
+)
+
+
+def partial_columns(schema: TableSchema, stream: Stream) -> frozenset[str]:
+    """Columns that an event of a stream may leave as they are: value columns of groups of mode ``latest_non_null``."""
+    groups = [schema.group_by_name[name] for name in stream.groups]
+    return frozenset(
+        name
+        for group in groups
+        if group.merge == "latest_non_null"
+        for name in group.columns
+        if name not in group.ordering
+    )
+
+
+def leave_out(
+    messages: DataFrame, columns: Mapping[str, Column | str], fields: AbstractSet[str], partial: AbstractSet[str]
+) -> tuple[DataFrame, dict[str, Column | str]]:
+    """Apply the rules of this module.
+
+    Args:
+        messages: Fields of the message, and the columns `REASON`, `UNAVAILABLE`, `ABSENT`, and perhaps `OPERATION`.
+        columns: Name of a column of the stream to its expression.
+        fields: Names of the fields of the message.
+        partial: See `partial_columns`.
+
+    Returns:
+        The messages, some with a reason more; and the columns, with ``_supplied`` if there are partial ones.
+    """
+    uses = {
+        name: _used(messages, column) & fields for name, column in columns.items() if name not in {OP_COLUMN, SUPPLIED}
+    }
+    whole = {name: used for name, used in uses.items() if name not in partial and used}
+    incomplete = F.col(UNAVAILABLE).isNotNull() & F.col(REASON).isNull()
+    if OPERATION in messages.columns:
+        incomplete = incomplete & (F.col(OPERATION) != "delete")
+    reason = F.lit(None).cast("string")
+    for name, used in whole.items():
+        message = f"column {name!r}: the event does not have its value (unavailable); {HINT}"
+        reason = F.when(_overlaps(UNAVAILABLE, used), message).otherwise(reason)
+    messages = messages.withColumn(REASON, F.when(incomplete, reason).otherwise(F.col(REASON)))
+    found = dict(columns)
+    supplied = []
+    for name, used in uses.items():
+        if name not in partial:
+            continue
+        column = columns[name]
+        value = F.expr(column) if isinstance(column, str) else column
+        if used:
+            found[name] = F.when(~_overlaps(UNAVAILABLE, used), value)
+            left = _overlaps(UNAVAILABLE, used) | _overlaps(ABSENT, used)
+            supplied.append(F.when(~left, F.lit(name)))
+        else:
+            supplied.append(F.lit(name))
+    if supplied and SUPPLIED not in columns:
+        found[SUPPLIED] = F.array_compact(F.array(*supplied))
+    return messages, found
+
+
+def _overlaps(names: str, used: AbstractSet[str]) -> Column:
+    """Whether a list of field names, which may be NULL, has one of these."""
+    return F.coalesce(F.arrays_overlap(F.col(names), F.array(*map(F.lit, sorted(used)))), F.lit(False))
+
+
+def _used(messages: DataFrame, column: Column | str) -> frozenset[str]:
+    """Names of the columns that an expression uses; none if Spark refuses it, which `select` reports."""
+    value = F.expr(column) if isinstance(column, str) else column
+    try:
+        plan: Any = messages.select(value.alias("value"))._jdf.queryExecution().analyzed()  # noqa: SLF001 - pyspark has no other way to ask
+    except PySparkException:
+        return frozenset()
+    names, attributes = set(), plan.references().iterator()
+    while attributes.hasNext():
+        names.add(attributes.next().name())
+    return frozenset(names)
