@@ -93,8 +93,8 @@ def plain(value: Any, kind: str) -> Any:
     return dict(value) if kind.startswith("map") and value is not None else value
 
 
-@given(st.data())
-def test_every_value_of_every_type_arrives_as_fastavro_wrote_it(data: st.DataObject) -> None:
+@given(data=st.data())
+def test_every_value_of_every_type_arrives_as_fastavro_wrote_it(registry: SchemaRegistry, data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=5, unique=True))
     kinds = {f"c{number}": KINDS[name] for number, name in enumerate(names)}
     types = {name: kind.declared for name, kind in kinds.items()}
@@ -102,9 +102,8 @@ def test_every_value_of_every_type_arrives_as_fastavro_wrote_it(data: st.DataObj
         st.lists(st.fixed_dictionaries({name: st.none() | kind.values for name, kind in kinds.items()}), max_size=5)
     )
     schema = record({name: kind.schema for name, kind in kinds.items()})
-    with SchemaRegistry() as registry:
-        schema_id = registry.register("rows-value", json.dumps(schema))
-        found = decode(registry, types, [written(schema, row, schema_id) for row in rows])
+    schema_id = registry.register("rows-value", json.dumps(schema))
+    found = decode(registry, types, [written(schema, row, schema_id) for row in rows])
     assert [(row["reason"], row["schema_id"]) for row in found] == [(None, schema_id)] * len(rows)
     shown = [{name: plain(value, types[name]) for name, value in row["message"].items()} for row in found]
     assert shown == rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -143,6 +144,7 @@ def message_of(row: Mapping[str, Any]) -> Any:
     return message
 
 
+@lru_cache(maxsize=8)
 def serializer(registry: SchemaRegistry, kind: Any) -> Any:
     client = SchemaRegistryClient({"url": registry.url})
     serialize = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
@@ -155,11 +157,12 @@ def decode(registry: SchemaRegistry, types: Mapping[str, str], values: list[byte
     return decode_protobuf(settings, pa.array(values, pa.binary())).to_pylist()
 
 
-@given(st.lists(st.fixed_dictionaries(dict(VALUES)), max_size=4))
-def test_every_value_of_every_type_arrives_as_it_was_serialized(rows: list[dict[str, Any]]) -> None:
-    with SchemaRegistry() as registry:
-        serialize = serializer(registry, ROW)
-        found = decode(registry, TYPES, [serialize(message_of(row)) for row in rows])
+@given(rows=st.lists(st.fixed_dictionaries(dict(VALUES)), max_size=4))
+def test_every_value_of_every_type_arrives_as_it_was_serialized(
+    registry: SchemaRegistry, rows: list[dict[str, Any]]
+) -> None:
+    serialize = serializer(registry, ROW)
+    found = decode(registry, TYPES, [serialize(message_of(row)) for row in rows])
     assert [row["reason"] for row in found] == [None] * len(rows)
     for row, wanted in zip(found, rows, strict=True):
         assert {**row["message"], "counts": dict(row["message"]["counts"])} == wanted
