@@ -56,6 +56,7 @@ from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RET
 from storage.services.compaction import CompactionResult
 from storage.services.compaction_task import CompactionTask
 from storage.services.due_work import Only, every_group, find_due
+from storage.services.erase.erase import EraseResult
 from storage.services.fold import NOT_FOLDED, FoldResult
 from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample
@@ -90,6 +91,7 @@ __all__ = [
     "Condition",
     "Due",
     "DuePolicy",
+    "EraseResult",
     "Execute",
     "FileRef",
     "FileReport",

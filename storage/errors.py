@@ -24,6 +24,7 @@ __all__ = [
     "OffsetInvalidated",
     "SnapshotExpired",
     "SplitBrain",
+    "StillRetained",
     "StoreRefused",
     "StoreUnavailable",
     "TableError",
@@ -110,6 +111,34 @@ class Conflict(TableError):
     """The request contradicts what the table holds: it already exists, the lane belongs to another query, ..."""
 
     code = "CONFLICT"
+
+
+class StillRetained(Conflict):
+    """Keys cannot be erased, because snapshots that are retained or kept by name still need files with them.
+
+    Nothing was changed. Release or expire them, or let `Table.erase` do that.
+
+    Attributes:
+        savepoints: Names of the savepoints.
+        pins: Owners of the pins.
+        snapshots: Whether snapshots within the retention time are among them.
+    """
+
+    code = "STILL_RETAINED"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        savepoints: tuple[str, ...] = (),
+        pins: tuple[str, ...] = (),
+        snapshots: bool = False,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.savepoints = savepoints
+        self.pins = pins
+        self.snapshots = snapshots
 
 
 class GapError(TableError):

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from storage.clock import Clock, Stamps, stamps_of
 from storage.config import TableConfig
-from storage.core.log.entries import WRITER_FEATURES
+from storage.core.log.features import writable_features
 from storage.core.log.table_state import TableState
 from storage.core.names import lane_name
 from storage.core.plan.due_policy import DuePolicy
@@ -45,6 +45,7 @@ from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RET
 from storage.services.compaction import CompactionResult, run_compaction
 from storage.services.create_table import create_table
 from storage.services.due_work import Only, every_group, fold_is_due, only_due
+from storage.services.erase.erase import erase
 from storage.services.fold import NOT_FOLDED, FoldResult, run_fold
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
@@ -423,6 +424,7 @@ class Table:
 
     release_savepoint = _service(release_savepoint)
     undo = _service(undo)
+    erase = _service(erase)
 
     add_column = _service(schema_changes.add_column)
     add_group = _service(schema_changes.add_group)
@@ -432,7 +434,7 @@ class Table:
 
     def writable(self) -> TableLog:
         """Check that this version may write to the table, and complete a restore in progress (L4); returns the log."""
-        check_writable(self.state(), WRITER_FEATURES)
+        check_writable(self.state(), writable_features())
         complete_fencing_barrier(self._table_log)
         return self._table_log
 

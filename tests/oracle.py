@@ -60,11 +60,19 @@ class Oracle:
             if op == "upsert" or policy != "ignore":
                 self.events.append(Event(arrival, position, op, row))
 
+    def erase(self, keys: Iterable[tuple[Any, ...]]) -> None:
+        """Forget all events of some keys so far ("Erased keys"); later events of them are new data."""
+        gone = set(keys)
+        self.events = [event for event in self.events if self._key(event) not in gone]
+
+    def _key(self, event: Event) -> tuple[Any, ...]:
+        return tuple(event.row[name] for name in self.key)
+
     def read(self, require: Iterable[str] = ()) -> dict[tuple[Any, ...], Row]:
         """The visible rows by key ("Row visibility")."""
         by_key: dict[tuple[Any, ...], list[Event]] = {}
         for event in self.events:
-            by_key.setdefault(tuple(event.row[name] for name in self.key), []).append(event)
+            by_key.setdefault(self._key(event), []).append(event)
         answer = {}
         for key, events in by_key.items():
             registers = {name: self._register(name, events) for name in self.groups}

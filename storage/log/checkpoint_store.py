@@ -63,8 +63,10 @@ class Checkpoints:
             tuning.lane_checkpoint_every if lane else tuning.table_checkpoint_every
         )
 
-    def save_table(self, state: TableState) -> None:
-        """Write a checkpoint if one is due. Nothing is raised if that fails."""
+    def save_table(self, state: TableState, *, due: bool = False) -> None:
+        """Write a checkpoint if one is due, or in any case if ``due``. Nothing is raised if that fails."""
+        if due:
+            self._put(TABLE_LANE, state.head, lambda: encode_table(state))
         self._save(TABLE_LANE, state.head, lambda: encode_table(state))
 
     def save_lane(self, lane: LaneName, state: LaneState) -> None:
@@ -106,8 +108,12 @@ class Checkpoints:
             saved = (known for known, _ in list_checkpoints(self._store, lane) if known <= head)
             self._saved[lane] = next(saved, 0)
             if self.is_due(lane, head):
-                self._saved[lane] = head
-                self._store.put(checkpoint_path(lane, head, self._env.ids.new()), encode())
+                self._put(lane, head, encode)
+
+    def _put(self, lane: LaneName, head: int, encode: Callable[[], bytes]) -> None:
+        self._saved[lane] = head
+        with contextlib.suppress(OSError, StoreUnavailable):
+            self._store.put(checkpoint_path(lane, head, self._env.ids.new()), encode())
 
 
 def list_checkpoints(store: ObjectStore, lane: LaneName) -> Iterator[tuple[int, Path]]:

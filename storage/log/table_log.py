@@ -282,18 +282,18 @@ class TableLog:
     def newest_within(self, state: TableState, last_kept: cut.Seqs) -> TableState | None:
         """The newest state whose slices contain nothing after ``last_kept`` in the lanes of ``last_kept``.
 
-        None if all such states have expired, or are older than the last restore.
+        None if all such states have expired, or are older than the last restore or the last BASE that rewrites.
         """
 
         def fits(past: TableState) -> bool:
-            return past.restored == state.restored and all(
+            return (past.restored, past.rewritten) == (state.restored, state.rewritten) and all(
                 reached.get(lane, 0) <= seq for reached in past.slices.cuts() for lane, seq in last_kept.items()
             )
 
         if fits(state):
             return state
         table = state.head - 1
-        while table >= max(state.oldest_retained, state.restored):
+        while table >= state.oldest_continued:
             found: TableState | None = None
             first = table
             for past in self._states_up_to(table):

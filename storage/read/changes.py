@@ -5,7 +5,8 @@ keys; both snapshots are read for them, and `storage.core.merge.diff` compares t
 whole only if that is less work or the only possibility:
 
 - more was committed to the file group in between than it contains now;
-- the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted.
+- the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted;
+- keys were erased in between, which no log file says.
 
 `storage.read.change_tasks` divides the work into tasks.
 
@@ -152,7 +153,8 @@ def scan_changes(
             tasks = change_tasks(env, until.table_schema, inserts, files, None, until.cut)
             return ChangeScan(shape, None, after, tuple(tasks))
         since = _under(since, until.state)
-        if until.table_log.refresh().oldest_retained <= since.cut.table:
+        # Rows that a BASE has rewritten differ without a commit, so their keys are in no log file (D3).
+        if max(until.table_log.refresh().oldest_retained, until.state.rewritten) <= since.cut.table:
             with _logs_after(env, since.cut):  # a large index is in a sidecar
                 start = _start(since.cut, until.state)
                 touched = until.table_log.committed_files(until.state, start, until.cut.lanes)

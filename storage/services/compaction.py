@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from storage.core.keys import KeyVector
 from storage.core.log import cut
 from storage.core.log.entries import Abort, Base
 from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
@@ -51,6 +52,19 @@ class CompactionResult:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """A change of rows that new slices contain, and the log files below them do not.
+
+    Attributes:
+        why: The request in words, which the BASE records; it has no key values.
+        without: Keys whose rows the new slices lack: ascending and distinct values of the sort column.
+    """
+
+    why: str
+    without: KeyVector
+
+
 def compaction_steps(
     table_log: TableLog, snapshot: Snapshot, only: Callable[[FileSlice], bool], execute: Execute = one_by_one
 ) -> Steps[CompactionResult]:
@@ -82,19 +96,52 @@ def compaction_steps(
             tuning = table_log.env.tuning
             runs = [*cut_tasks(chosen, tuning), *cut_tasks(remaining, tuning)]
             tasks = [_task(table_log, snapshot, plan, run) for run in runs]
-            for number, (task, made) in enumerate(zip(tasks, execute(tasks), strict=True), start=1):
-                publisher.add(plan, task.slices, made, last=number == len(tasks))
-                yield task.bytes
-    column_names = {column.id: column.name for column in snapshot.table_schema.columns}
-    return CompactionResult(
-        done=tuple(publisher.done),
-        skipped=publisher.skipped,
-        rows=publisher.rows,
-        bytes_read=publisher.bytes_read,
-        bytes_written=publisher.bytes_written,
-        overflows={column_names[column]: count for column, count in publisher.overflows.items()},
-        seconds=time.monotonic() - started,
-    )
+            yield from _run_tasks(plan, tasks, publisher, execute)
+    return publisher.result(snapshot, started)
+
+
+def rewrite(
+    table_log: TableLog,
+    snapshot: Snapshot,
+    plan: ServicePlan,
+    chosen: Sequence[FileSlice],
+    rewriting: Rewriting,
+    *,
+    complete: bool,
+    execute: Execute = one_by_one,
+) -> tuple[CompactionResult, int]:
+    """Write new slices that lack some rows, and publish them in one BASE (PROTOCOL.md, "Erase").
+
+    Args:
+        table_log: The table's log.
+        snapshot: A head snapshot.
+        plan: An open plan of the snapshot.
+        chosen: File groups of the snapshot, in order; at least one.
+        rewriting: What the new slices lack.
+        complete: Whether ``chosen`` has every file group with log files.
+        execute: Runs the tasks.
+
+    Returns:
+        The result, and the slot of the BASE; 0 if nothing was published.
+
+    Raises:
+        CorruptData: A file is missing or damaged; the table is unchanged.
+        SnapshotExpired: Cleaning has aborted the plan as abandoned.
+    """
+    started = time.monotonic()
+    publisher = _Publisher(table_log, snapshot.cut.lanes, complete=complete, rewrites=rewriting.why)
+    runs = cut_tasks(chosen, table_log.env.tuning)
+    tasks = [replace(_task(table_log, snapshot, plan, run), without=rewriting.without) for run in runs]
+    finish(_run_tasks(plan, tasks, publisher, execute))
+    return publisher.result(snapshot, started), publisher.entry
+
+
+def _run_tasks(
+    plan: ServicePlan, tasks: Sequence[CompactionTask], publisher: _Publisher, execute: Execute
+) -> Steps[None]:
+    for number, (task, made) in enumerate(zip(tasks, execute(tasks), strict=True), start=1):
+        publisher.add(plan, task.slices, made, last=number == len(tasks))
+        yield task.bytes
 
 
 def run_compaction(
@@ -143,17 +190,21 @@ class _Publisher:
         table_log: The table's log.
         target: Cut of the new slices.
         complete: Whether every file group with log files is compacted.
+        rewrites: `Base.rewrites`; if it is not empty, all slices are published in one entry.
+        entry: Slot of the newest BASE that was published; 0 if there is none.
     """
 
     table_log: TableLog
     target: cut.Seqs
     complete: bool = field(kw_only=True)
+    rewrites: str = field(default="", kw_only=True)
     done: list[FileGroup] = field(default_factory=list)
     skipped: dict[FileGroup, str] = field(default_factory=dict)
     rows: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     overflows: Counter[int] = field(default_factory=Counter)
+    entry: int = 0
     _waiting: list[SliceFile] = field(default_factory=list)
     _waiting_bytes: int = 0
 
@@ -166,8 +217,22 @@ class _Publisher:
         self._waiting_bytes += size
         self.bytes_read += sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in before)
         self.bytes_written += size
-        if last or self._waiting_bytes >= self.table_log.env.tuning.compaction_part_bytes:
+        enough = not self.rewrites and self._waiting_bytes >= self.table_log.env.tuning.compaction_part_bytes
+        if last or enough:
             self._publish(plan, last=last)
+
+    def result(self, snapshot: Snapshot, started: float) -> CompactionResult:
+        """What was published; ``started``: the monotonic time at which the work began."""
+        column_names = {column.id: column.name for column in snapshot.table_schema.columns}
+        return CompactionResult(
+            done=tuple(self.done),
+            skipped=self.skipped,
+            rows=self.rows,
+            bytes_read=self.bytes_read,
+            bytes_written=self.bytes_written,
+            overflows={column_names[column]: count for column, count in self.overflows.items()},
+            seconds=time.monotonic() - started,
+        )
 
     def _publish(self, plan: ServicePlan, *, last: bool) -> None:
         offered = {made.group: made for made in self._waiting}
@@ -190,12 +255,21 @@ class _Publisher:
                 # The slice of the compaction that published first may contain fewer commits.
                 whole = last and self.complete and not self.skipped and len(kept) == len(offered)
                 covered = dict(self.target) if whole else {}
-                return Base(**header, plan_id=plan.plan_id, covered=covered, last=last, slices=slices)
+                return Base(
+                    **header,
+                    plan_id=plan.plan_id,
+                    covered=covered,
+                    last=last,
+                    slices=slices,
+                    rewrites=self.rewrites,
+                )
             if last:
                 return Abort(**header, plan_id=plan.plan_id, reason="other compactions published all of it first")
             return None
 
-        self.table_log.publish(build)
+        published = self.table_log.publish(build)
+        if isinstance(published, Base):
+            self.entry = published.seq
         for group, made in offered.items():
             if group in kept:
                 self.done.append(group)
@@ -203,8 +277,8 @@ class _Publisher:
                 self.overflows.update(made.overflows)
             else:
                 self.skipped[group] = reason
-        published = _files(kept.values())
-        delete_files(self.table_log.store, (path for path in _files(offered.values()) if path not in published))
+        used = _files(kept.values())
+        delete_files(self.table_log.store, (path for path in _files(offered.values()) if path not in used))
 
 
 def _is_current(state: TableState, group: FileGroup, made: SliceFile) -> bool:

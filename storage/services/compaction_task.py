@@ -9,8 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from storage import mergers
-from storage.core import names
+from storage.core import keys, names
+from storage.core.arrays import Arrays
+from storage.core.keys import KeyVector
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.merge.stitch import Stitch
@@ -39,6 +43,8 @@ class CompactionTask:
         at: Cut of the snapshot: the new slices contain all its commits.
         plan: Slot of the compaction's PLAN, which is part of the names of its files.
         rev: Revision of ``schema``.
+        without: Keys that the new slices do not have: ascending and distinct values of the sort column; None for a
+            compaction, which changes no row.
     """
 
     env: Environment
@@ -48,6 +54,7 @@ class CompactionTask:
     at: Cut
     plan: int
     rev: int
+    without: KeyVector | None = None
 
     @property
     def bytes(self) -> int:
@@ -56,7 +63,7 @@ class CompactionTask:
 
     def __reduce__(self) -> tuple[Any, ...]:
         slices, files = only_needed(self.slices, self.files)
-        return CompactionTask, (self.env, self.schema, slices, files, self.at, self.plan, self.rev)
+        return CompactionTask, (self.env, self.schema, slices, files, self.at, self.plan, self.rev, self.without)
 
     def run(self) -> list[SliceFile]:
         """Write the next slice of every file group; returns them in the order of ``slices``.
@@ -98,7 +105,8 @@ def _write_slices(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
             old_base = read_base(env, schema, [before.slice], columns, last=last_base)
             old_shadow = read_shadow(env, schema, [before.slice], columns, last_shadow)
             for stitched in stitch.run(old_base, old_shadow, logs.collapse(before, schema.groups, columns)):
-                for writer, rows in ((base, stitched.visible), (shadow, stitched.hidden)):
+                for writer, found in ((base, stitched.visible), (shadow, stitched.hidden)):
+                    rows = _without(found, schema.sort_column, task.without)
                     statistics.add(rows)
                     writer.write(rows)
             written.append(_WrittenSlice(before, base.end_part(), shadow.end_part(), statistics))
@@ -108,6 +116,17 @@ def _write_slices(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
         shadow.discard(error)
         raise
     return [_slice_file(task, made, base_file, shadow_file) for made in written]
+
+
+def _without(rows: Arrays, sort_column: str, removed: KeyVector | None) -> Arrays:
+    """The rows without those with a removed key."""
+    if removed is None or not rows:
+        return rows
+    hit = keys.find(removed, keys.key_vector(rows[sort_column]))[1]
+    if not hit.any():
+        return rows
+    kept = pa.array(~hit)
+    return {name: column.filter(kept) for name, column in rows.items()}
 
 
 def _slice_file(

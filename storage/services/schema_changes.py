@@ -16,6 +16,7 @@ from typing import Any
 from storage import mergers
 from storage.config import build_schema, configuration, load_config
 from storage.core.log.entries import Schema
+from storage.core.log.features import reader_features
 from storage.core.log.table_state import TableState
 from storage.core.model import Group
 from storage.core.modes import mode_of
@@ -249,7 +250,7 @@ def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
         schema = _with_slot(state.schema, wanted, header.seq)
         return Schema(
             **header,
-            reader_features=schema.reader_features,
+            reader_features=reader_features(schema, state.writer_features),
             writer_features=sorted(state.writer_features),
             table_schema=schema.to_json(),
             change=words,

@@ -20,7 +20,7 @@ from storage.errors import CommitUnknown, Conflict, SnapshotExpired, TableError
 from storage.log.table_log import TableLog
 from storage.store.object_store import ObjectStore
 
-PLAN_CLOSED: Final = "its plan was closed meanwhile: by a restore, or by cleaning as abandoned"
+PLAN_CLOSED: Final = "its plan was closed meanwhile: by a restore or an erase, or by cleaning as abandoned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int) -> Iterator[Servic
 
     Raises:
         SnapshotExpired: The snapshot has expired since it was taken.
-        Conflict: The table was restored since then: the snapshot contains rows that are now rolled back.
+        Conflict: The table was restored since then, or keys were erased: the snapshot contains rows that are gone.
     """
     plan = _publish_plan(table_log, at, file_groups)
     try:
@@ -68,11 +68,11 @@ def _publish_plan(table_log: TableLog, at: Cut, file_groups: int) -> ServicePlan
     def build(state: TableState) -> Plan:
         if at.table < state.oldest_retained:
             raise SnapshotExpired(f"snapshot {at} of the compaction or fold has expired", hint="start it again")
-        if at.table < state.restored:
-            # The old slices are the newest ones again, so comparing parents would not detect a restore.
-            raise Conflict(
-                f"the table was restored since snapshot {at} of the compaction or fold", hint="start it again"
-            )
+        if at.table < state.oldest_continued:
+            # After a restore the old slices are the newest ones again, and a slice that was rewritten may have the cut
+            # of its parent. So comparing parents would not detect either.
+            what = "restored" if at.table < state.restored else "rewritten"
+            raise Conflict(f"the table was {what} since snapshot {at} of the compaction or fold", hint="start it again")
         return Plan(
             **table_log.header(state), plan_id=plan_id, table=at.table, cut=dict(at.lanes), file_groups=file_groups
         )

@@ -18,7 +18,8 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from storage.core.log.cut import Span, in_spans
-from storage.core.log.entries import WRITER_FEATURES, Claim, Data, Header, LaneAdd
+from storage.core.log.entries import Claim, Data, Header, LaneAdd
+from storage.core.log.features import writable_features
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import Lane, TableState
 from storage.core.names import LaneName, StreamName, lane_name
@@ -99,7 +100,7 @@ class Writer:
         stream = table.schema.stream(self._stream)
         if self._lateness is not None:
             check_lateness(self._lateness, table.schema, stream)
-        check_writable(table, WRITER_FEATURES)
+        check_writable(table, writable_features())
         check_capability(self._table_log.store, self._table_log.env.ids.new)
         self._table = self._enter_lane()
         self._others.read(self._table)
@@ -216,7 +217,7 @@ class Writer:
                 return known
         self._refreshed_ms = self._table_log.clock.now_ms()
         self._table = self._table_log.refresh()
-        check_writable(self._table, WRITER_FEATURES)
+        check_writable(self._table, writable_features())
         schema, stream = self._table.schema, self._table.schema.stream(self._stream)
         return WriteTicket(
             env=self._table_log.env,

@@ -51,7 +51,8 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
 
 
-def _confirm(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before a command whose effect cannot be undone; ``yes``: it was confirmed already."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -224,7 +225,7 @@ def restore(
     assert point is not None
     table = open_table(target, storage_option)
     table.snapshot(point)  # reports a wrong name before it asks
-    _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
+    confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
     result = table.restore(point)
     print_result(result, _describe_rollback("restored", result), as_json=as_json)
 
@@ -255,7 +256,7 @@ def undo(
             table.snapshot(point)  # reports a wrong name before it asks
     else:
         _check_clocks(table)
-    _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
+    confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
     result = table.undo(stream, point)
     print_result(result, _describe_rollback("undone", result), as_json=as_json)
 
@@ -319,7 +320,7 @@ def fence(
 ) -> None:
     """Fence the writer of a lane that seems to be dead. If it was only slow it stops, and nothing is lost."""
     table = open_table(target, storage_option)
-    _confirm(f"Fence the writer of lane {lane} of {table.uri}?", yes=yes)
+    confirm(f"Fence the writer of lane {lane} of {table.uri}?", yes=yes)
     typer.echo(
         f"lane {lane} is claimed with entry {table.fence(lane)}; weft clean deletes uncommitted files of its writer"
     )
@@ -334,7 +335,7 @@ def close(
 ) -> None:
     """Close a lane permanently, for example that of a finished backfill; its rows stay."""
     table = open_table(target, storage_option)
-    _confirm(f"Close lane {lane} of {table.uri} permanently?", yes=yes)
+    confirm(f"Close lane {lane} of {table.uri} permanently?", yes=yes)
     typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")
 
 

@@ -62,6 +62,7 @@ class History:
         named: Sidecars that entries of the table lane name.
         needs: The files that must exist.
         archives: The chunks that are archived, by lane and number.
+        erasing: The keys of every erase that was begun, by its note.
     """
 
     def __init__(self, objects: dict[str, bytes], batches: Mapping[int, Batch], chunk: int) -> None:
@@ -72,6 +73,7 @@ class History:
         self.originals: dict[str, bytes] = {}
         self.named: set[str] = set()
         self.archives: set[tuple[str, int]] = set()
+        self.erasing: dict[str, frozenset[tuple[Any, ...]]] = {}
         self._objects = ChainMap(self.originals, objects)
         self._batches = batches
         self._heads: dict[str, int] = {}
@@ -93,9 +95,12 @@ class History:
         lane, seq = match["lane"] or TABLE, int(match["seq"])
         if self.is_archived(lane, seq):
             return  # objects in archived slots are ignored, so deleting or writing one changes nothing
-        if before is not None or now is None:
-            raise Violation(f"S1 SlotWriteOnce: {path} was {'removed' if now is None else 'overwritten'}")
+        if now is None:
+            raise Violation(f"S1 SlotWriteOnce: {path} was removed")
         entry = _decoded(path, now)
+        if before is not None:
+            self._take_redacted(f"S1 SlotWriteOnce: {path} was overwritten", lane, seq, entry)
+            return
         self._check_place(entry, lane, seq)
         if lane == TABLE:
             self._check_table_entry(entry)
@@ -117,20 +122,35 @@ class History:
         return (lane, (seq - 1) // self.chunk + 1) in self.archives
 
     def _check_archive(self, path: str, lane: str, chunk: int, before: bytes | None, now: bytes | None) -> None:
-        """S20: an archive is written once, after it was announced, and contains every entry of its chunk unchanged."""
-        if before is not None or now is None:
-            raise Violation(f"S20 FloorSafe: {path} was {'removed' if now is None else 'overwritten'}")
+        """S20: an archive is created after it was announced, and contains every entry of its chunk, maybe redacted."""
+        if now is None:
+            raise Violation(f"S20 FloorSafe: {path} was removed")
         said, body = now.partition(b"\n")[2].split(b"\n", 1)
         sizes = json.loads(said)["sizes"]
         rest = pa.decompress(body, sum(sizes), codec="zstd", asbytes=True)
         ends = list(itertools.accumulate(sizes))
         found = [json.loads(rest[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
         first, last = (chunk - 1) * self.chunk, chunk * self.chunk
-        if len(found) != self.chunk or found != self.lanes.get(lane, [])[first:last]:
-            raise Violation(f"S20 FloorSafe: {path} does not contain entries {first + 1} to {last} of {lane!r}")
-        if last > self.table.archived.get(lane, 0):
+        wrong = f"S20 FloorSafe: {path} does not contain entries {first + 1} to {last} of {lane!r}"
+        if len(found) != self.chunk or last > len(self.lanes.get(lane, [])):
+            raise Violation(wrong)
+        for seq, entry in enumerate(found, start=first + 1):
+            self._take_redacted(wrong, lane, seq, entry)
+        if before is None and last > self.table.archived.get(lane, 0):
             raise Violation(f"S20 FloorSafe: {path} was written before the table lane permits it")
         self.archives.add((lane, chunk))
+
+    def _take_redacted(self, wrong: str, lane: str, seq: int, entry: Entry) -> None:
+        """X4: an entry may be replaced by the same one without the indexes of log files that nothing needs."""
+        known = self.lanes[lane][seq - 1]
+        if _without_indexes(entry) != _without_indexes(known):
+            raise Violation(wrong)
+        for before, after in zip(_files(known), _files(entry), strict=True):
+            if _is_inline(before) and _is_redacted(after):
+                self.needs.check_delete(after["file"]["path"])
+                self.lanes[lane][seq - 1] = entry
+            elif before["index"] != after["index"] and not _is_redacted(before):
+                raise Violation(wrong)
 
     def live_data(self, lane: str, until: int, table: int) -> Iterator[Entry]:
         """Commits of a lane up to a slot that are visible in a snapshot of that prefix of the table lane."""
@@ -268,6 +288,27 @@ class History:
         if entry["kind"] == "DONE" and self.table.intent is not None and self.table.intent["restore"] is not None:
             return _sidecar(self.table.intent["restore"]["slices"], self._objects)
         return []
+
+
+def _without_indexes(entry: Entry) -> Entry:
+    """An entry without the indexes that are in it, and without its checksum."""
+    kept = [
+        {**file, "index": None if _is_inline(file) or _is_redacted(file) else file["index"]} for file in _files(entry)
+    ]
+    return {name: value for name, value in entry.items() if name != "sha256"} | ({"files": kept} if kept else {})
+
+
+def _files(entry: Entry) -> list[Mapping[str, Any]]:
+    """The log files that an entry names."""
+    return entry["files"] if entry["kind"] in {"DATA", "FOLD"} else []
+
+
+def _is_inline(file: Mapping[str, Any]) -> bool:
+    return "blocks" in file["index"]
+
+
+def _is_redacted(file: Mapping[str, Any]) -> bool:
+    return file["index"].get("sha256") == "0" * 64
 
 
 def _decoded(path: str, data: bytes) -> Entry:

@@ -16,7 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage.config import build_schema, load_config
 from storage.core.log.cut import PREFIX, Cut, parse_cut
+from storage.core.merge.locate_keys import locate_keys
+from storage.engine import EraseResult
 from storage.errors import CorruptData
 from storage.services.verify.findings import VerifyReport
 from storage.write.writer import Commit
@@ -24,6 +27,7 @@ from tests.oracle import Oracle
 from tests.simulation.history import TABLE, Batch, History
 from tests.simulation.scheduler import Violation
 from tests.simulation.times import meaning
+from tests.storage.erased import has_keys
 from tests.storage.evolving import Row
 from tests.storage.world import canonical
 from tests.strategies import Config
@@ -208,21 +212,52 @@ class Judge:
     def expected(self, cut: Cut, config: Config | None = None, require: Iterable[str] = ()) -> Answer:
         """The oracle's rows over exactly the live commits up to a cut, with the schema of the cut or a given one."""
         ids = self.history.table.lane_ids
-        commits = [
-            (entry["stamp"] << LANE_BITS | ids[lane], self.batches[entry["source"]["id"]])
-            for lane, until in cut.lanes.items()
-            for entry in self.history.live_data(lane, until, cut.table)
-        ]
+        gone = self._erased(cut.table)
+        commits = []
+        for lane, until in cut.lanes.items():
+            for entry in self.history.live_data(lane, until, cut.table):
+                batch = self.batches[entry["source"]["id"]]
+                # S26: what a key was before it was erased does not count, whatever its version is.
+                rows = [Row(row) for row in batch.rows if entry["seq"] > gone.get(self._key(row), {}).get(lane, 0)]
+                commits.append((entry["stamp"] << LANE_BITS | ids[lane], batch.stream, rows))
         if self.distinct:
             # S22: the order of arrival must not matter; the order that differs most from the stamps is the best test.
-            commits = [(-arrival, batch) for arrival, batch in commits]
+            commits = [(-arrival, stream, rows) for arrival, stream, rows in commits]
         oracle = Oracle(config or self.history.table.config(cut.table))
-        for arrival, batch in sorted(commits, key=lambda commit: commit[0]):
-            oracle.append(batch.stream, [Row(row) for row in batch.rows], arrival)
+        for arrival, stream, rows in sorted(commits, key=lambda commit: commit[0]):
+            oracle.append(stream, rows, arrival)
         return {
             canonical(key): {name: canonical(value) for name, value in row.items()}
             for key, row in oracle.read(require).items()
         }
+
+    def _key(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in self.config["key"])
+
+    def _erased(self, table: int) -> Mapping[tuple[Any, ...], Mapping[str, int]]:
+        """The last erased entry of each lane, by key, in a snapshot of that prefix of the table lane."""
+        erased: dict[tuple[Any, ...], dict[str, int]] = {}
+        for erasure in self.history.table.erasures_at(table):
+            for key in self.history.erasing[erasure.note]:
+                for lane, seq in erasure.cuts.get(self.group_of(key), {}).items():
+                    before = erased.setdefault(key, {})
+                    before[lane] = max(before.get(lane, 0), seq)
+        return erased
+
+    def group_of(self, key: tuple[Any, ...]) -> tuple[str, int, int]:
+        """The file group of a key: partition folder, bits and bucket."""
+        schema = build_schema(load_config(self.config))
+        columns = zip(self.config["key"], key, strict=True)
+        rows = {name: pa.array([value], schema.column_by_name[name].type) for name, value in columns}
+        return tuple(next(iter(locate_keys(schema, rows))))
+
+    def check_erased(self, keys: frozenset[tuple[Any, ...]], result: EraseResult, objects: Mapping[str, bytes]) -> None:
+        """S26: no object has an erased key, except those that the result names as new."""
+        if result.remains:
+            raise Violation(f"S26 ErasedGone: an erase with no other process left: {result.remains}")
+        for path, data in objects.items():
+            if path not in result.newer and has_keys(path, data, self.config, keys):
+                raise Violation(f"S26 ErasedGone: {path} has an erased key, and the erase says it is complete")
 
     def check_left(self, path: str, table: int) -> None:
         """L3: every file that remains after a clean is needed, or may be needed by a writer that has not been fenced.

@@ -10,13 +10,14 @@ from typing import Final
 
 from tests.simulation.log_mutants import ARCHIVES, READS, SLOTS_AND_CLAIMS
 from tests.simulation.mutant import Mutant
-from tests.simulation.service_mutants import BARRIERS, CLEANING, ORDER_AND_TIMES
+from tests.simulation.service_mutants import BARRIERS, CLEANING, ERASING, ORDER_AND_TIMES
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
     **SLOTS_AND_CLAIMS,
     **READS,
     **CLEANING,
     **BARRIERS,
+    **ERASING,
     **ARCHIVES,
     **ORDER_AND_TIMES,
 }

@@ -128,6 +128,18 @@ class Operator(Worker):
         report = table.verify(deep=self.simulation.chance.random() < 1 / 2)
         self.simulation.judge.check_report(report, damaged)
 
+    def _erase(self, table: Table) -> None:
+        chance = self.simulation.chance
+        note, keys = self.simulation.draw_erase()
+        if not keys:
+            return
+        table.erase(
+            sorted(keys),
+            expire_snapshots=chance.random() < 3 / 4,
+            release_savepoints=chance.random() < 3 / 4,
+            note=note,
+        )
+
     def _lane(self) -> str:
         return self.simulation.chance.choice(list(self.simulation.plan.lanes))
 
@@ -147,6 +159,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "clean": Operator._clean,
     "verify": Operator._verify,
     "mark": Operator._mark,
+    "erase": Operator._erase,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -160,5 +173,6 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "clean": (),
     "verify": (),
     "mark": (SnapshotExpired, InvalidInput),
+    "erase": (Conflict,),
 }
 """NotFound: it does not exist yet, or not any more. InvalidInput: a time before the table was created."""

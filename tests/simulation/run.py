@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from storage.clock import Stamps
 from storage.core.log.cut import PREFIX, parse_cut
@@ -116,6 +117,25 @@ class Simulation:
         store = SimStore(self.scheduler, self.disk, self.faults, process)
         return Table(Environment(store, clock, self.ids, frozenset({"tests.mergers"}), self.tuning), Stamps())
 
+    def draw_erase(self) -> tuple[str, frozenset[tuple[Any, ...]]]:
+        """A note, and some keys of the table to erase under it."""
+        names = self.plan.config["key"]
+        known = sorted({tuple(row[name] for name in names) for b in self.plan.batches.values() for row in b.rows})
+        keys = frozenset(self.chance.sample(known, self.chance.randint(min(1, len(known)), len(known))))
+        note = f"erase{self.chance.randrange(1_000_000)}"
+        self.history.erasing[note] = keys
+        return note, keys
+
+    def _check_erased(self, process: Process) -> None:
+        if any("erase" in actions for actions in self.plan.operators) and not self.judge.damaged:
+            note, keys = self.draw_erase()
+            if not keys:
+                return
+            table = self.table(process)
+            result = table.erase(sorted(keys), expire_snapshots=True, release_savepoints=True, note=note)
+            self.judge.check_erased(keys, result, self.disk.objects)
+            self._check_read(process)
+
     def resume_jobs(self) -> None:
         """After a restore, let some sources repeat the batches that it rolled back."""
         for job in self.jobs:
@@ -193,6 +213,7 @@ class Simulation:
         try:
             self._check_read(process)
             self._check_followed(process)
+            self._check_erased(process)
             if self.chance.random() < 1 / 2:
                 self._check_verified(process)
             if not self.judge.damaged and self.chance.random() < 1 / 2:

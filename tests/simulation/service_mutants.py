@@ -8,9 +8,10 @@ from typing import Any, Final
 from unittest import mock
 
 from storage.clock import Stamps
-from storage.core.log import cut, table_state
+from storage.core.log import cut, redaction, table_state
 from storage.core.log.cut import Cut
 from storage.core.log.entries import LaneAdd, Plan
+from storage.core.log.file_refs import Blocks, LogIndex, LogRanges
 from storage.core.log.needed_files import Needed
 from storage.errors import CommitUnknown
 from storage.log import fencing_barrier, table_log, time_marks
@@ -19,6 +20,10 @@ from storage.log.table_log import TableLog
 from storage.read import changes, snapshot, time_travel
 from storage.services import compaction, restore, savepoints, schema_changes, service_plan
 from storage.services.clean import clean, garbage
+from storage.services.erase import erase as erasing
+from storage.services.erase import redact_log
+from storage.services.erase.key_search import KeySearch
+from storage.services.erase.redact_log import Redaction
 from storage.write.observed_lanes import OtherLanes
 from tests.simulation.log_mutants import reads_files, says
 from tests.simulation.mutant import Mutant, always
@@ -128,6 +133,42 @@ BARRIERS: Final = {
     "S19 a commit says that it knows the first schema alone": Mutant(CommitLog, "publish", says(table_rev=1)),
     "S19 a schema change undoes another": Mutant(schema_changes, "_publish", from_the_first_schema),
     "L4 a barrier claims a lane twice": Mutant(fencing_barrier, "fence_lane", claims_at_the_end, "barriers"),
+}
+
+
+# Erase ----------------------------------------------------------------------------------------------------------------
+
+
+def keeps_open_plans(with_slices: Any) -> Any:
+    def broken(state: Any, entry: Any) -> Any:
+        made = with_slices(state, entry)
+        rest = {plan_id: plan for plan_id, plan in state.plans.items() if plan_id != entry.plan_id}
+        return replace(made, plans=rest) if entry.rewrites else made
+
+    return broken
+
+
+def leaves_an_empty_index(_: Any) -> Any:
+    nothing = LogRanges(partition=[], bucket=[], block=[], start=[], rows=[], deletes=[])
+    blocks = Blocks(offset=[], length=[], crc32=[], rows=[], key_min=[], key_max=[], ordering_min={}, ordering_max={})
+    empty = LogIndex(partitions=[], ranges=nothing, blocks=blocks)
+    return lambda file: file.model_copy(update={"index": empty})
+
+
+ERASING: Final = {
+    "S26 a compaction that began before an erase goes on": Mutant(
+        table_state, "_with_slices", keeps_open_plans, "erase"
+    ),
+    "S26 a compaction begins from before an erase": Mutant(
+        service_plan, "_publish_plan", plans_unchecked, "erase", rare=True
+    ),
+    "S26 log files are not searched": Mutant(KeySearch, "in_logs", always([]), "erase"),
+    "S26 base and shadow files are not searched": Mutant(KeySearch, "in_slices", always([]), "erase"),
+    "S26 entries keep the key ranges of their files": Mutant(erasing, "redact_log", always(Redaction(0, 0)), "erase"),
+    "S26 an entry loses the key ranges that a reader needs": Mutant(redact_log, "_is_unneeded", always(True), "erase"),
+    "S26 an entry without key ranges says that it has no rows": Mutant(
+        redaction, "_redacted_file", leaves_an_empty_index, "erase"
+    ),
 }
 
 

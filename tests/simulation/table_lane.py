@@ -44,6 +44,21 @@ class Restoration:
     covered: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class Erasure:
+    """A BASE without some keys.
+
+    Attributes:
+        slot: Its slot.
+        note: The note of the erase.
+        cuts: Cuts of its slices: earlier events of the keys are gone.
+    """
+
+    slot: int
+    note: str
+    cuts: Mapping[Group, Mapping[str, int]]
+
+
 @dataclass
 class TableLane:
     """The state of the table lane, and all restores and schemas so far.
@@ -54,7 +69,8 @@ class TableLane:
         configs: Configurations by slot of the entry with the schema.
         plans: The snapshots of open plans.
         archived: Last slot of each lane that may be archived.
-        disturbed: Whether there was a restore or a clean, so that work that had begun before may be refused.
+        disturbed: Whether there was a restore, a clean or an erase, so that work that had begun before may be refused.
+        erasures: All BASE entries of erases.
     """
 
     lane_ids: dict[str, int] = field(default_factory=dict)
@@ -71,6 +87,7 @@ class TableLane:
     oldest_retained: int = 1
     archived: dict[str, int] = field(default_factory=dict)
     disturbed: bool = False
+    erasures: list[Erasure] = field(default_factory=list)
 
     def is_live(self, lane: str, seq: int, table: int) -> bool:
         """Whether an entry is live in a snapshot of that prefix of the table lane."""
@@ -89,6 +106,12 @@ class TableLane:
                 return True  # the lane is younger than the restore
             table = restored.table if restored.full else restored.intent - 1
         return True
+
+    def erasures_at(self, table: int) -> list[Erasure]:
+        """The erasures that the slices of a prefix of the table lane contain: a restore goes back to earlier slices."""
+        after = max((restored.done for restored in self.restorations if restored.done <= table), default=0)
+        earlier = next((self.erasures_at(r.table) for r in self.restorations if r.done == after), [])
+        return [*earlier, *(erasure for erasure in self.erasures if after < erasure.slot <= table)]
 
     def promises(self, table: int, lanes: Mapping[str, int]) -> bool:
         """Whether a snapshot must remain readable."""
@@ -158,12 +181,20 @@ class TableLane:
             case "PLAN":
                 if entry["table"] < max(self.oldest_retained, max((r.done for r in self.restorations), default=0)):
                     raise Violation(f"S16 CleanSafe: PLAN {entry['seq']} pins an expired snapshot")
+                if self.erasures and entry["table"] < self.erasures[-1].slot:
+                    raise Violation(f"S26 ErasedGone: PLAN {entry['seq']} begins from before an erase")
                 self.plans[entry["plan_id"]] = (entry["table"], entry["cut"])
             case "ABORT":
                 self._close_plan(entry)
             case "BASE":
                 self._check_chain(entry, slices)
-                if entry["last"]:
+                if entry.get("rewrites"):
+                    self._close_plan(entry)
+                    self.plans.clear()
+                    self.disturbed = True
+                    note = entry["rewrites"].rpartition(": ")[2]
+                    self.erasures.append(Erasure(entry["seq"], note, {_group(made): made["cut"] for made in slices}))
+                elif entry["last"]:
                     self._close_plan(entry)
                 elif entry["plan_id"] not in self.plans:
                     raise Violation(f"K3: BASE {entry['seq']} of a plan that is not open")
@@ -182,7 +213,7 @@ class TableLane:
 
     def _check_chain(self, entry: Entry, slices: list[Mapping[str, Any]]) -> None:
         for made in slices:
-            group = (made["partition"], made["bits"], made["bucket"])
+            group = _group(made)
             newest = self.cuts.get(group, {})
             if made["parent"] != newest:
                 raise Violation(f"S10 CutChain: the slice of {group} is made from {made['parent']}, not from {newest}")
@@ -194,7 +225,7 @@ class TableLane:
 
     def _check_fold(self, entry: Entry, parts: list[Mapping[str, Any]]) -> None:
         for part in parts:
-            group = (part["partition"], part["bits"], part["bucket"])
+            group = _group(part)
             base = self.cuts.get(group, {})
             reached = self.folded.get(group, base)
             if part["parent"] != base or part["start"] not in (base, reached):
@@ -239,7 +270,11 @@ class TableLane:
         )
         self.plans.clear()
         self.folded.clear()
-        self.cuts = {(s["partition"], s["bits"], s["bucket"]): s["cut"] for s in slices}
+        self.cuts = {_group(made): made["cut"] for made in slices}
+
+
+def _group(part: Mapping[str, Any]) -> Group:
+    return (part["partition"], part["bits"], part["bucket"])
 
 
 def _reached(lanes: Mapping[str, int]) -> dict[str, int]:

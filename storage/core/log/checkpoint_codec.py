@@ -15,16 +15,19 @@ from typing import Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from storage.core.log.features import readable_features
 from storage.core.log.lane_state import LaneState
 from storage.core.log.sealed import seal, unseal
 from storage.core.log.slice_list import Slices, taken_out
 from storage.core.log.table_state import TableState
-from storage.core.modes import known_features
 from storage.errors import TableError
 
 S = TypeVar("S", TableState, LaneState)
 
 VERSION: Final = 2
+
+_LEFT_OUT: Final = frozenset({"rewritten"})
+"""Fields that are not written if they have their default. A version that does not know them has written none."""
 
 
 class _Checkpoint(BaseModel, Generic[S]):
@@ -66,8 +69,14 @@ def decode_lane(data: bytes) -> LaneState | None:
 
 
 def _encode(model: type[_Checkpoint[S]], state: S) -> bytes:
-    checkpoint = model(features=sorted(known_features()), fields=_fields(type(state)), state=state)
-    return seal(checkpoint.model_dump_json().encode())
+    left_out = {field.name for field in dataclasses.fields(state) if _is_left_out(field, state)}
+    fields = [name for name in _fields(type(state)) if name not in left_out]
+    checkpoint = model(features=sorted(readable_features()), fields=fields, state=state)
+    return seal(checkpoint.model_dump_json(exclude={"state": left_out}).encode())
+
+
+def _is_left_out(field: dataclasses.Field[object], state: TableState | LaneState) -> bool:
+    return field.name in _LEFT_OUT and getattr(state, field.name) == field.default
 
 
 def _body(data: bytes) -> bytes:
@@ -80,7 +89,8 @@ def _decode(model: type[_Checkpoint[S]], kind: type[S], body: bytes) -> S | None
         checkpoint = model.model_validate_json(body, context={})
     except (ValidationError, TableError, KeyError, TypeError, ValueError):
         return None  # written by a version with another definition of the state or the schema
-    known = known_features().issuperset(checkpoint.features) and checkpoint.fields == _fields(kind)
+    fields = [name for name in _fields(kind) if name not in _LEFT_OUT or name in checkpoint.fields]
+    known = readable_features().issuperset(checkpoint.features) and checkpoint.fields == fields
     return checkpoint.state if known else None
 
 

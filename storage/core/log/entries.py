@@ -21,7 +21,10 @@ from storage.core.names import LaneName, describe_lane
 from storage.errors import CorruptData, UnsupportedFormat
 
 WRITER_FEATURES: Final = frozenset({"lanes"})
-"""Features of a table that this version can write."""
+"""Writer features of every table that this version creates."""
+
+ERASE: Final = "erase"
+"""Reader and writer feature of a table from which keys were erased (PROTOCOL.md, "Erase")."""
 
 FORMAT_VERSION: Final = 2
 """The table format that this version of weft reads and writes. Version 1 named some members differently."""
@@ -140,6 +143,9 @@ class Base(Header):
 
     ``covered`` is a cut or empty: every row of an entry up to it is in a slice. Without it, file groups without rows,
     or without new rows for a long time, would keep all log files alive.
+
+    ``rewrites``: why its slices have other rows than what they were made from; "" for a compaction, which changes no
+    row. A BASE that rewrites ends all open plans, and its slices may have the cut of their parents.
     """
 
     kind: Literal["BASE"] = "BASE"
@@ -147,6 +153,7 @@ class Base(Header):
     last: bool
     covered: Seqs
     slices: StoredSlices
+    rewrites: str = ""
 
 
 class FoldedGroup(Strict):
@@ -339,7 +346,7 @@ _ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discrim
 _TABLE_KINDS: Final = get_args(TableEntry)
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
-_LEFT_OUT: Final = ("watermarks", "archived")
+_LEFT_OUT: Final = ("watermarks", "archived", "rewrites")
 """Members that are not written if they are empty."""
 
 

@@ -31,10 +31,10 @@ from storage.core.log.entries import (
     Schema,
     TableEntry,
 )
+from storage.core.log.features import readable_features
 from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
 from storage.core.log.slice_list import NOTHING, SliceList, Slices, distinct_cuts
 from storage.core.log.stored_as import stored_as
-from storage.core.modes import known_features
 from storage.core.names import LaneName
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import CorruptData, UnsupportedFormat
@@ -131,6 +131,8 @@ class TableState:
         first_mark: Slot of the oldest MARK; 0 if there is none.
         mark: Slot of the newest MARK; 0 if there is none.
         marked_at_ms: ``began_at_ms`` of that MARK; the time of CREATE if there is none.
+        rewritten: Slot of the newest BASE that rewrites; 0 if there is none. A snapshot of a shorter prefix has rows
+            that the table lost, so no plan may begin from it.
     """
 
     head: int
@@ -160,6 +162,12 @@ class TableState:
     seen: cut.Seqs = field(default_factory=dict)
     first_mark: int = 0
     mark: int = 0
+    rewritten: int = 0
+
+    @property
+    def oldest_continued(self) -> int:
+        """Snapshots of shorter prefixes have rows that are gone since: no compaction or fold may begin from them."""
+        return max(self.oldest_retained, self.restored, self.rewritten)
 
     def folded_to(self, group: FileGroup) -> cut.Seqs:
         """The last entry of each lane that is in the slice or the folds of a file group."""
@@ -237,7 +245,7 @@ def _created(entry: Create, before: TableState | None) -> TableState:
 
 
 def _check_features(entry: Create | Schema) -> None:
-    unknown = sorted(set(entry.reader_features) - known_features())
+    unknown = sorted(set(entry.reader_features) - readable_features())
     if unknown:
         raise UnsupportedFormat(
             f"the table uses features that this version cannot read: {', '.join(unknown)}", hint="upgrade weft"
@@ -320,6 +328,10 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
         folded=folded,
     )
     state = _ended(state, distinct_cuts(made))
+    if entry.rewrites:
+        # A slice may have the cut of its parent, so comparing cuts would not detect that an open plan has read rows
+        # that are gone.
+        return replace(state, plans={}, rewritten=entry.seq)
     return _closed(state, entry.plan_id) if entry.last else state
 
 

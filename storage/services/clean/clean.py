@@ -169,6 +169,13 @@ def run_clean(
     return result
 
 
+def find_needed(table_log: TableLog) -> tuple[Needed, tuple[Holder, ...]]:
+    """What retained and held snapshots need now (rule C2), and the holders that keep expired snapshots."""
+    state = table_log.refresh()
+    held = _find_held(table_log, state, list(list_pins(table_log.store)))
+    return _find_needed(table_log, state, [at for _, at in held]), tuple(holder for holder, _ in held)
+
+
 def _publish_intent(table_log: TableLog, state: TableState, oldest_retained: int) -> tuple[int, TableState]:
     """Rule C1: the slot of the CLEAN_INTENT (0 if no more snapshots expire), and the state to judge files by."""
     judged = state

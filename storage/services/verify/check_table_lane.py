@@ -14,6 +14,7 @@ from typing import Final
 from storage.core.log import sidecar_codec
 from storage.core.log.checkpoint_codec import decode_table
 from storage.core.log.entries import (
+    ERASE,
     Base,
     CleanIntent,
     Create,
@@ -183,11 +184,11 @@ class TableLaneReader:
                 at.violation("S2", "it adds a lane without a name: its entries would be those of the table lane")
             case LaneAdd() if entry.lane_id in {lane.lane_id for lane in state.lanes.values()}:
                 at.violation("S13", f"lane id {entry.lane_id} is used twice: two events may have the same version")
-            case Plan() if not max(state.oldest_retained, state.restored) <= entry.table <= state.head:
-                what = f"its snapshot ends at entry {entry.table}, which is expired, rolled back or does not exist"
+            case Plan() if not state.oldest_continued <= entry.table <= state.head:
+                what = f"its snapshot ends at entry {entry.table}, which is expired, was replaced or does not exist"
                 at.violation("K1", f"{what}: the compaction or fold may merge wrong rows")
             case Base():
-                self._check_base(state.plans.get(entry.plan_id), entry, at)
+                self._check_base(state, entry, at)
             case Fold():
                 self._check_fold(state.plans.get(entry.plan_id), entry, at)
             case Savepoint() if entry.table > state.head or entry.name in state.savepoints:
@@ -199,9 +200,12 @@ class TableLaneReader:
                 what = f"it expires snapshots up to entry {entry.oldest_retained}, which does not exist yet"
                 at.violation("S16", f"{what}: files that are needed may be deleted")
 
-    def _check_base(self, plan: OpenPlan | None, entry: Base, at: Place) -> None:
+    def _check_base(self, state: TableState, entry: Base, at: Place) -> None:
+        plan = state.plans.get(entry.plan_id)
         if plan is None:
             at.violation("K3", f"it is of plan {entry.plan_id}, which is not open: an aborted compaction continued")
+        if entry.rewrites and ERASE not in state.writer_features:
+            at.violation("X1", "it rewrites rows, but the table lacks the feature: older versions may bring rows back")
         for file in entry.slices:
             group = self._findings.at(f"{at.where}, file group {file.group}")
             if any(seq > file.cut.get(lane, 0) for lane, seq in file.parent.items()):

@@ -1,0 +1,24 @@
+"""Features of a table: what a version must know to read or write it (FORMAT.md, "Features")."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from storage.core.log.entries import ERASE, WRITER_FEATURES
+from storage.core.modes import known_features
+from storage.core.schema.table_schema import TableSchema
+
+
+def readable_features() -> frozenset[str]:
+    """The reader features that this version knows."""
+    return known_features() | {ERASE}
+
+
+def writable_features() -> frozenset[str]:
+    """The writer features that this version knows."""
+    return WRITER_FEATURES | {ERASE}
+
+
+def reader_features(schema: TableSchema, writer_features: Collection[str]) -> list[str]:
+    """The reader features of a table with this schema and these writer features, sorted."""
+    return sorted({*schema.reader_features, *(feature for feature in writer_features if feature == ERASE)})

@@ -1,0 +1,327 @@
+"""Erase: removes keys physically, beside live writers and compactions (PROTOCOL.md, "Erase", X1 to X5).
+
+    refuse, or  ─▶ PLAN ─▶ find the files ─▶ BASE(rewrites) ─▶ CLEAN_INTENT ─▶ delete ─▶ redact the log ─▶ read all
+    SCHEMA         (keeps   with the keys     slices without    (expires what            (`redact_log`)    objects back
+    (feature)      files)   (`key_search`)    the keys          had them)                                  (`proof`)
+
+Every step looks at what is stored, not at what an earlier step did. So an erase that died is completed by running it
+again, and two erases at once both end.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from storage.core.log.cut import Cut
+from storage.core.log.entries import ERASE, Schema
+from storage.core.log.features import reader_features
+from storage.core.log.needed_files import Needed
+from storage.core.log.table_state import TableState
+from storage.core.names import ParsedPath, Path
+from storage.core.plan.slices import FileSlice
+from storage.errors import Conflict, MissingFile, NotFound, SnapshotExpired, StillRetained
+from storage.log.holders import Holder
+from storage.log.pins import Pin, unexpired, unpin
+from storage.log.table_log import TableLog
+from storage.read.missing_file import explain_missing_file
+from storage.read.pruning import KeyRows
+from storage.read.snapshot import Snapshot
+from storage.services.clean.clean import CleanResult, Tally, find_needed, run_clean
+from storage.services.compaction import Rewriting, rewrite
+from storage.services.erase.key_search import KeySearch
+from storage.services.erase.proof import Boundary, Remains, is_needed, prove
+from storage.services.erase.redact_log import redact_log
+from storage.services.savepoints import release_savepoint
+from storage.services.service_plan import abort_plan, open_plan
+from storage.services.tasks import Execute, one_by_one
+
+MAX_ROUNDS: Final = 10  # each round is lost only to another service that published first
+_KEEP_ALL: Final = dt.timedelta(days=200 * 365)
+
+
+@dataclass(frozen=True, slots=True)
+class EraseResult:
+    """What an erase did, and what it found when it read the table back.
+
+    Attributes:
+        keys: Number of distinct keys.
+        cut: What was erased: all events of the keys in commits up to this cut.
+        entry: Slot of the BASE without the keys; 0 if no file that readers use had one of them.
+        file_groups: File groups that were rewritten.
+        released: Savepoints that were released, because they had the keys.
+        unpinned: Owners of the pins that were removed, likewise.
+        aborted: Ids of the compactions and folds that were aborted, likewise.
+        deleted: Files that were deleted, by kind.
+        redacted: Entries of the log whose key ranges were removed.
+        checkpoints: Checkpoints that were deleted because of their key ranges.
+        read: Objects that were read back, by kind.
+        remains: Objects that still have a key, or could not be read. If there are any, run the erase again.
+        newer: Objects with one of the keys that were committed after the cut, or are not committed yet.
+        unread: Objects in the table's folder that are not the table's.
+        seconds: Wall-clock time.
+    """
+
+    keys: int
+    cut: str
+    entry: int
+    file_groups: int
+    released: tuple[str, ...]
+    unpinned: tuple[str, ...]
+    aborted: tuple[str, ...]
+    deleted: Mapping[str, Tally]
+    redacted: int
+    checkpoints: int
+    read: Mapping[str, Tally]
+    remains: tuple[Remains, ...]
+    newer: tuple[Path, ...]
+    unread: tuple[Path, ...]
+    seconds: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether no object of the table has one of the keys, except new data."""
+        return not self.remains
+
+
+def erase(
+    table_log: TableLog,
+    keys: KeyRows,
+    *,
+    expire_snapshots: bool = False,
+    release_savepoints: bool = False,
+    note: str = "",
+    execute: Execute = one_by_one,
+) -> EraseResult:
+    """Remove keys physically: all events that were committed before the call, wherever they are stored.
+
+    Writers and readers of the newest snapshot continue. What is committed after the call is new data. What is committed
+    meanwhile is erased up to the cut in the result. Events of the keys that arrive later are new data, too, also if
+    their ordering values are older. Run it again if it was interrupted: the result is the same.
+
+    Args:
+        table_log: The table's log.
+        keys: Values of the key column; tuples if the key has several columns; or a table or batch with key columns.
+        expire_snapshots: Expire all snapshots but the newest, and remove pins, if they need files with the keys.
+        release_savepoints: Release the savepoints that need files with the keys.
+        note: A text that the log records; it must not contain the keys.
+        execute: Runs the tasks; by default in this process, one file group at a time.
+
+    Raises:
+        InvalidInput: A key has another type or number of columns than the table's key, or contains null.
+        StillRetained: Snapshots, pins or savepoints need files with the keys, and are not to be given up. Nothing was
+            changed.
+        Conflict: Other services published first in every attempt.
+        CorruptData: A file or an entry is missing or damaged.
+        StoreUnavailable: The store does not answer; the next erase continues.
+    """
+    started = time.monotonic()
+    search = KeySearch.of(table_log.env, table_log.refresh().schema, keys)
+    holding = _find_holding(table_log, search)
+    holding.refuse(expire_snapshots=expire_snapshots, release_savepoints=release_savepoints)
+    _add_feature(table_log)
+    why = f"erase of {len(search)} keys" + (f": {note}" if note else "")
+    cut, entry, groups = _rewrite(table_log, search, why, execute)
+    released = tuple(name for name in holding.savepoints if _release(table_log, name))
+    for pin in holding.pins:
+        unpin(table_log.store, pin)
+    aborted = tuple(_abort_plans(table_log, search))
+    cleaned = _clean(table_log, expire=expire_snapshots)
+    needed, held = find_needed(table_log)
+    redaction = redact_log(table_log, search, needed)
+    needed, held = find_needed(table_log)
+    boundary = Boundary(cut.lanes, entry or cut.table)
+    proof = prove(table_log.store, search.afresh(), boundary, lambda path, parsed: _why(needed, held, path, parsed))
+    return EraseResult(
+        keys=len(search),
+        cut=str(cut),
+        entry=entry,
+        file_groups=groups,
+        released=released,
+        unpinned=tuple(pin.owner for pin in holding.pins),
+        aborted=aborted,
+        deleted=cleaned.deleted,
+        redacted=redaction.entries,
+        checkpoints=redaction.checkpoints,
+        read=proof.read,
+        remains=proof.remains,
+        newer=proof.newer,
+        unread=proof.unread,
+        seconds=time.monotonic() - started,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """What keeps files with the keys, besides the newest snapshot.
+
+    Attributes:
+        savepoints: Names of savepoints.
+        pins: Pins that have not expired.
+        retained: The oldest retained prefix of the table lane, if its snapshots have the keys; else 0.
+    """
+
+    savepoints: tuple[str, ...]
+    pins: tuple[Pin, ...]
+    retained: int
+
+    def refuse(self, *, expire_snapshots: bool, release_savepoints: bool) -> None:
+        """Refuse to break what the caller did not give up (rule X1).
+
+        Raises:
+            StillRetained: Something would be broken.
+        """
+        parts, hints = [], []
+        savepoints = () if release_savepoints else self.savepoints
+        pins = () if expire_snapshots else self.pins
+        retained = 0 if expire_snapshots else self.retained
+        if savepoints:
+            parts.append(f"savepoints {', '.join(savepoints)}")
+            hints.append("release the savepoints, or allow it: release_savepoints (--release-savepoints)")
+        if pins:
+            parts.append(f"pins of {', '.join(pin.owner for pin in pins)}")
+        if retained:
+            parts.append(f"snapshots from entry {retained} of the table lane on, which are retained for time travel")
+        if pins or retained:
+            hints.append("expire them: expire_snapshots (--expire-snapshots)")
+        if parts:
+            raise StillRetained(
+                f"files with the keys are needed by {'; by '.join(parts)}",
+                hint="; ".join(hints),
+                savepoints=savepoints,
+                pins=tuple(pin.owner for pin in pins),
+                snapshots=bool(retained),
+            )
+
+
+def _find_holding(table_log: TableLog, search: KeySearch) -> _Holding:
+    """Whatever needs files with the keys."""
+    for _ in range(MAX_ROUNDS):
+        state, at = table_log.newest_cut()
+        try:
+            return _holding_at(table_log, search, state, at)
+        except MissingFile:
+            if table_log.refresh().oldest_retained == state.oldest_retained:
+                raise  # no clean has deleted it
+    raise Conflict(
+        f"cleaning expired snapshots while they were read, in each of {MAX_ROUNDS} attempts", hint="run it again"
+    )
+
+
+def _holding_at(table_log: TableLog, search: KeySearch, state: TableState, at: Cut) -> _Holding:
+    # A retained snapshot has a key only if the oldest one has it, together with all later commits.
+    oldest = replace(table_log.at(state.oldest_retained), lanes=state.lanes)
+    retained = bool(search.in_snapshot(table_log, oldest, at.lanes)) or bool(
+        search.in_snapshot(table_log, state, at.lanes)
+    )
+    savepoints = [name for name, kept in state.savepoints.items() if _has_keys(table_log, search, kept.at)]
+    pins = [pin for pin in unexpired(table_log.store, table_log.clock) if _has_keys(table_log, search, pin.at)]
+    return _Holding(tuple(savepoints), tuple(pins), state.oldest_retained if retained else 0)
+
+
+def _has_keys(table_log: TableLog, search: KeySearch, at: Cut) -> bool:
+    try:
+        return bool(search.in_snapshot(table_log, table_log.at(at.table), at.lanes))
+    except MissingFile:
+        if table_log.refresh().keeps(at):
+            raise
+        return False  # a pin that came too late, or a plan that has ended: nothing can be read there any more
+
+
+def _add_feature(table_log: TableLog) -> None:
+    """Record that only versions that know of erased keys may use the table, before anything depends on it (X2)."""
+
+    def build(state: TableState) -> Schema | None:
+        if ERASE in state.writer_features:
+            return None
+        features = {*state.writer_features, ERASE}
+        return Schema(
+            **table_log.header(state),
+            reader_features=reader_features(state.schema, features),
+            writer_features=sorted(features),
+            table_schema=state.schema.to_json(),
+            change="keys may be erased",
+        )
+
+    table_log.publish(build)
+
+
+def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute) -> tuple[Cut, int, int]:
+    """Publish slices without the keys: returns the cut, the slot of the BASE, and the number of file groups (X3)."""
+    for _ in range(MAX_ROUNDS):
+        snapshot = Snapshot(table_log, *table_log.newest_cut())
+        try:
+            done = _rewrite_once(table_log, snapshot, search, why, execute)
+        except (Conflict, SnapshotExpired):
+            continue  # a restore, another erase or a clean came between
+        if done is not None:
+            return snapshot.cut, *done
+    raise Conflict(
+        f"other compactions, folds or restores published first in each of {MAX_ROUNDS} attempts",
+        hint="run it again; stop other compactions if this happens again",
+    )
+
+
+def _rewrite_once(
+    table_log: TableLog, snapshot: Snapshot, search: KeySearch, why: str, execute: Execute
+) -> tuple[int, int] | None:
+    """One attempt: the slot of the BASE and the number of file groups; None if another service published first."""
+    with open_plan(table_log, snapshot.cut, len(snapshot.slices)) as plan:
+        with explain_missing_file(table_log.env, snapshot.cut):
+            chosen, complete = _choose(table_log, snapshot, search)
+        if not chosen:
+            abort_plan(table_log, plan.plan_id, "no file of the snapshot has the keys")
+            return 0, 0
+        rewriting = Rewriting(why, search.vector)
+        result, entry = rewrite(table_log, snapshot, plan, chosen, rewriting, complete=complete, execute=execute)
+    return (entry, len(result.done)) if entry and not result.skipped else None
+
+
+def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> tuple[list[FileSlice], bool]:
+    """The file groups to rewrite, and whether these are all with log files.
+
+    A file with a key can be deleted only if nothing refers to it. So all file groups in a base or shadow file with a
+    key are rewritten; and if a log file has one, all file groups with log files, because log files are deleted by
+    `TableState.covered`, which is one cut for all file groups.
+    """
+    stored = frozenset(search.in_slices(snapshot.state))
+    in_logs = bool(search.in_logs(table_log, snapshot.state, snapshot.cut.lanes))
+    chosen = [part for part in snapshot.slices if (in_logs and len(part.rows)) or _is_in(part, stored)]
+    if in_logs and not chosen:
+        chosen = snapshot.slices[:1]  # all rows are in slices already: only `covered` has to be moved
+    return chosen, in_logs
+
+
+def _is_in(file_slice: FileSlice, paths: frozenset[Path]) -> bool:
+    made = file_slice.slice
+    return made is not None and any(file.path in paths for file in made.objects)
+
+
+def _release(table_log: TableLog, name: str) -> bool:
+    try:
+        release_savepoint(table_log, name)
+    except NotFound:
+        return False  # released meanwhile
+    return True
+
+
+def _abort_plans(table_log: TableLog, search: KeySearch) -> Iterator[str]:
+    """Abort the compactions and folds that keep files with the keys: those that began before the keys were erased."""
+    for plan_id, plan in table_log.refresh().plans.items():
+        if _has_keys(table_log, search, plan.at) and abort_plan(table_log, plan_id, "it reads erased keys"):
+            yield plan_id
+
+
+def _clean(table_log: TableLog, *, expire: bool) -> CleanResult:
+    return run_clean(table_log, dt.timedelta(0) if expire else _KEEP_ALL, None, None, dry_run=False)
+
+
+def _why(needed: Needed, held: tuple[Holder, ...], path: Path, parsed: ParsedPath) -> str:
+    """Why an object with an erased key is there."""
+    if not is_needed(needed, path, parsed):
+        return "a process that was ended still wrote it, or has not let go of it: run the erase again"
+    names = ", ".join(f"{holder.what} {holder.name}" for holder in held)
+    return f"a snapshot needs it that was taken or kept meanwhile{': ' + names if names else ''}: run the erase again"

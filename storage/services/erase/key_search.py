@@ -1,0 +1,194 @@
+"""Finds given keys in the stored objects of a table: in rows of files, and in the key ranges of indexes.
+
+A search reads what is stored, not what readers see: rows of shared files that no slice refers to, log files of commits
+that are in slices already, entries in archives. Files are immutable, so the result for a file is remembered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.core import keys
+from storage.core.keys import KeyVector
+from storage.core.log.archive_codec import Chunks, decode_archive
+from storage.core.log.cut import Seqs
+from storage.core.log.file_refs import FileRef, LogIndex
+from storage.core.log.redaction import has_key_bound
+from storage.core.log.table_state import TableState
+from storage.core.merge.locate_keys import key_columns, sort_keys
+from storage.core.names import Kind, ParsedPath, Path
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import decode_scalar, encode_scalar
+from storage.environment import Environment
+from storage.errors import CorruptData, InvalidInput
+from storage.files.base_file import key_span, read_footers
+from storage.log.table_log import TableLog
+from storage.read.pruning import KeyRows, key_table
+from storage.store.object_store import missing, normalise_errors
+
+_BOUND: Final = b'"key_min"'
+_DATA_FILE: Final = ParsedPath(Kind.LOG)
+
+
+@dataclass(frozen=True, slots=True)
+class KeySearch:
+    """The keys to erase, and where they are stored.
+
+    Attributes:
+        env: Environment of the table.
+        schema: The newest schema.
+        vector: The keys as values of the sort column, ascending and distinct.
+        forms: The same in JSON form, as key ranges have them.
+    """
+
+    env: Environment
+    schema: TableSchema
+    vector: KeyVector
+    forms: frozenset[Any]
+    _known: dict[Path, bool] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, env: Environment, schema: TableSchema, given: KeyRows) -> KeySearch:
+        """A search for given keys.
+
+        Args:
+            env: Environment of the table.
+            schema: The newest schema.
+            given: The keys, see `storage.read.pruning.KeyRows`.
+
+        Raises:
+            InvalidInput: There are no keys, or a key has another type or number of columns, or contains null.
+        """
+        column = keys.one_array(sort_keys(schema, key_columns(schema, key_table(schema, given))))
+        if len(column) == 0:
+            raise InvalidInput("there are no keys to erase", hint="give at least one key")
+        forms = frozenset(encode_scalar(value) for value in column.to_pylist())
+        return cls(env, schema, keys.union([keys.key_vector(column)]), forms)
+
+    def __len__(self) -> int:
+        return len(self.vector)
+
+    def afresh(self) -> KeySearch:
+        """A search for the same keys that has read nothing."""
+        return KeySearch(self.env, self.schema, self.vector, self.forms)
+
+    def in_snapshot(self, table_log: TableLog, state: TableState, lanes: Seqs) -> frozenset[Path]:
+        """The data files with these keys that a snapshot needs: of slices, folds, and commits that are not covered.
+
+        Raises:
+            CorruptData: A file is missing or damaged.
+        """
+        return frozenset([*self.in_slices(state), *self.in_logs(table_log, state, lanes)])
+
+    def in_slices(self, state: TableState) -> list[Path]:
+        """Base and shadow files of a state with these keys, in rows of any file group; found by statistics, then rows.
+
+        Raises:
+            CorruptData: A file is missing or damaged.
+        """
+        files = {file.path: file for made in state.slices.values() for file in made.objects}
+        return [path for path, file in files.items() if self._in_slice_file(file)]
+
+    def in_logs(self, table_log: TableLog, state: TableState, lanes: Seqs) -> list[Path]:
+        """Fold files with these keys, and log files of commits after `TableState.covered`; found by index, then rows.
+
+        Raises:
+            CorruptData: A file is missing or damaged.
+        """
+        folds = [file for fold in state.folds for file in fold.files]
+        indexed = [*zip(folds, table_log.commit_log.indexes(folds), strict=True)]
+        indexed += [(live.file, live.index) for live in table_log.committed_files(state, state.covered, lanes)]
+        return [
+            file.file.path
+            for file, index in indexed
+            if self._in_blocks(index) and self.in_object(_DATA_FILE, file.file.path, file.file.size)
+        ]
+
+    def _in_slice_file(self, file: FileRef) -> bool:
+        if file.path not in self._known:
+            (footer,) = read_footers(self.env, [file])
+            spans = (key_span(footer, self.schema, number) for number in range(footer.metadata.num_row_groups))
+            chosen = [number for number, span in enumerate(spans) if span is None or self._any_between(*span)]
+            self._known[file.path] = bool(chosen) and self._in_parquet(file.path, file.size, chosen)
+        return self._known[file.path]
+
+    def _in_blocks(self, index: LogIndex) -> bool:
+        blocks = zip(index.blocks.key_min, index.blocks.key_max, strict=True)
+        return any(self._any_between(*(decode_scalar(bound, self._sort_type) for bound in block)) for block in blocks)
+
+    @property
+    def _sort_type(self) -> pa.DataType:
+        return self.schema.slice.field(self.schema.sort_column).type
+
+    def _any_between(self, least: Any, largest: Any) -> bool:
+        return keys.any_within(self.vector, keys.key_vector(pa.array([least, largest], self._sort_type)))
+
+    def in_object(self, parsed: ParsedPath, path: Path, size: int) -> bool:
+        """Whether a stored object has one of the keys. Reads all of it that can have keys.
+
+        Args:
+            parsed: The parts of its path; its kind decides how it is read.
+            path: Its path.
+            size: Its size in bytes.
+
+        Raises:
+            CorruptData: It is missing or damaged, so that it is not known what it has.
+            StoreUnavailable: The store does not answer.
+        """
+        try:
+            match parsed.kind:
+                case Kind.BASE | Kind.SHADOW:
+                    return self._remembered(path, lambda: self._in_parquet(path, size))
+                case Kind.LOG | Kind.FOLD:
+                    return self._remembered(path, lambda: self._in_arrow(path, size))
+            with normalise_errors(path):
+                data = self.env.store.get(path)
+            if data is None:
+                raise missing(path)
+            if parsed.kind is Kind.ARCHIVE:
+                return any(map(self.in_json, self.contents(parsed, data)))
+            return self.in_json(data)
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise CorruptData(f"{path} does not decode: {error}", hint="restore it from a copy of the store") from error
+
+    def contents(self, parsed: ParsedPath, data: bytes) -> list[bytes]:
+        """The entries in an archive, in the order of slots."""
+        chunks = Chunks(self.env.tuning.archive_chunk)
+        return decode_archive(data, parsed.lane, parsed.slot, chunks).contents()
+
+    def in_json(self, data: bytes) -> bool:
+        """Whether an entry, sidecar or checkpoint has an index in which a block begins or ends with one of the keys."""
+        if _BOUND not in data:
+            return False
+        return has_key_bound(json.loads(data[data.index(b"{") :]), self.forms)
+
+    def _remembered(self, path: Path, read: Callable[[], bool]) -> bool:
+        if path not in self._known:
+            self._known[path] = read()
+        return self._known[path]
+
+    def _in_parquet(self, path: Path, size: int, row_groups: Iterable[int] | None = None) -> bool:
+        with self.env.store.open_input(path, size) as source, pq.ParquetFile(source) as parquet:
+            numbers = range(parquet.num_row_groups) if row_groups is None else row_groups
+            parts = (parquet.read_row_group(i, columns=list(self.schema.key), use_threads=False) for i in numbers)
+            return any(self._in_rows(part) for part in parts)
+
+    def _in_arrow(self, path: Path, size: int) -> bool:
+        with self.env.store.open_input(path, size) as source:
+            columns = pa.ipc.open_file(source).schema
+            included = sorted(columns.get_field_index(name) for name in self.schema.key)
+            options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+            reader = pa.ipc.open_file(source, options=options)
+            return any(self._in_rows(reader.get_batch(number)) for number in range(reader.num_record_batches))
+
+    def _in_rows(self, rows: pa.Table | pa.RecordBatch) -> bool:
+        # An older file may have a narrower type of a key column.
+        wanted = {name: self.schema.column_by_name[name].type for name in self.schema.key}
+        columns = {name: keys.one_array(rows.column(name)).cast(kind) for name, kind in wanted.items()}
+        return bool(keys.find(self.vector, keys.key_vector(sort_keys(self.schema, columns)))[1].any())

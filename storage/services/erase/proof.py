@@ -1,0 +1,106 @@
+"""The proof of an erase: reads every object of the table back, and reports each that has an erased key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from storage.core.log.cut import Seqs
+from storage.core.log.needed_files import Needed, contains
+from storage.core.names import Kind, ParsedPath, Path, parse_path
+from storage.errors import CorruptData, MissingFile
+from storage.services.clean.clean import Tally
+from storage.services.erase.key_search import KeySearch
+from storage.store.object_store import ObjectStore
+
+ROOTS = (Path("_weft"), Path("log"), Path("base"), Path("shadow"))
+_WITHOUT_KEYS = frozenset({Kind.PROBE, Kind.HEARTBEAT, Kind.PIN})  # their names and few numbers are all they have
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """An object that still has an erased key, or that could not be read; ``why``: why it is there."""
+
+    path: Path
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Where an erase ends: what was committed or begun later is new data.
+
+    Attributes:
+        lanes: Last entry of each lane that was erased.
+        table: Slot of its BASE, or the last entry of the table lane that it read.
+    """
+
+    lanes: Seqs
+    table: int
+
+    def is_before(self, parsed: ParsedPath) -> bool:
+        """Whether an object was written for an entry, or by a compaction or fold, that is new."""
+        if parsed.kind in {Kind.LOG, Kind.LOG_INDEX} or (parsed.kind is Kind.ENTRY and parsed.lane):
+            return parsed.slot > self.lanes.get(parsed.lane, 0)
+        return parsed.kind is not Kind.ARCHIVE and parsed.slot > self.table
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was found in the objects of a table.
+
+    Attributes:
+        read: Number and bytes of the objects that were read, by kind.
+        remains: Objects that have an erased key and are not new, or that could not be read.
+        newer: Objects with one of the keys that were committed after the erase, or are not committed yet.
+        unread: Objects that are not the table's: with names that weft does not use, or temporary files.
+    """
+
+    read: Mapping[str, Tally]
+    remains: tuple[Remains, ...]
+    newer: tuple[Path, ...]
+    unread: tuple[Path, ...]
+
+
+def prove(store: ObjectStore, search: KeySearch, boundary: Boundary, why: Callable[[Path, ParsedPath], str]) -> Proof:
+    """Read every object of the table.
+
+    Args:
+        store: The table's folder.
+        search: The keys.
+        boundary: Where the erase ends.
+        why: Says why an object that remains is there.
+
+    Raises:
+        StoreUnavailable: The store does not answer.
+    """
+    read: dict[str, Tally] = {}
+    remains: list[Remains] = []
+    newer: list[Path] = []
+    unread: list[Path] = [temporary for temporary, _ in store.leftovers()]
+    # Data files first, then entries: an archive is listed after the slots that it replaces.
+    for path, size in [(Path(f"{root}/{name}"), size) for root in reversed(ROOTS) for name, size in store.list(root)]:
+        parsed = parse_path(path)
+        if parsed is None:
+            unread.append(path)
+            continue
+        try:
+            found = parsed.kind not in _WITHOUT_KEYS and search.in_object(parsed, path, size)
+        except MissingFile:
+            continue  # deleted since it was listed
+        except CorruptData as error:
+            remains.append(Remains(path, parsed.kind, f"it cannot be read: {error.message}"))
+            continue
+        read[parsed.kind] = read.get(parsed.kind, Tally()).plus(size)
+        if found and boundary.is_before(parsed):
+            newer.append(path)
+        elif found:
+            remains.append(Remains(path, parsed.kind, why(path, parsed)))
+    return Proof(read, tuple(remains), tuple(newer), tuple(unread))
+
+
+def is_needed(needed: Needed, path: Path, parsed: ParsedPath) -> bool:
+    """Whether a retained or held snapshot reads an object."""
+    if parsed.kind in {Kind.LOG, Kind.LOG_INDEX} or (parsed.kind is Kind.ENTRY and parsed.lane):
+        return contains(needed.entries.get(parsed.lane, ()), parsed.slot)
+    return path in needed.files

@@ -1,0 +1,152 @@
+"""Redacts the log: removes the key ranges with erased keys from entries, archives and checkpoints (PROTOCOL.md, X4).
+
+An entry is replaced in its slot by the same entry without indexes, once no snapshot needs its log files. The slot stays
+taken, by an entry with the same ``commit_id``, so no rule about slots is affected. A process that stalls before it
+replaces a slot that was archived meanwhile makes a ghost (A1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from storage.core.log.archive_codec import Chunks, encode_archive
+from storage.core.log.entries import Fold, Unresolved, decode_entry
+from storage.core.log.needed_files import Needed, contains
+from storage.core.log.redaction import redacted
+from storage.core.names import (
+    ARCHIVE,
+    TABLE_LANE,
+    TIMELINE,
+    Kind,
+    LaneName,
+    ParsedPath,
+    Path,
+    archive_folder,
+    checkpoint_folder,
+    lane_folder,
+    parse_path,
+)
+from storage.log.table_log import TableLog
+from storage.services.erase.key_search import KeySearch
+from storage.store.object_store import normalise_errors
+
+READ_AT_ONCE: Final = 256  # number of objects in memory
+MAX_PASSES: Final = 3  # a clean may archive entries while they are replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """What was replaced: ``entries``, in their slots or in archives; ``checkpoints``, which were deleted."""
+
+    entries: int
+    checkpoints: int
+
+
+def redact_log(table_log: TableLog, search: KeySearch, needed: Needed) -> Redaction:
+    """Remove the keys from everything in the log that no snapshot needs.
+
+    Args:
+        table_log: The table's log.
+        search: The keys.
+        needed: What snapshots need; judged after the snapshots that need no more had expired.
+
+    Raises:
+        CorruptData: An entry or archive is damaged.
+        StoreUnavailable: The store does not answer; the next erase continues.
+    """
+    checkpoints = _replace_checkpoints(table_log, search, needed)
+    entries = 0
+    for _ in range(MAX_PASSES):
+        replaced = 0
+        for path, parsed, before, after in _redactions(table_log, search, needed, [Path(TIMELINE), Path(ARCHIVE)]):
+            _replace(table_log, path, _encoded(table_log, parsed, after))
+            replaced += sum(old != new for old, new in zip(before, after, strict=True))
+        entries += replaced
+        if not replaced:
+            break
+    return Redaction(entries, checkpoints)
+
+
+def _replace_checkpoints(table_log: TableLog, search: KeySearch, needed: Needed) -> int:
+    """Replace the checkpoints of the table lane by a new one if they have keys, or entries before them are redacted.
+
+    A checkpoint has the indexes of the folds that were live. It must equal what replaying the log gives.
+
+    Returns:
+        The number of deleted checkpoints.
+    """
+    listed = list(_objects(table_log, [checkpoint_folder(TABLE_LANE)]))
+    folders = [lane_folder(TABLE_LANE), archive_folder(TABLE_LANE)]
+    if not any(search.in_json(data) for _, _, data in listed) and not any(
+        _redactions(table_log, search, needed, folders)
+    ):
+        return 0
+    # The next process that opens the table should not have to read all entries.
+    table_log.checkpoints.save_table(table_log.refresh(), due=True)
+    table_log.store.delete_many([path for path, _, _ in listed])
+    return len(listed)
+
+
+def _redactions(
+    table_log: TableLog, search: KeySearch, needed: Needed, folders: Iterable[Path]
+) -> Iterator[tuple[Path, ParsedPath, list[bytes], list[bytes]]]:
+    """The slots and archives that have to be replaced: path, its parts, the entries before and after."""
+    chunks = Chunks(table_log.env.tuning.archive_chunk)
+    for path, parsed, data in _objects(table_log, folders):
+        if parsed.kind is Kind.ENTRY:
+            contents, first = [data], parsed.slot
+        else:
+            contents, first = search.contents(parsed, data), chunks.first_slot(parsed.slot)
+        unneeded = [_is_unneeded(content, parsed.lane, first + i, needed) for i, content in enumerate(contents)]
+        if not any(search.in_json(content) for content, gone in zip(contents, unneeded, strict=True) if gone):
+            continue
+        # All of an archive, not only the entries with these keys: then a request that arrives late, after that of
+        # another erase, brings no key back.
+        yield (
+            path,
+            parsed,
+            contents,
+            [
+                redacted(content, parsed.lane, first + i) if gone else content
+                for i, (content, gone) in enumerate(zip(contents, unneeded, strict=True))
+            ],
+        )
+
+
+def _replace(table_log: TableLog, path: Path, data: bytes) -> None:
+    """Replace an entry or an archive by what means the same: the only objects of a table that are overwritten."""
+    with normalise_errors(path):
+        table_log.store.put(path, data)
+
+
+def _encoded(table_log: TableLog, parsed: ParsedPath, contents: Sequence[bytes]) -> bytes:
+    if parsed.kind is Kind.ENTRY:
+        return contents[0]
+    return encode_archive(parsed.lane, parsed.slot, contents, Chunks(table_log.env.tuning.archive_chunk))
+
+
+def _is_unneeded(data: bytes, lane: LaneName, seq: int, needed: Needed) -> bool:
+    """Whether no snapshot reads the log files of an entry, so that nothing reads their indexes."""
+    if lane != TABLE_LANE:
+        return not contains(needed.entries.get(lane, ()), seq)
+    entry = decode_entry(data, lane, seq)
+    outline = entry.outline if isinstance(entry, Unresolved) else entry
+    return isinstance(outline, Fold) and needed.files.isdisjoint(file.file.path for file in outline.files)
+
+
+def _objects(table_log: TableLog, folders: Iterable[Path]) -> Iterator[tuple[Path, ParsedPath, bytes]]:
+    """(path, parts of the path, content) of the objects in folders that weft uses; those deleted meanwhile are left
+    out.
+    """
+    for folder in folders:
+        listed = [Path(f"{folder}/{name}") for name, _ in table_log.store.list(folder)]
+        known = [(path, parsed) for path in listed if (parsed := parse_path(path)) is not None]
+        for start in range(0, len(known), READ_AT_ONCE):
+            part = known[start : start + READ_AT_ONCE]
+            with normalise_errors(folder):
+                contents = table_log.store.get_many([path for path, _ in part])
+            for (path, parsed), data in zip(part, contents, strict=True):
+                if data is not None:
+                    yield path, parsed, data

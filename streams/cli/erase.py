@@ -1,0 +1,109 @@
+"""``weft erase``: removes keys physically from a table, and reports what it found when it read the table back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+import typer
+
+from storage.engine import EraseResult, TableSchema
+from storage.errors import InvalidInput
+from streams.cli.arguments import FAILED, Json, StorageOption, Target, open_table, usage_errors
+from streams.cli.output import counted, print_result
+from streams.cli.service_commands import Yes, confirm
+
+erase_command = typer.Typer()
+
+_FORMATS: Final = ".parquet, .csv (with a header) or .jsonl (one object a line)"
+SHOWN: Final = 20  # paths of each kind; --json has all
+
+
+@erase_command.command()
+def erase(
+    target: Target,
+    keys: Annotated[Path, typer.Option(help=f"A file with the key columns: {_FORMATS}. Other columns are ignored.")],
+    expire_snapshots: Annotated[
+        bool,
+        typer.Option("--expire-snapshots", help="Expire all earlier snapshots, and remove pins, that have the keys."),
+    ] = False,
+    release_savepoints: Annotated[
+        bool, typer.Option("--release-savepoints", help="Release savepoints that have the keys.")
+    ] = False,
+    note: Annotated[str, typer.Option(help="A text for the log, such as a ticket; it must not contain keys.")] = "",
+    yes: Yes = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Remove keys physically, from every file of a table, and prove it by reading all of them back. Writers go on.
+
+    Refused while retained snapshots, savepoints or pins need files with the keys, unless they are given up. If it was
+    interrupted, run it again. Exit code 1 if an object still has a key.
+
+    Not part of a table, and not changed: Kafka topics, dead letters, checkpoints of Spark, backups and old versions of
+    objects. Messages with the keys that are read later are new data.
+    """
+    table = open_table(target, storage_option)
+    with usage_errors():
+        given = read_keys(keys, table.schema)
+    confirm(f"Erase {counted(given.num_rows, 'key')} from {table.uri}? This cannot be undone.", yes=yes)
+    result = table.erase(given, expire_snapshots=expire_snapshots, release_savepoints=release_savepoints, note=note)
+    print_result(result, describe(result), as_json=as_json)
+    if not result.complete:
+        raise typer.Exit(FAILED)
+
+
+def read_keys(file: Path, schema: TableSchema) -> pa.Table:
+    """The key columns of a file, with the types of the table.
+
+    Raises:
+        InvalidInput: The file cannot be read, has another format, or lacks a key column.
+    """
+    names = list(schema.key)
+    types = {name: schema.column_by_name[name].type for name in names}
+    try:
+        match file.suffix:
+            case ".parquet":
+                return pq.read_table(file, columns=names)
+            case ".csv":
+                options = pc.ConvertOptions(column_types=types, include_columns=names, strings_can_be_null=False)
+                return pc.read_csv(file, convert_options=options)
+            case ".jsonl" | ".ndjson":
+                parsing = pj.ParseOptions(explicit_schema=pa.schema(types), unexpected_field_behavior="ignore")
+                return pj.read_json(file, parse_options=parsing)
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidInput(
+            f"the keys in {file} cannot be read: {error}", hint=f"it needs the columns {', '.join(names)}"
+        ) from error
+    raise InvalidInput(f"{file} is of no known format", hint=f"give a file that ends with {_FORMATS}")
+
+
+def describe(result: EraseResult) -> str:
+    """The report in words: what was done, what was read back, and what is left."""
+    lines = [
+        f"{counted(result.keys, 'key')} erased up to {result.cut}"
+        if result.complete
+        else f"NOT COMPLETE: {counted(len(result.remains), 'object')} with a key, or that cannot be read"
+    ]
+    deleted = sum(tally.files for tally in result.deleted.values())
+    lines.append(
+        f"{counted(result.file_groups, 'file group')} rewritten, {counted(deleted, 'file')} deleted, "
+        f"key ranges removed from {result.redacted:,} entries of the log"
+    )
+    lines.extend(f"savepoint {name} is released" for name in result.released)
+    lines.extend(f"a pin of {owner} is removed" for owner in result.unpinned)
+    lines.extend(f"compaction {plan} is aborted" for plan in result.aborted)
+    read = ", ".join(f"{tally.files:,} {kind}" for kind, tally in sorted(result.read.items()))
+    total = sum(tally.bytes for tally in result.read.values())
+    lines.append(f"read back: {read}; {total / 1e6:.1f} MB")
+    lines.extend(f"still there: {left.path}: {left.why}" for left in result.remains[:SHOWN])
+    lines.extend(
+        f"newer, not erased: {path} (committed after the cut, or not committed yet)" for path in result.newer[:SHOWN]
+    )
+    lines.extend(f"not a file of the table, not read: {path}" for path in result.unread[:SHOWN])
+    lines.append("not part of the table: Kafka topics, dead letters, Spark's checkpoints, backups")
+    return "\n".join(lines)
