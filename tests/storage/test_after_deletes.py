@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage import Table, mergers
+from storage import Table
 
 SECRET = "secret"
 OTHER = "other"
@@ -19,18 +19,11 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "latest": {"columns": ["a_t", "ts"], "ordering": ["ts"]},
     "latest in commit order": {"columns": ["a_t"]},
     "latest_non_null": {"columns": ["a_t", "b_t", "ts"], "ordering": ["ts"], "merge": "latest_non_null"},
-    "custom": {
-        "columns": ["a_t", "ts"],
-        "ordering": ["ts"],
-        "merge": "tests.mergers:hiding",
-        "state": {"word": "string"},
-    },
 }
 
 
 def create(tmp_path: Path, group: Mapping[str, Any], on_delete: str) -> Table:
     """A group that is deleted, and another one of the same row."""
-    mergers.allow("tests.mergers")
     types = {"a_t": "string", "b_t": "string", "ts": "bigint"}
     columns = {"id": "bigint", **{name: types[name] for name in group["columns"]}, "o": "string"}
     groups = {"g": dict(group), "h": {"columns": ["o"]}}
@@ -82,13 +75,12 @@ def test_values_of_the_deleted_group_are_gone(tmp_path: Path, mode: str, on_dele
     elif first == "folded first":
         table.fold()
     assert SECRET in stored(table)
-    # A delete may repeat the values. What a custom merger makes of that is its own business.
-    write(table, group, None if mode == "custom" else SECRET, 6, "D")
+    write(table, group, SECRET, 6, "D")  # a delete may repeat the values
     settle(table)
     assert SECRET not in stored(table)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if "ts" in MODES[mode]["columns"] and mode != "custom"])
+@pytest.mark.parametrize("mode", [mode for mode in MODES if "ts" in MODES[mode]["columns"]])
 def test_values_that_come_after_a_newer_delete_are_gone(tmp_path: Path, mode: str) -> None:
     group = MODES[mode]
     table = create(tmp_path, group, "row")

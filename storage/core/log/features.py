@@ -1,4 +1,4 @@
-"""Features of a table: what a version must know to read or write it (FORMAT.md, "Features")."""
+"""Features of a table: what a version must know to read or write it (FORMAT.md, "Entries")."""
 
 from __future__ import annotations
 

@@ -169,11 +169,27 @@ def run_clean(
     return result
 
 
-def find_needed(table_log: TableLog) -> tuple[Needed, tuple[Holder, ...]]:
-    """What retained and held snapshots need now (rule C2), and the holders that keep expired snapshots."""
+@dataclass(frozen=True, slots=True)
+class NeededNow:
+    """What retained and held snapshots need (rule C2).
+
+    Attributes:
+        needed: Files and entries. Later entries may need more.
+        table: The prefix of the table lane that it was judged by.
+        held: What keeps expired snapshots.
+    """
+
+    needed: Needed
+    table: int
+    held: tuple[Holder, ...]
+
+
+def find_needed(table_log: TableLog) -> NeededNow:
+    """What retained and held snapshots need now."""
     state = table_log.refresh()
     held = _find_held(table_log, state, list(list_pins(table_log.store)))
-    return _find_needed(table_log, state, [at for _, at in held]), tuple(holder for holder, _ in held)
+    needed = _find_needed(table_log, state, [at for _, at in held])
+    return NeededNow(needed, state.head, tuple(holder for holder, _ in held))
 
 
 def _publish_intent(table_log: TableLog, state: TableState, oldest_retained: int) -> tuple[int, TableState]:

@@ -19,18 +19,16 @@ from typing import Final
 from storage.core.log.cut import Cut
 from storage.core.log.entries import ERASE, Schema
 from storage.core.log.features import reader_features
-from storage.core.log.needed_files import Needed
 from storage.core.log.table_state import TableState
 from storage.core.names import ParsedPath, Path
 from storage.core.plan.slices import FileSlice
 from storage.errors import Conflict, MissingFile, NotFound, SnapshotExpired, StillRetained
-from storage.log.holders import Holder
 from storage.log.pins import Pin, unexpired, unpin
 from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
 from storage.read.pruning import KeyRows
 from storage.read.snapshot import Snapshot
-from storage.services.clean.clean import CleanResult, Tally, find_needed, run_clean
+from storage.services.clean.clean import CleanResult, NeededNow, Tally, find_needed, run_clean
 from storage.services.compaction import Rewriting, rewrite
 from storage.services.erase.key_search import KeySearch
 from storage.services.erase.proof import Boundary, Remains, is_needed, prove
@@ -130,11 +128,10 @@ def erase(
         unpin(table_log.store, pin)
     aborted = tuple(_abort_plans(table_log, search))
     cleaned = _clean(table_log, expire=expire_snapshots)
-    needed, held = find_needed(table_log)
-    redaction = redact_log(table_log, search, needed)
-    needed, held = find_needed(table_log)
+    redaction = redact_log(table_log, search, find_needed(table_log))
+    needed = find_needed(table_log)
     boundary = Boundary(cut.lanes, entry or cut.table)
-    proof = prove(table_log.store, search.afresh(), boundary, lambda path, parsed: _why(needed, held, path, parsed))
+    proof = prove(table_log.store, search.afresh(), boundary, lambda path, parsed: _why(needed, path, parsed))
     return EraseResult(
         keys=len(search),
         cut=str(cut),
@@ -319,9 +316,9 @@ def _clean(table_log: TableLog, *, expire: bool) -> CleanResult:
     return run_clean(table_log, dt.timedelta(0) if expire else _KEEP_ALL, None, None, dry_run=False)
 
 
-def _why(needed: Needed, held: tuple[Holder, ...], path: Path, parsed: ParsedPath) -> str:
+def _why(needed: NeededNow, path: Path, parsed: ParsedPath) -> str:
     """Why an object with an erased key is there."""
-    if not is_needed(needed, path, parsed):
+    if not is_needed(needed.needed, path, parsed):
         return "a process that was ended still wrote it, or has not let go of it: run the erase again"
-    names = ", ".join(f"{holder.what} {holder.name}" for holder in held)
+    names = ", ".join(f"{holder.what} {holder.name}" for holder in needed.held)
     return f"a snapshot needs it that was taken or kept meanwhile{': ' + names if names else ''}: run the erase again"

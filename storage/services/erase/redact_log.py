@@ -13,7 +13,7 @@ from typing import Final
 
 from storage.core.log.archive_codec import Chunks, encode_archive
 from storage.core.log.entries import Fold, Unresolved, decode_entry
-from storage.core.log.needed_files import Needed, contains
+from storage.core.log.needed_files import contains
 from storage.core.log.redaction import redacted
 from storage.core.names import (
     ARCHIVE,
@@ -29,6 +29,7 @@ from storage.core.names import (
     parse_path,
 )
 from storage.log.table_log import TableLog
+from storage.services.clean.clean import NeededNow
 from storage.services.erase.key_search import KeySearch
 from storage.store.object_store import normalise_errors
 
@@ -44,7 +45,7 @@ class Redaction:
     checkpoints: int
 
 
-def redact_log(table_log: TableLog, search: KeySearch, needed: Needed) -> Redaction:
+def redact_log(table_log: TableLog, search: KeySearch, needed: NeededNow) -> Redaction:
     """Remove the keys from everything in the log that no snapshot needs.
 
     Args:
@@ -69,7 +70,7 @@ def redact_log(table_log: TableLog, search: KeySearch, needed: Needed) -> Redact
     return Redaction(entries, checkpoints)
 
 
-def _replace_checkpoints(table_log: TableLog, search: KeySearch, needed: Needed) -> int:
+def _replace_checkpoints(table_log: TableLog, search: KeySearch, needed: NeededNow) -> int:
     """Replace the checkpoints of the table lane by a new one if they have keys, or entries before them are redacted.
 
     A checkpoint has the indexes of the folds that were live. It must equal what replaying the log gives.
@@ -90,7 +91,7 @@ def _replace_checkpoints(table_log: TableLog, search: KeySearch, needed: Needed)
 
 
 def _redactions(
-    table_log: TableLog, search: KeySearch, needed: Needed, folders: Iterable[Path]
+    table_log: TableLog, search: KeySearch, needed: NeededNow, folders: Iterable[Path]
 ) -> Iterator[tuple[Path, ParsedPath, list[bytes], list[bytes]]]:
     """The slots and archives that have to be replaced: path, its parts, the entries before and after."""
     chunks = Chunks(table_log.env.tuning.archive_chunk)
@@ -127,13 +128,16 @@ def _encoded(table_log: TableLog, parsed: ParsedPath, contents: Sequence[bytes])
     return encode_archive(parsed.lane, parsed.slot, contents, Chunks(table_log.env.tuning.archive_chunk))
 
 
-def _is_unneeded(data: bytes, lane: LaneName, seq: int, needed: Needed) -> bool:
+def _is_unneeded(data: bytes, lane: LaneName, seq: int, needed: NeededNow) -> bool:
     """Whether no snapshot reads the log files of an entry, so that nothing reads their indexes."""
     if lane != TABLE_LANE:
-        return not contains(needed.entries.get(lane, ()), seq)
+        spans = needed.needed.entries.get(lane)
+        return spans is not None and not contains(spans, seq)  # a lane that is not known is newer
+    if seq > needed.table:
+        return False
     entry = decode_entry(data, lane, seq)
     outline = entry.outline if isinstance(entry, Unresolved) else entry
-    return isinstance(outline, Fold) and needed.files.isdisjoint(file.file.path for file in outline.files)
+    return isinstance(outline, Fold) and needed.needed.files.isdisjoint(file.file.path for file in outline.files)
 
 
 def _objects(table_log: TableLog, folders: Iterable[Path]) -> Iterator[tuple[Path, ParsedPath, bytes]]:
