@@ -366,6 +366,8 @@ def _detail(entry: Entry) -> str:
     match entry:
         case Base():
             part = "" if entry.last else ", a part"
+            if entry.rewrites:
+                return f"{entry.rewrites}: {len(entry.slices)} file groups"
             return f"compaction {entry.plan_id[:8]}{part}: {len(entry.slices)} file groups"
         case Fold():
             return f"fold {entry.plan_id[:8]}: {len(entry.file_groups)} file groups"

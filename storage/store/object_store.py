@@ -84,7 +84,10 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, path: Path, data: pa.Buffer | bytes) -> None:
-        """Write an object whose name no other process uses."""
+        """Write an object whose name no other process uses, or replace one by what means the same (PROTOCOL.md, X4).
+
+        A reader sees the old object or the new one, never a part.
+        """
         ...
 
     def open_output(self, path: Path) -> contextlib.AbstractContextManager[BinaryIO]:

@@ -96,6 +96,13 @@ def test_reads_see_writes_immediately(store: ObjectStore) -> None:
         assert store.get(path) is None
 
 
+def test_an_object_can_be_replaced_and_stays_taken(store: ObjectStore) -> None:
+    assert store.put_if_absent(NAME, b"with keys")
+    store.put(NAME, b"redacted")
+    assert store.get(NAME) == b"redacted"
+    assert not store.put_if_absent(NAME, b"another")
+
+
 def test_many_objects_are_returned_in_the_requested_order(store: ObjectStore) -> None:
     paths = [Path(f"many/{number}") for number in range(50)]
     for path in paths[::2]:

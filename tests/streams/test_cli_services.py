@@ -361,6 +361,7 @@ EVERY_COMMAND = [
     ["changes", "--since", "earliest"],
     ["compact"],
     ["clean"],
+    ["erase", "--keys", "keys.csv", "--yes"],
     ["savepoint"],
     ["restore", "x", "--yes"],
     ["undo", "orders", "--since", "2020-01-01T00:00:00Z", "--yes"],
