@@ -159,9 +159,7 @@ ERASING: Final = {
     "S26 a compaction that began before an erase goes on": Mutant(
         table_state, "_with_slices", keeps_open_plans, "erase"
     ),
-    "S26 a compaction begins from before an erase": Mutant(
-        service_plan, "_publish_plan", plans_unchecked, "erase", rare=True
-    ),
+    "S26 a compaction begins from before an erase": Mutant(service_plan, "_publish_plan", plans_unchecked, "erase"),
     "S26 log files are not searched": Mutant(KeySearch, "in_logs", always([]), "erase"),
     "S26 base and shadow files are not searched": Mutant(KeySearch, "in_slices", always([]), "erase"),
     "S26 entries keep the key ranges of their files": Mutant(erasing, "redact_log", always(Redaction(0, 0)), "erase"),
