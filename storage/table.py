@@ -445,7 +445,7 @@ class Table:
             UnsupportedFormat: This version cannot write to the table.
         """
         snapshot = self.snapshot()
-        check_writable(snapshot.state, WRITER_FEATURES)
+        check_writable(snapshot.state, writable_features())
         if snapshot.state.intent is None:
             return snapshot
         complete_fencing_barrier(self._table_log)

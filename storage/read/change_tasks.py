@@ -142,7 +142,7 @@ def _runs(work: Sequence[Comparison], tuning: Tuning) -> list[list[Comparison]]:
     """
     runs: list[list[Comparison]] = []
     for by_keys in (True, False):
-        size, rows = tuning.change_task_bytes, tuning.change_task_rows
+        size, rows = tuning.change_task_bytes + 1, tuning.change_task_rows  # a file group may have no rows
         for item in work:
             if (item.touched is not None) is by_keys:
                 size, rows = size + item.bytes, rows + item.rows
