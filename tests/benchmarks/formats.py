@@ -156,7 +156,7 @@ def seconds(frame: DataFrame) -> float:
 def check(found: Mapping[str, DataFrame]) -> None:
     """Every format must give the same rows."""
     sums = {
-        name: frame.selectExpr("count(*)", "sum(id)", "sum(amount)", "sum(unix_micros(at))", "count(note)").collect()
+        name: frame.selectExpr("count(*)", "sum(id)", "sum(amount)", "sum(unix_micros(at) % 1000003)", "count(note)").collect()
         for name, frame in found.items()
     }
     assert len({str(values) for values in sums.values()}) == 1, sums
