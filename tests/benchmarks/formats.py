@@ -155,10 +155,8 @@ def seconds(frame: DataFrame) -> float:
 
 def check(found: Mapping[str, DataFrame]) -> None:
     """Every format must give the same rows."""
-    sums = {
-        name: frame.selectExpr("count(*)", "sum(id)", "sum(amount)", "sum(unix_micros(at) % 1000003)", "count(note)").collect()
-        for name, frame in found.items()
-    }
+    checks = ("count(*)", "sum(id)", "sum(amount)", "sum(unix_micros(at) % 1000003)", "count(note)")
+    sums = {name: frame.selectExpr(*checks).collect() for name, frame in found.items()}
     assert len({str(values) for values in sums.values()}) == 1, sums
 
 
