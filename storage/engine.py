@@ -27,7 +27,7 @@ from storage.core.log.cut import PREFIX
 from storage.core.log.entries import Claim, Data
 from storage.core.log.file_refs import FileRef, SliceFile
 from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
-from storage.core.merge.events import OP_COLUMN, Problem, prepare
+from storage.core.merge.events import OP_COLUMN, Problem, prepare, prepare_good
 from storage.core.model import Stream
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_name
 from storage.core.plan.due_policy import Due, DuePolicy, Work
@@ -150,6 +150,7 @@ __all__ = [
     "expiring",
     "file_url",
     "find_due",
+    "find_problems",
     "finish",
     "format_type",
     "is_cut",
@@ -209,6 +210,15 @@ def check_columns(schema: pa.Schema, table: TableSchema, stream: Stream) -> None
         InvalidInput: A column is missing, unknown, or of a type that cannot be cast to the table's.
     """
     prepare(schema.empty_table(), table, stream)
+
+
+def find_problems(rows: pa.Table, table: TableSchema, stream: Stream) -> tuple[Problem, ...]:
+    """What is wrong with input rows, as `write_rows` would find it; empty if all can be stored.
+
+    Raises:
+        InvalidInput: See `check_columns`.
+    """
+    return prepare_good(rows, table, stream)[1]
 
 
 def discard(ticket: WriteTicket, written: Iterable[Written]) -> None:

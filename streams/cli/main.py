@@ -33,6 +33,7 @@ from streams.cli.arguments import (
     usage_errors,
 )
 from streams.cli.display import show_and_log
+from streams.cli.doctor import doctoring
 from streams.cli.erase import erase_command
 from streams.cli.output import print_result
 from streams.cli.package import package
@@ -237,6 +238,7 @@ app.add_typer(services)
 app.add_typer(erase_command)
 app.add_typer(table_services)
 app.add_typer(package)
+app.add_typer(doctoring)
 app.add_typer(alter, name="alter")
 
 

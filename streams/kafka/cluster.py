@@ -13,14 +13,14 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from storage.errors import InvalidInput, NotFound
-from streams.kafka.errors import SourceRefused, SourceUnavailable, is_gone, is_refused, name_some
+from streams.kafka.errors import SourceRefused, SourceUnavailable, is_gone, is_of_group, is_refused, name_some
 from streams.kafka.offset_plan import Log, Topics
 from streams.kafka.options import CLIENT_ID, EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
 from streams.kafka.recreated_topic import Identity
 from streams.kafka.topic_ids import TopicIds
 
 GROUP_ID: Final = "weft-kafka-source"
-"""librdkafka requires a group id, although no group is joined. Brokers with ACLs on groups can allow this prefix."""
+"""librdkafka requires a group id, although no group is joined. No permission for it is needed."""
 
 RETRY_SECONDS: Final = 0.2
 """Pause before another request for a topic or leader that does not exist yet. Elections take about this long."""
@@ -69,6 +69,8 @@ class Connection:
             ) from error
 
     def _note(self, error: KafkaError) -> None:
+        if is_of_group(error):
+            return
         self._complaint = error.str()
         self._refused |= is_refused(error)
 

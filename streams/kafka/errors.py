@@ -32,7 +32,6 @@ _GONE: Final = frozenset(
 _REFUSED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -45,6 +44,14 @@ _REFUSED: Final = frozenset(
 def is_refused(error: KafkaError) -> bool:
     """Whether the brokers refused, so that a retry does not help."""
     return error.code() in _REFUSED
+
+
+def is_of_group(error: KafkaError) -> bool:
+    """Whether the login may not use the consumer group. The source joins no group, so this does not matter.
+
+    librdkafka looks for the coordinator of its group all the same, and reports the refusal at any moment.
+    """
+    return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def is_gone(error: KafkaError) -> bool:

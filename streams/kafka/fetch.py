@@ -25,7 +25,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, TopicPartition
 
 from streams.kafka.cluster import Connection
-from streams.kafka.errors import is_gone, is_refused, report_losses, report_recreated
+from streams.kafka.errors import is_gone, is_of_group, is_refused, report_losses, report_recreated
 from streams.kafka.offset_plan import Log, OffsetRange, describe_log
 from streams.kafka.options import KafkaOptions
 from streams.kafka.recreated_topic import Identity, find_recreated
@@ -153,6 +153,7 @@ class _Reading:
         """Split the polled messages at the first error, or the first offset after the range."""
         if polled and not any([m.error() for m in polled]) and _offset(polled[-1]) < self._span.end:  # noqa: C419 - faster
             return polled, None
+        polled = [message for message in polled if message.error() is None or not is_of_group(message.error())]
         for i, message in enumerate(polled):
             if message.error() is not None or _offset(message) >= self._span.end:
                 return polled[:i], message

@@ -57,7 +57,7 @@ class SecureBroker:
         }
 
     def allow(self, principal: str, topic: str, *operations: AclOperation) -> None:
-        """Allow a user some operations on a topic."""
+        """Allow a user some operations on a topic. No permission for a consumer group is given: none is needed."""
         bindings = [
             AclBinding(
                 ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{principal}", "*", operation,

@@ -1,0 +1,1 @@
+"""``weft doctor``: checks all that a pipeline needs, changes nothing and leaves nothing behind; see `diagnose`."""

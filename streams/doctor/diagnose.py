@@ -1,0 +1,54 @@
+"""All checks of a pipeline, in the order in which a user would mend what they find. START HERE for `weft doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from storage.config import build_schema
+from streams import kafka
+from streams.doctor.finding import Finding, Findings, Level
+from streams.doctor.kafka_checks import check_source
+from streams.doctor.machine_checks import check_machine
+from streams.doctor.store_checks import check_dead_letters, check_table
+from streams.pipeline.pipeline import Pipeline
+from streams.write.dead_letter import default_folder
+
+SAMPLE: Final = 100
+
+
+def diagnose(pipeline: Pipeline, writers: Sequence[str], *, sample: int = SAMPLE) -> list[Finding]:
+    """Check a pipeline. Nothing is changed, and nothing is left behind.
+
+    Args:
+        pipeline: The pipeline.
+        writers: Names of the writers to check.
+        sample: Number of messages of each writer to decode; 0: do not start Spark.
+    """
+    found, chosen = Findings(), {name: pipeline.writer(name) for name in writers}
+    applications = [dict(writer.spark) for writer in chosen.values()]
+    if pipeline.compacts_on_cluster:
+        applications.append(dict(pipeline.spark))
+    check_machine(pipeline, applications, found)
+    schema = check_table(pipeline, found)
+    if schema is None and pipeline.config is not None:
+        schema = build_schema(pipeline.config)
+    samples: dict[str, pa.Table] = {}
+    for name, writer in chosen.items():
+        if writer.on_error == "dead_letter":
+            folder = writer.dead_letter or default_folder(pipeline.table.uri, writer.lane)
+            check_dead_letters(writer, folder, pipeline, found)
+        if writer.reader_format != kafka.FORMAT:
+            found.skipped(f"writers.{name}.source", f"format {writer.reader_format} is not checked")
+        elif (messages := check_source(writer, sample, found)) is not None:
+            samples[name] = messages
+    java = all(each.level is not Level.PROBLEM for each in found.all if each.check == "java")
+    if sample and chosen and java:
+        from streams.doctor.message_checks import check_messages
+
+        check_messages(applications[0], samples, chosen, schema, found)
+    elif chosen:
+        found.skipped("spark session", "Spark was not started, so no message was decoded")
+    return found.all

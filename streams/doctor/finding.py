@@ -1,0 +1,66 @@
+"""What a check has found, and how errors become findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from storage.errors import TableError
+from streams.pipeline.error_kinds import describe
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    SKIPPED = "skipped"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        check: What was checked, such as "java" or "writers.orders.topic".
+        level: How bad it is.
+        text: What was found.
+        hint: What to do; empty if there is nothing to do.
+    """
+
+    check: str
+    level: Level
+    text: str
+    hint: str = ""
+
+
+class Findings:
+    """Collects findings."""
+
+    def __init__(self) -> None:
+        self.all: list[Finding] = []
+
+    def ok(self, check: str, text: str) -> None:
+        self.all.append(Finding(check, Level.OK, text))
+
+    def skipped(self, check: str, text: str, hint: str = "") -> None:
+        self.all.append(Finding(check, Level.SKIPPED, text, hint))
+
+    def warning(self, check: str, text: str, hint: str) -> None:
+        self.all.append(Finding(check, Level.WARNING, text, hint))
+
+    def problem(self, check: str, text: str, hint: str) -> None:
+        self.all.append(Finding(check, Level.PROBLEM, text, hint))
+
+    @contextmanager
+    def guarded(self, check: str) -> Iterator[None]:
+        """Turn an error of the block into a problem, so that other checks still run."""
+        try:
+            yield
+        except TableError as error:
+            self.problem(check, error.message, error.hint or "")
+        except Exception as error:
+            self.problem(check, describe(error), "this check itself failed; the message may say why")

@@ -1,0 +1,95 @@
+"""Checks of the brokers and topics of a writer, with its login. Reads a sample of messages; commits no offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from streams.doctor.finding import Findings
+from streams.kafka.cluster import Cluster
+from streams.kafka.fetch import HEADERS, SCHEMA, read_range
+from streams.kafka.offset_plan import OffsetRange, Topics
+from streams.kafka.options import KafkaOptions, parse_options
+from streams.pipeline.model import WriterSpec
+
+ANSWER_SECONDS: Final = 10.0
+READ: Final = frozenset({"READ", "ALL"})
+
+
+def check_source(writer: WriterSpec, count: int, found: Findings) -> pa.Table | None:
+    """Check the brokers, topics and permissions of a writer with a Kafka source, and read the newest messages.
+
+    Args:
+        writer: The writer.
+        count: About how many messages to read; 0 for none.
+        found: Gets the findings.
+
+    Returns:
+        The messages, with the columns of the source; None if it could not be read.
+    """
+    where = f"writers.{writer.name}"
+    with found.guarded(f"{where}.source"):
+        options = parse_options(writer.reader_options, default_starting="latest")
+        options = replace(options, request_timeout_seconds=min(ANSWER_SECONDS, options.request_timeout_seconds))
+        cluster = Cluster(options)
+        try:
+            cluster.await_answer(lambda _: True)
+            topics = cluster.load_topics(wait_for_topics=False)
+            cluster.require(topics.logs, ())
+        finally:
+            cluster.close()
+        found.ok(f"{where}.kafka", f"{options.kafka['bootstrap.servers']} answers")
+        messages = sum(log.high - log.low for log in topics.logs.values())
+        topic_names = ", ".join(options.topics)
+        found.ok(f"{where}.source", f"{topic_names}: {len(topics.logs)} partitions, at most {messages:,} messages")
+        _check_permissions(where, options, found)
+        return _read(where, options, topics, count, found)
+    return None
+
+
+def _check_permissions(where: str, options: KafkaOptions, found: Findings) -> None:
+    """The operations that the brokers allow this login; brokers without an authorizer allow all."""
+    check = f"{where}.permissions"
+    try:
+        client = AdminClient({"log_level": 2, **options.kafka})
+        asked = client.describe_topics(
+            TopicCollection(list(options.topics)),
+            include_authorized_operations=True,
+            request_timeout=options.request_timeout_seconds,
+        )
+        operations = {name: _names(answer.result().authorized_operations) for name, answer in asked.items()}
+    except (KafkaException, ValueError) as error:
+        found.skipped(check, f"the brokers do not say what is allowed: {error}")
+        return
+    for topic, allowed in operations.items():
+        if allowed is None:
+            found.skipped(check, f"the brokers do not say what is allowed on {topic}")
+        elif READ.isdisjoint(allowed):
+            found.problem(check, f"this login may not read topic {topic}", "allow it the operation Read on the topic")
+        else:
+            found.ok(check, f"this login may read topic {topic}")
+
+
+def _names(operations: Iterable[Any] | None) -> frozenset[str] | None:
+    """The names of operations; None if the brokers did not answer this."""
+    return None if operations is None else frozenset(operation.name for operation in operations)
+
+
+def _read(where: str, options: KafkaOptions, topics: Topics, count: int, found: Findings) -> pa.Table | None:
+    schema = SCHEMA.append(HEADERS) if options.include_headers else SCHEMA
+    batches: list[pa.RecordBatch] = []
+    with found.guarded(f"{where}.messages"):
+        filled = {partition: log for partition, log in topics.logs.items() if log.high > log.low}
+        for partition, log in filled.items():
+            first = max(log.low, log.high - max(1, count // len(filled)))
+            known = topics.identities.get(partition.topic)
+            span = OffsetRange(partition, first, log.high, known.topic_id if known is not None else "")
+            if count and sum(map(len, batches)) < count:
+                batches += read_range(span, options)
+        return pa.Table.from_batches(batches, schema)
+    return None

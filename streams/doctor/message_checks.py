@@ -1,0 +1,150 @@
+"""Tries Spark with the settings of the pipeline, and decodes samples of messages as the writers would."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from storage.engine import TableSchema, check_columns, find_problems
+from streams.doctor.finding import Findings
+from streams.kafka.kafka_source import columns
+from streams.pipeline.check import key_of
+from streams.pipeline.model import WriterSpec
+from streams.spark.for_workers import for_workers
+from streams.spark.session import build_session
+from streams.spark.task_errors import raise_task_errors
+from streams.write.dead_letter import IGNORED, SOURCE
+from streams.write.decode import decode_messages
+
+JOB_SECONDS: Final = 120.0  # a cluster without a free executor never answers
+MAX_REASONS: Final = 3
+
+
+def check_messages(
+    settings: Mapping[str, str],
+    samples: Mapping[str, pa.Table],
+    writers: Mapping[str, WriterSpec],
+    schema: TableSchema | None,
+    found: Findings,
+) -> None:
+    """Start Spark, run a task, and decode the samples.
+
+    Args:
+        settings: Spark settings of the pipeline.
+        samples: Messages by writer.
+        writers: The writers by name.
+        schema: Schema of the table; None if it is not known.
+        found: Gets the findings.
+    """
+    with found.guarded("spark session"), _session(settings) as spark:
+        found.ok("spark session", f"started with master {spark.sparkContext.master}")
+        with found.guarded("executors"), _limited(spark), raise_task_errors():
+            task = for_workers(_report_python)
+            (row,) = spark.range(1, numPartitions=1).mapInArrow(task, "python string").collect()
+            found.ok("executors", f"a task ran with Python {row.python}, and has weft")
+        for name, sample in samples.items():
+            where = f"writers.{name}.schema"
+            with found.guarded(where), _limited(spark):
+                _check_sample(where, spark, sample, writers[name], schema, found)
+
+
+@contextmanager
+def _session(settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    with tempfile.TemporaryDirectory(prefix="weft-doctor-") as folder:
+        scratch = Path(folder, "scratch")
+        spark = build_session("weft doctor", settings, scratch=scratch, quick_start=True, quiet=True)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def _limited(spark: SparkSession) -> Iterator[None]:
+    """Cancel the jobs of the block after `JOB_SECONDS`, which is an error then."""
+    timer = threading.Timer(JOB_SECONDS, spark.sparkContext.cancelAllJobs)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _report_python(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        yield pa.RecordBatch.from_pydict({"python": [version]})
+
+
+def _check_sample(
+    where: str,
+    spark: SparkSession,
+    sample: pa.Table,
+    writer: WriterSpec,
+    schema: TableSchema | None,
+    found: Findings,
+) -> None:
+    if writer.message is None:
+        return
+    rows = spark.createDataFrame(sample, columns(include_headers="headers" in sample.schema.names))
+    key = writer.key if schema is None else key_of(writer, schema)
+    decoded = _decode(rows, writer, key)
+    table = decoded.toArrow()
+    if not len(sample):
+        found.skipped(where, "the topic has no message to try; the expressions of select and where are valid")
+    else:
+        _report_reasons(where, table, len(sample), found)
+        _report_empty_fields(where, rows, writer, found)
+    if schema is not None:
+        _check_rows(where, table, writer, schema, found)
+
+
+def _decode(rows: DataFrame, writer: WriterSpec, key: Mapping[str, str] | None, **changes: Any) -> DataFrame:
+    given: dict[str, Any] = {"select": writer.select, "where": writer.where, "tombstones": writer.tombstones, **changes}
+    assert writer.message is not None, "the caller has checked this"
+    return decode_messages(
+        rows, writer.message, message_format=writer.message_format, keep_source=True, key=key, **given
+    )
+
+
+def _report_reasons(where: str, table: pa.Table, count: int, found: Findings) -> None:
+    reasons = pc.struct_field(table.column(SOURCE), "reason").drop_null().to_pylist()
+    bad = Counter(reason for reason in reasons if reason != IGNORED)
+    if not bad:
+        found.ok(where, f"{count:,} messages decode, {len(table) - len(reasons):,} rows would be stored")
+        return
+    text = "; ".join(f"{reason} ({number:,})" for reason, number in bad.most_common(MAX_REASONS))
+    hint = "correct schema and select, or the producer; with weft run they become dead letters"
+    text = f"{bad.total():,} of {count:,} messages cannot be decoded: {text}"
+    (found.problem if bad.total() == count else found.warning)(where, text, hint)
+
+
+def _report_empty_fields(where: str, rows: DataFrame, writer: WriterSpec, found: Findings) -> None:
+    """Fields that no message of the sample has are often misspelt."""
+    plain = _decode(rows, writer, writer.key, select=None, where=None, tombstones="ignore").toArrow()
+    good = plain.filter(pc.is_null(pc.struct_field(plain.column(SOURCE), "reason")))
+    empty = [name for name in writer.message or () if len(good) and good.column(name).null_count == len(good)]
+    if empty:
+        text = f"no message of {len(good):,} has a value in {', '.join(empty)}"
+        found.warning(where, text, "compare the names with the messages; remove fields that are not needed")
+
+
+def _check_rows(where: str, table: pa.Table, writer: WriterSpec, schema: TableSchema, found: Findings) -> None:
+    stream = schema.stream(writer.stream)
+    reasons = pc.struct_field(table.column(SOURCE), "reason")
+    rows = table.filter(pc.is_null(reasons)).drop_columns([SOURCE])
+    check_columns(rows.schema, schema, stream)
+    for problem in find_problems(rows, schema, stream):
+        text = f"column {problem.column!r}: {problem.reason} in {int(problem.rows.sum()):,} of {len(rows):,} rows"
+        found.warning(where, text, problem.hint)

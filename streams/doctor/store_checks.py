@@ -1,0 +1,104 @@
+"""Checks of the stores of the table and of dead letters, and of the table itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from storage import Table
+from storage.engine import TableSchema, check_reachable, clock_lead_ms, open_store, probe_store
+from storage.errors import NotFound
+from streams.doctor.finding import Findings
+from streams.pipeline.check import check_same_table, check_writers
+from streams.pipeline.model import WriterSpec
+from streams.pipeline.pipeline import Pipeline
+
+SKEW_SECONDS: Final = 5.0
+TOO_MUCH_SKEW_SECONDS: Final = 60.0  # from here on times cannot order commits (`storage.engine.clock_lead_ms`)
+STORES: Final = "storage/STORES.md lists stores that have it"
+
+
+def check_table(pipeline: Pipeline, found: Findings) -> TableSchema | None:
+    """Try out the store of the table, and compare the table with the file.
+
+    Returns:
+        The schema of the table; None if there is no table yet, or it cannot be opened.
+    """
+    location = pipeline.table
+    check_store("table.uri", location.uri, location.storage_options, found)
+    with found.guarded("table"):
+        try:
+            check_reachable(location.uri, location.storage_options)
+            table = Table.open(location.uri, storage_options=location.storage_options)
+        except NotFound as error:
+            if pipeline.config is None:
+                found.problem("table", error.message, "add table.config to the pipeline, and weft run creates it")
+            else:
+                found.ok("table", "there is none yet; weft run creates it")
+            return None
+        check_same_table(pipeline, table.schema)
+        check_writers(pipeline, table.schema)
+        if ahead := clock_lead_ms(table):
+            text = f"its newest entry was written by a clock that is {ahead / 1000:.0f} s ahead of this machine's"
+            found.problem("table", text, "set the clocks of all machines; until then times cannot order commits")
+        else:
+            found.ok("table", f"{location.uri} is as the file describes it")
+        return table.schema
+    return None
+
+
+def check_dead_letters(writer: WriterSpec, folder: str, pipeline: Pipeline, found: Findings) -> None:
+    """Try out the folder of dead letters of a writer.
+
+    Args:
+        writer: The writer.
+        folder: Its folder of dead letters.
+        pipeline: The pipeline, whose options are used if the folder is in the table's kind of store.
+        found: Gets the findings.
+    """
+    same = urlsplit(folder).scheme == urlsplit(pipeline.table.uri).scheme
+    options = pipeline.table.storage_options if same else {}
+    check_store(f"writers.{writer.name}.dead_letter", folder, options, found, only_writable=True)
+
+
+def check_store(
+    check: str, uri: str, options: Mapping[str, Any], found: Findings, *, only_writable: bool = False
+) -> None:
+    """Try out a store: create an object, create it again, read, list and delete it.
+
+    Args:
+        check: Name of the check.
+        uri: The folder.
+        options: Options of the store.
+        found: Gets the findings.
+        only_writable: Conditional writes and clocks do not matter.
+    """
+    with found.guarded(check):
+        check_reachable(uri, options)
+        probe = probe_store(open_store(uri, options))
+        if not probe.deleted:
+            found.problem(check, f"{uri}: {probe.path} could not be deleted, and is still there", "allow deletes")
+        if not probe.listed:
+            found.problem(check, f"{uri}: a listing lacks a new object", "use a store with consistent listings")
+        if not probe.exclusive and not only_writable:
+            found.problem(check, f"{uri} overwrites: a second create of one name was not refused", STORES)
+        elif probe.deleted and probe.listed:
+            done = "creates" if only_writable else "creates exclusively"
+            found.ok(check, f"{uri}: {done}, reads, lists and deletes")
+        if not only_writable:
+            _check_clock(probe.skew_seconds, found)
+
+
+def _check_clock(skew: float | None, found: Findings) -> None:
+    if skew is None:
+        found.skipped("clock", "the store gives no times")
+        return
+    text = f"the store's clock is {abs(skew):.0f} s {'ahead of' if skew >= 0 else 'behind'} this machine's"
+    hint = "synchronise the clocks of all machines (NTP)"
+    if abs(skew) > TOO_MUCH_SKEW_SECONDS:
+        found.problem("clock", text, hint)
+    elif abs(skew) > SKEW_SECONDS:
+        found.warning("clock", text, hint)
+    else:
+        found.ok("clock", "the store's clock and this machine's agree")
