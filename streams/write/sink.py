@@ -50,6 +50,7 @@ from streams.pipeline.model import OnError
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 from streams.spark.for_workers import for_workers
 from streams.spark.task_errors import note_errors, worker_hints
+from streams.write.batch_trace import BatchTimes, batch_recorder
 from streams.write.dead_letter import SOURCE, DeadLetters, default_folder, open_dead_letters
 from streams.write.decode import SOURCE_TYPES
 from streams.write.query_checkpoint import read_checkpoint, read_offsets
@@ -218,6 +219,7 @@ class _Sink:
         self._writer, self._stream, self._folder = writer, stream, folder
         self._checkpoint, self._on_commit = checkpoint, on_commit
         self._fresh = True
+        self._record = batch_recorder()
 
     @note_errors
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -234,6 +236,7 @@ class _Sink:
             self._on_commit(CommitReport(commit, batch_id, refused, seconds, now_ms, source, passed, size, deletes))
 
     def _write(self, df: DataFrame, batch_id: int) -> tuple[Commit, Sequence[TaskReport]]:
+        began = time.time_ns()
         spark = df.sparkSession
         query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
         if not query_id:
@@ -250,13 +253,25 @@ class _Sink:
         if self._folder is not None:
             letters = DeadLetters(self._folder, query_id, batch_id, self._stream, self._writer.lane)
         _hand_over_large_batches(spark)
+        tasks_began = time.time_ns()
         reports = run_tasks(df, begun, letters)
+        tasks_ended = time.time_ns()
         if letters is not None and self._fresh:
             # Only the first batch of a run may be a batch that an earlier run began.
             letters.discard_others({report.task for report in reports if report.letters})
         # The offsets are for operators and for `streams.write.resume`; Spark itself does not need them from here.
         source = read_offsets(spark, self._checkpoint, batch_id)
         commit = self._writer.commit(begun, [report.written for report in reports], source=source)
+        if self._record is not None:
+            tasks = [report.times for report in reports if report.times is not None]
+            what = {
+                "stream": self._stream,
+                "lane": commit.lane,
+                "batch": batch_id,
+                "commit": commit.seq,
+                "rows": commit.rows,
+            }
+            self._record(BatchTimes(began, tasks_began, tasks_ended, time.time_ns(), tasks, what))
         return commit, reports
 
 

@@ -23,6 +23,7 @@ from pyspark import TaskContext
 
 from storage.engine import Problem, WriteTicket, Written, write_rows
 from storage.errors import InvalidInput
+from streams.write.batch_trace import TaskClock, TaskTimes
 from streams.write.dead_letter import IGNORED, SOURCE, DeadLetterFile, DeadLetters
 
 REPORT: Final = pa.schema([pa.field("report", pa.binary())])
@@ -46,6 +47,7 @@ class TaskReport:
         letters: Number of messages in its file of dead letters.
         tombstones: Number of messages without a value that it skipped.
         refused: Why its input cannot be stored; None if it was stored.
+        times: When it ran; None if its input was refused.
     """
 
     task: int
@@ -53,6 +55,7 @@ class TaskReport:
     letters: int
     refused: InvalidInput | None
     tombstones: int = 0
+    times: TaskTimes | None = None
 
 
 TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -83,17 +86,18 @@ def write_task(
     """
     parts: list[Written] = []
     count = tombstones = 0
+    clock = TaskClock()
     try:
         # If an exception leaves the block, no file of letters is written: the whole batch fails.
         with letters.open(task) if letters is not None else contextlib.nullcontext() as file:
-            for chunk in _chunks(batches, ticket.env.tuning.log_file_bytes):
+            for chunk in _chunks(clock.reading(batches), ticket.env.tuning.log_file_bytes):
                 kept = _without_ignored(chunk)
                 tombstones += len(chunk) - len(kept)
                 parts.append(_write_chunk(ticket, kept, task, file))
             count = file.count if file is not None else 0
     except InvalidInput as error:
         return TaskReport(task, Written.joined(parts), 0, error)
-    return TaskReport(task, Written.joined(parts), count, None, tombstones)
+    return TaskReport(task, Written.joined(parts), count, None, tombstones, clock.times)
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:

@@ -141,6 +141,7 @@ def _run(
     from streams.kafka.skipped_offsets import SKIPPED
     from streams.spark.executors import ExecutorWatch
     from streams.spark.session import build_session
+    from streams.write.batch_trace import flush_traces
 
     await_source(writer, stop, outages, once=once)
     await_registry(writer, stop, outages, once=once)
@@ -174,6 +175,7 @@ def _run(
                         break
                 progress.observe(query)
         finally:
+            flush_traces()
             with contextlib.suppress(Exception):  # keep the first error; the JVM ends with this process
                 spark.stop()
 

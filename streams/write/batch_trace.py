@@ -1,0 +1,169 @@
+"""Traces of batches for OpenTelemetry, if its SDK is installed and switched on by its environment variables.
+
+    weft.batch                 from the call of the sink to the commit
+        weft.tasks             the Spark job
+            weft.task          one for each task; its attributes say how long it read and decoded, and how long it wrote
+        weft.commit            the log entry that makes the batch visible
+
+Spark reads and decodes in one pass, and the sink writes while rows arrive. So reading and decoding cannot be told
+apart, and both alternate with writing: they are durations, not spans. Spans are made after the commit, so a batch that
+fails has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, Final, TypeVar
+
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+DISABLED: Final = "OTEL_SDK_DISABLED"
+FLUSH_SECONDS: Final = 5.0
+_SECOND_NS: Final = 1_000_000_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """Times of one task.
+
+    Attributes:
+        started_ns: Wall clock of its machine at the start, in Unix nanoseconds.
+        seconds: Its duration.
+        read_seconds: For how long it waited for rows, which Spark reads and decodes meanwhile.
+    """
+
+    started_ns: int
+    seconds: float
+    read_seconds: float
+
+
+class TaskClock:
+    """Measures the times of one task."""
+
+    def __init__(self) -> None:
+        """Start now."""
+        self._started_ns, self._began, self._read = time.time_ns(), time.perf_counter(), 0.0
+
+    def reading(self, rows: Iterable[T]) -> Iterator[T]:
+        """The same rows; the time until each of them is there counts as reading."""
+        iterator = iter(rows)
+        while True:
+            began = time.perf_counter()
+            try:
+                row = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self._read += time.perf_counter() - began
+            yield row
+
+    @property
+    def times(self) -> TaskTimes:
+        """The times up to now."""
+        return TaskTimes(self._started_ns, time.perf_counter() - self._began, self._read)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """Times of one batch, in Unix nanoseconds.
+
+    Attributes:
+        began, tasks_began, tasks_ended, ended: In this order; the commit is between the last two.
+        tasks: Times of the tasks.
+        attributes: What the batch was: stream, lane, number, rows.
+    """
+
+    began: int
+    tasks_began: int
+    tasks_ended: int
+    ended: int
+    tasks: Sequence[TaskTimes] = ()
+    attributes: Mapping[str, str | int] = field(default_factory=dict)
+
+
+Record = Callable[[BatchTimes], None]
+
+
+def batch_recorder(environment: Mapping[str, str] = os.environ) -> Record | None:
+    """A function that records the spans of a batch; None if the SDK is not installed, or nothing would receive them.
+
+    If the process has set a tracer provider, that one is used. Otherwise one is made if the environment names an
+    endpoint (``OTEL_EXPORTER_OTLP_ENDPOINT``); all variables of the SDK count, such as ``OTEL_SERVICE_NAME``.
+    """
+    if environment.get(DISABLED, "").lower() == "true" or find_spec("opentelemetry") is None:
+        return None
+    try:
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+    except ModuleNotFoundError:  # the API alone
+        return None
+    provider = trace.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        if not any(environment.get(name) for name in ENDPOINTS):
+            return None
+        provider = _exporting()
+        trace.set_tracer_provider(provider)
+    tracer = provider.get_tracer("weft")
+
+    def record(times: BatchTimes) -> None:
+        with contextlib.suppress(Exception):  # a batch that is committed must not fail because of its trace
+            record_batch(tracer, times)
+
+    return record
+
+
+def flush_traces() -> None:
+    """Send the spans that were not sent yet, for at most `FLUSH_SECONDS`. For processes that end without `atexit`."""
+    if "opentelemetry.sdk.trace" not in sys.modules:
+        return
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, TracerProvider):
+        provider.force_flush(round(FLUSH_SECONDS * 1000))
+
+
+def _exporting() -> Any:
+    """A provider that sends spans in the background."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
+
+
+def record_batch(tracer: Any, times: BatchTimes) -> None:
+    """Make the spans of a batch.
+
+    Args:
+        tracer: A tracer of OpenTelemetry.
+        times: Times of the batch.
+    """
+    from opentelemetry.trace import set_span_in_context
+
+    attributes = {f"weft.{name}": value for name, value in times.attributes.items()}
+    batch = tracer.start_span("weft.batch", start_time=times.began, attributes=attributes)
+    inside = set_span_in_context(batch)
+    tasks = tracer.start_span("weft.tasks", inside, start_time=times.tasks_began)
+    for each in times.tasks:
+        durations = {
+            "weft.read_and_decode_seconds": each.read_seconds,
+            "weft.write_seconds": each.seconds - each.read_seconds,
+        }
+        span = tracer.start_span(
+            "weft.task", set_span_in_context(tasks), start_time=each.started_ns, attributes=durations
+        )
+        span.end(each.started_ns + round(each.seconds * _SECOND_NS))
+    tasks.end(times.tasks_ended)
+    tracer.start_span("weft.commit", inside, start_time=times.tasks_ended).end(times.ended)
+    batch.end(times.ended)
