@@ -153,7 +153,7 @@ class _Reading:
         """Split the polled messages at the first error, or the first offset after the range."""
         if polled and not any([m.error() for m in polled]) and _offset(polled[-1]) < self._span.end:  # noqa: C419 - faster
             return polled, None
-        polled = [message for message in polled if message.error() is None or not is_of_group(message.error())]
+        polled = [message for message in polled if (error := message.error()) is None or not is_of_group(error)]
         for i, message in enumerate(polled):
             if message.error() is not None or _offset(message) >= self._span.end:
                 return polled[:i], message

@@ -264,7 +264,7 @@ class _Sink:
         commit = self._writer.commit(begun, [report.written for report in reports], source=source)
         if self._record is not None:
             tasks = [report.times for report in reports if report.times is not None]
-            what = {
+            what: dict[str, str | int] = {
                 "stream": self._stream,
                 "lane": commit.lane,
                 "batch": batch_id,
