@@ -55,7 +55,8 @@ class TableMeasures:
         plans_open: Compactions and folds that have begun and neither ended nor been aborted.
         log_objects: Objects that hold the entries of all lanes: one for each entry, one for each archive.
         entries: Entries of each lane, "" for the table lane; never decreases.
-        late: Events that were below the watermark of their lane, by stream and group; 0 without a lateness.
+        late: Events that were below the watermark of their lane, by stream and group; 0 without a lateness. Empty if
+            they were not counted.
     """
 
     file_groups: int
@@ -95,12 +96,13 @@ class TableSample:
     ties: int
 
 
-def measure(snapshot: Snapshot, policy: DuePolicy | None = None) -> TableMeasures:
+def measure(snapshot: Snapshot, policy: DuePolicy | None = None, *, watermarks: bool = True) -> TableMeasures:
     """Measure a head snapshot.
 
     Args:
         snapshot: The snapshot.
         policy: Decides what is due.
+        watermarks: Count late events, which takes a request for each lane.
 
     Raises:
         StoreUnavailable: The store does not answer.
@@ -129,7 +131,7 @@ def measure(snapshot: Snapshot, policy: DuePolicy | None = None) -> TableMeasure
         entries=entries,
         late={
             (stream, group): mark.late
-            for stream, marks in snapshot.watermarks().items()
+            for stream, marks in (snapshot.watermarks() if watermarks else {}).items()
             for group, mark in marks.items()
         },
     )

@@ -76,8 +76,8 @@ def serve(
         place = None if http is None else parse_address(http)
     loaders = {target.name: _loader(target.text, options, every, retain) for target in targets}
     opener = ThreadPoolExecutor(MAX_OPENING, thread_name_prefix="weft-open")
-    many = ManyTables(loaders, once=once, opener=opener)
     page, stop = StatusPage(), threading.Event()
+    many = ManyTables(loaders, once=once, opener=opener, on_view=None if place is None else page.show_table)
     serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
     with (
         serving,

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from storage import Table
-from storage.engine import Steps, cancel, check_reachable, plan_compaction, plan_fold
+from storage import DuePolicy, Snapshot, Table
+from storage.engine import Steps, cancel, check_reachable, measure, plan_compaction, plan_fold
 from storage.errors import TableError
 from streams.pipeline.error_kinds import describe, is_outage
 from streams.pipeline.fair_turns import FairTurns
@@ -33,6 +33,7 @@ from streams.pipeline.outage import pause_seconds, store_name
 from streams.pipeline.services import MAX_BACK_OFF_SECONDS, after_clean, after_compaction, after_fold, clean_table
 from streams.pipeline.status import Report
 from streams.pipeline.supervisor import JobStatus, Phase
+from streams.pipeline.table_watch import TableView
 
 MIB: Final = 1024 * 1024
 TURN_BYTES: Final = 64 * MIB  # some seconds of work
@@ -149,6 +150,7 @@ class ManyTables:
         max_open: int = MAX_OPEN,
         opener: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
+        on_view: Callable[[str, TableView], None] | None = None,
     ) -> None:
         """Reads nothing; the first `step` does.
 
@@ -160,7 +162,10 @@ class ManyTables:
             max_open: Maximum number of tables that stay open between rounds; others are opened for each round.
             opener: Opens tables; None: the thread that calls `step` does.
             clock: Returns monotonic seconds; replaced by tests.
+            on_view: Called with the location and the measures of a table at the start of each round; None: nothing is
+                measured.
         """
+        self._on_view = on_view
         self._entries = {name: _Entry(name, load) for name, load in tables.items()}
         self._turns = FairTurns(tables, turn_bytes)
         self._once, self._turn_bytes, self._max_large, self._max_open = once, turn_bytes, max_large, max_open
@@ -251,6 +256,7 @@ class ManyTables:
         if settings.compaction is not None:
             policy = settings.compaction.policy
             compaction = plan_compaction(table, policy)
+            self._show(settings.location.uri, compaction.snapshot, policy)
             entry.due = compaction.bytes
             entry.update(due_bytes=entry.due)
             yield 0
@@ -272,6 +278,11 @@ class ManyTables:
             cleaned = clean_table(table, settings.clean)
             entry.update(**after_clean(entry.report, cleaned))
             yield FILE_BYTES * cleaned.files
+
+    def _show(self, uri: str, snapshot: Snapshot, policy: DuePolicy) -> None:
+        if self._on_view is not None:
+            measures = measure(snapshot, policy, watermarks=False)
+            self._on_view(uri, TableView(measures, time.time_ns() // 1_000_000))
 
     def _cleans(self, entry: _Entry, section: CleanSection) -> bool:
         return entry.cleaned_at is None or self._clock() - entry.cleaned_at >= section.every
@@ -302,6 +313,8 @@ class ManyTables:
             waiting = {"waiting_for": "", "waiting_since_ms": None}
         entry.update(doing="waiting", message=entry.error, **waiting)
         self._close(entry, self._clock() + pause)
+        if self._on_view is not None and entry.settings is not None:
+            self._on_view(entry.settings.location.uri, TableView())
         # Settings and table are loaded again, so a repaired file or table needs no restart of this process.
         entry.settings = entry.table = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import subprocess
 import sys
@@ -166,7 +165,8 @@ def test_metrics_of_the_table(page: StatusPage, base: str, tmp_path: Path) -> No
     assert found["weft_table_late_events_total", ("ga", "sa")] == 0
     assert (found["weft_table_group_fill_ratio", ("ga",)], found["weft_table_group_fill_ratio", ("gb",)]) == (1, 0)
     assert found["weft_table_sampled_events", ()] == 1
-    shutil.rmtree(tmp_path / "wide")
+    next_slot = len(list((tmp_path / "wide/_weft/timeline/table").iterdir())) + 1
+    (tmp_path / f"wide/_weft/timeline/table/{next_slot:020d}.json").write_text("damaged")
     page.show_table(location.uri, watch.look())
     found = table_samples(base)
     assert found["weft_table_up", ()] == 0

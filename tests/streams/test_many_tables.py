@@ -356,6 +356,9 @@ def test_the_process_serves_metrics_and_stops_on_a_signal(tmp_path: Path) -> Non
             if 'weft_commits_total{part="b"} 1.0' in text and 'weft_commits_total{part="a"} 1.0' in text:
                 break
         assert 'weft_due_bytes{part="a"} 0.0' in text
+        for table in tables:
+            up = f'weft_table_up{{table="{table.uri}"}} 1.0'
+            assert up in text, "it measures the tables with the snapshots of its rounds"
         assert re.fullmatch(r"a: (idle|compacting)\nb: (idle|compacting)\n", get(port, "/readyz"))
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

@@ -165,7 +165,9 @@ def test_services_run_at_the_same_time_until_sigterm(with_rows: Path, started: l
         assert [process.poll() for process in started] == [None, None]
         time.sleep(0.1)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_SECONDS) as answer:
-        assert 'weft_commits_total{part="compaction"} 1.0' in answer.read().decode()
+        metrics = answer.read().decode()
+    assert 'weft_commits_total{part="compaction"} 1.0' in metrics
+    assert f'weft_table_up{{table="{with_rows.parent}/wide"}} 1.0' in metrics, "this process watches the table"
     refused = weft("run", with_rows, "--only", "clean")
     assert refused.exit_code == 1
     assert f"p.yaml: clean is already running, by process {started[1].pid} on " in refused.stderr
