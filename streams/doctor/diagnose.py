@@ -10,7 +10,7 @@ import pyarrow as pa
 from storage.config import build_schema
 from streams import kafka
 from streams.doctor.finding import Finding, Findings, Level
-from streams.doctor.kafka_checks import check_source
+from streams.doctor.kafka_checks import check_registry, check_source
 from streams.doctor.machine_checks import check_machine
 from streams.doctor.store_checks import check_dead_letters, check_table
 from streams.pipeline.pipeline import Pipeline
@@ -40,6 +40,7 @@ def diagnose(pipeline: Pipeline, writers: Sequence[str], *, sample: int = SAMPLE
         if writer.on_error == "dead_letter":
             folder = writer.dead_letter or default_folder(pipeline.table.uri, writer.lane)
             check_dead_letters(writer, folder, pipeline, found)
+        check_registry(writer, found)
         if writer.reader_format != kafka.FORMAT:
             found.skipped(f"writers.{name}.source", f"format {writer.reader_format} is not checked")
         elif (messages := check_source(writer, sample, found)) is not None:

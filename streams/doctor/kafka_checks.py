@@ -1,4 +1,4 @@
-"""Checks of the brokers and topics of a writer, with its login. Reads a sample of messages; commits no offsets."""
+"""Checks of the brokers, topics and registry of a writer, with its login. Reads a sample; commits no offsets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from streams.doctor.finding import Findings
+from streams.formats.registry import registry_client, uses_registry
 from streams.kafka.cluster import Cluster
 from streams.kafka.fetch import HEADERS, SCHEMA, read_range
 from streams.kafka.offset_plan import OffsetRange, Topics
@@ -50,6 +51,16 @@ def check_source(writer: WriterSpec, count: int, found: Findings) -> pa.Table | 
         _check_permissions(where, options, found)
         return _read(where, options, topics, count, found)
     return None
+
+
+def check_registry(writer: WriterSpec, found: Findings) -> None:
+    """Check that the schema registry of a writer answers, if its formats need one."""
+    if not (uses_registry(writer.message_format) or (writer.key and uses_registry(writer.key_format))):
+        return
+    check = f"writers.{writer.name}.registry"
+    with found.guarded(check):
+        registry_client(tuple(sorted(writer.registry.items()))).check()
+        found.ok(check, "the schema registry answers")
 
 
 def _check_permissions(where: str, options: KafkaOptions, found: Findings) -> None:

@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from streams.spark.session import build_session
 from streams.spark.task_errors import raise_task_errors
 from streams.write.dead_letter import IGNORED, SOURCE
 from streams.write.decode import decode_messages
+from streams.write.left_out import partial_columns
 
 JOB_SECONDS: Final = 120.0  # a cluster without a free executor never answers
 MAX_REASONS: Final = 3
@@ -99,7 +101,10 @@ def _check_sample(
         return
     rows = spark.createDataFrame(sample, columns(include_headers="headers" in sample.schema.names))
     key = writer.key if schema is None else key_of(writer, schema)
-    decoded = _decode(rows, writer, key)
+    partial: AbstractSet[str] = frozenset()
+    if schema is not None and writer.message_format != "json":
+        partial = partial_columns(schema, schema.stream(writer.stream))
+    decoded = _decode(rows, writer, key, partial=partial)
     table = decoded.toArrow()
     if not len(sample):
         found.skipped(where, "the topic has no message to try; the expressions of select and where are valid")
@@ -114,7 +119,15 @@ def _decode(rows: DataFrame, writer: WriterSpec, key: Mapping[str, str] | None, 
     given: dict[str, Any] = {"select": writer.select, "where": writer.where, "tombstones": writer.tombstones, **changes}
     assert writer.message is not None, "the caller has checked this"
     return decode_messages(
-        rows, writer.message, message_format=writer.message_format, keep_source=True, key=key, **given
+        rows,
+        writer.message,
+        message_format=writer.message_format,
+        format_options=writer.format_options,
+        key_format=writer.key_format,
+        registry=writer.registry,
+        keep_source=True,
+        key=key,
+        **given,
     )
 
 
