@@ -125,16 +125,23 @@ class Report:
 
 
 _FIELDS: Final = frozenset(f.name for f in fields(Report))
+_DEFAULTS: Final = asdict(Report())
+_MESSAGE_MEMBER: Final = ', "message": ""'
 
 
 def encode_report(report: Report) -> bytes:
-    """One line, short enough for an atomic write to a pipe."""
+    """One line, short enough for an atomic write to a pipe: totals that are 0 and empty texts are left out."""
     report = replace(report, waiting_for=shortened(report.waiting_for, WAITING_CHARS))
-    left = _LINE_BYTES - len(json.dumps(asdict(replace(report, message="")))) - 1
+    left = _LINE_BYTES - len(_compact(replace(report, message=""))) - len(_MESSAGE_MEMBER)
     report = replace(report, message=shortened(report.message, min(_MESSAGE_CHARS, left // _ESCAPED_BYTES)))
-    line = json.dumps(asdict(report)).encode() + b"\n"
+    line = _compact(report)
     assert len(line) <= _LINE_BYTES, "all fields have a bounded length"
     return line
+
+
+def _compact(report: Report) -> bytes:
+    values = {name: value for name, value in asdict(report).items() if value is None or value != _DEFAULTS[name]}
+    return json.dumps(values).encode() + b"\n"
 
 
 def shortened(text: str, chars: int) -> str:
@@ -193,18 +200,18 @@ class Reporter:
         """Change some fields and send the report."""
         with self._lock:
             self._report = replace(self._report, **changes, reported_at_ms=time.time_ns() // 1_000_000)
-            self._send(encode_report(self._report))
+            self._send(self._report)
             self._on_report(self._report)
 
-    def _send(self, line: bytes) -> None:
+    def _send(self, report: Report) -> None:
         if self._descriptor is None:
-            sys.stdout.write(line.decode())
+            sys.stdout.write(json.dumps(asdict(report)) + "\n")
             sys.stdout.flush()
             return
         # A supervisor that does not read must not block a writer. The next report repeats everything. If the supervisor
         # has ended, the lifeline stops this process.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            os.write(self._descriptor, line)
+            os.write(self._descriptor, encode_report(report))
 
 
 @contextlib.contextmanager
