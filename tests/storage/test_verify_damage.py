@@ -111,6 +111,10 @@ TABLE: dict[str, tuple[Do, list[str]]] = {
     "a lane twice": (lambda d: append_table(d, kind="LANE_ADD", name="orders", lane_id=3, stream="orders"), ["S15"]),
     "a plan with a later snapshot": (lambda d: d.edit(lane("", 4), lambda e: e.update(table=4)), ["K1"]),
     "slices of a closed plan": (lambda d: d.edit(lane("", 5), lambda e: e.update(plan_id="x")), ["K3"]),
+    "rows that are rewritten without the feature": (
+        lambda d: d.edit(lane("", 5), lambda e: e.update(rewrites="erase of 1 keys")),
+        ["X2"],
+    ),
     "a slice on top of another one": (lambda d: d.edit_slice(lambda f: f.update(parent={"orders": 1})), ["S10"]),
     "a slice with another cut": (lambda d: d.edit_slice(lambda f: f["cut"].update(payments=1)), ["S8", "S8", "S8"]),
     "a slice of an unknown revision": (lambda d: d.edit_slice(lambda f: f.update(rev=3)), ["S19"]),

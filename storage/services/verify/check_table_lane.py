@@ -205,7 +205,7 @@ class TableLaneReader:
         if plan is None:
             at.violation("K3", f"it is of plan {entry.plan_id}, which is not open: an aborted compaction continued")
         if entry.rewrites and ERASE not in state.writer_features:
-            at.violation("X1", "it rewrites rows, but the table lacks the feature: older versions may bring rows back")
+            at.violation("X2", "it rewrites rows, but the table lacks the feature: older versions may bring rows back")
         for file in entry.slices:
             group = self._findings.at(f"{at.where}, file group {file.group}")
             if any(seq > file.cut.get(lane, 0) for lane, seq in file.parent.items()):
