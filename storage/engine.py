@@ -61,6 +61,7 @@ from storage.services.fold import NOT_FOLDED, FoldResult
 from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample
 from storage.services.restore import RestoreResult
+from storage.services.rewrite import RewriteResult
 from storage.services.schema_changes import SchemaChange
 from storage.services.steps import Steps, cancel, finish
 from storage.services.tasks import Execute, Shared, Task, one_by_one
@@ -117,6 +118,7 @@ __all__ = [
     "Progress",
     "ReadTask",
     "RestoreResult",
+    "RewriteResult",
     "Scan",
     "ScanRequest",
     "SchemaChange",

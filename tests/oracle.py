@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -64,6 +64,15 @@ class Oracle:
         """Forget all events of some keys so far ("Erased keys"); later events of them are new data."""
         gone = set(keys)
         self.events = [event for event in self.events if self._key(event) not in gone]
+
+    def rewrite(self, column: str, function: Callable[[Any], Any]) -> None:
+        """Change the values of a column in all events so far ("Rewritten values"); their versions stay."""
+        self.events = [
+            event
+            if event.row.get(column) is None
+            else replace(event, row={**event.row, column: function(event.row[column])})
+            for event in self.events
+        ]
 
     def _key(self, event: Event) -> tuple[Any, ...]:
         return tuple(event.row[name] for name in self.key)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from storage.core.keys import KeyVector
 from storage.core.log import cut
 from storage.core.log.entries import Abort, Base
 from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
@@ -24,6 +23,7 @@ from storage.log.table_log import TableLog
 from storage.read.read_task import read_task
 from storage.read.snapshot import Snapshot
 from storage.services.compaction_task import CompactionTask
+from storage.services.row_change import RowChange
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
 from storage.services.steps import Steps, finish
 from storage.services.tasks import Execute, one_by_one
@@ -57,12 +57,14 @@ class Rewriting:
     """A change of rows that new slices contain, and the log files below them do not.
 
     Attributes:
-        why: The request in words, which the BASE records; it has no key values.
-        without: Keys whose rows the new slices lack: ascending and distinct values of the sort column.
+        why: The request in words, which the BASE records; it has no values of rows.
+        change: The change.
+        whole: Publish all slices or none, because a second attempt would change rows twice.
     """
 
     why: str
-    without: KeyVector
+    change: RowChange
+    whole: bool = False
 
 
 def compaction_steps(
@@ -110,14 +112,14 @@ def rewrite(
     complete: bool,
     execute: Execute = one_by_one,
 ) -> tuple[CompactionResult, int]:
-    """Write new slices that lack some rows, and publish them in one BASE (PROTOCOL.md, "Erase").
+    """Write new slices with changed rows, and publish them in one BASE (PROTOCOL.md, "Erase" and "Rewrite").
 
     Args:
         table_log: The table's log.
         snapshot: A head snapshot.
         plan: An open plan of the snapshot.
         chosen: File groups of the snapshot, in order; at least one.
-        rewriting: What the new slices lack.
+        rewriting: The change.
         complete: Whether ``chosen`` has every file group with log files.
         execute: Runs the tasks.
 
@@ -129,9 +131,9 @@ def rewrite(
         SnapshotExpired: Cleaning has aborted the plan as abandoned.
     """
     started = time.monotonic()
-    publisher = _Publisher(table_log, snapshot.cut.lanes, complete=complete, rewrites=rewriting.why)
+    publisher = _Publisher(table_log, snapshot.cut.lanes, complete=complete, rewriting=rewriting)
     runs = cut_tasks(chosen, table_log.env.tuning)
-    tasks = [replace(_task(table_log, snapshot, plan, run), without=rewriting.without) for run in runs]
+    tasks = [replace(_task(table_log, snapshot, plan, run), change=rewriting.change) for run in runs]
     finish(_run_tasks(plan, tasks, publisher, execute))
     return publisher.result(snapshot, started), publisher.entry
 
@@ -154,12 +156,12 @@ def run_compaction(
 def cut_tasks(slices: Sequence[FileSlice], tuning: Tuning) -> list[list[FileSlice]]:
     """Divide file groups, in order, into those that share files: neighbours, as long as they are small."""
     runs: list[list[FileSlice]] = []
-    filled = tuning.shared_file_bytes
+    filled = tuning.shared_file_bytes + 1  # a file group without rows has no bytes
     for file_slice in slices:
         size = file_slice.base_bytes + file_slice.log_bytes
         if size >= tuning.small_group_bytes:
             runs.append([file_slice])
-            filled = tuning.shared_file_bytes
+            filled = tuning.shared_file_bytes + 1
         elif filled + size > tuning.shared_file_bytes:
             runs.append([file_slice])
             filled = size
@@ -190,14 +192,14 @@ class _Publisher:
         table_log: The table's log.
         target: Cut of the new slices.
         complete: Whether every file group with log files is compacted.
-        rewrites: `Base.rewrites`; if it is not empty, all slices are published in one entry.
+        rewriting: The change of rows, if there is one: then all slices are published in one entry.
         entry: Slot of the newest BASE that was published; 0 if there is none.
     """
 
     table_log: TableLog
     target: cut.Seqs
     complete: bool = field(kw_only=True)
-    rewrites: str = field(default="", kw_only=True)
+    rewriting: Rewriting | None = field(default=None, kw_only=True)
     done: list[FileGroup] = field(default_factory=list)
     skipped: dict[FileGroup, str] = field(default_factory=dict)
     rows: int = 0
@@ -217,7 +219,7 @@ class _Publisher:
         self._waiting_bytes += size
         self.bytes_read += sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in before)
         self.bytes_written += size
-        enough = not self.rewrites and self._waiting_bytes >= self.table_log.env.tuning.compaction_part_bytes
+        enough = self.rewriting is None and self._waiting_bytes >= self.table_log.env.tuning.compaction_part_bytes
         if last or enough:
             self._publish(plan, last=last)
 
@@ -249,6 +251,8 @@ class _Publisher:
                 reason = PLAN_CLOSED
                 return None
             kept.update((group, made) for group, made in offered.items() if _is_current(state, group, made))
+            if self.rewriting is not None and self.rewriting.whole and len(kept) < len(offered):
+                kept.clear()
             header = self.table_log.header(state)
             if kept:
                 slices = list(kept.values())
@@ -261,7 +265,7 @@ class _Publisher:
                     covered=covered,
                     last=last,
                     slices=slices,
-                    rewrites=self.rewrites,
+                    rewrites=self.rewriting.why if self.rewriting is not None else "",
                 )
             if last:
                 return Abort(**header, plan_id=plan.plan_id, reason="other compactions published all of it first")

@@ -9,12 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from storage import mergers
-from storage.core import keys, names
-from storage.core.arrays import Arrays
-from storage.core.keys import KeyVector
+from storage.core import names
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.merge.stitch import Stitch
@@ -29,6 +25,7 @@ from storage.files.slice_file_writer import SliceFileWriter
 from storage.files.slice_statistics import SliceStatistics
 from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import only_needed
+from storage.services.row_change import RowChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +40,7 @@ class CompactionTask:
         at: Cut of the snapshot: the new slices contain all its commits.
         plan: Slot of the compaction's PLAN, which is part of the names of its files.
         rev: Revision of ``schema``.
-        without: Keys that the new slices do not have: ascending and distinct values of the sort column; None for a
-            compaction, which changes no row.
+        change: A change of the rows; None for a compaction, which changes no row.
     """
 
     env: Environment
@@ -54,7 +50,7 @@ class CompactionTask:
     at: Cut
     plan: int
     rev: int
-    without: KeyVector | None = None
+    change: RowChange | None = None
 
     @property
     def bytes(self) -> int:
@@ -63,7 +59,7 @@ class CompactionTask:
 
     def __reduce__(self) -> tuple[Any, ...]:
         slices, files = only_needed(self.slices, self.files)
-        return CompactionTask, (self.env, self.schema, slices, files, self.at, self.plan, self.rev, self.without)
+        return CompactionTask, (self.env, self.schema, slices, files, self.at, self.plan, self.rev, self.change)
 
     def run(self) -> list[SliceFile]:
         """Write the next slice of every file group; returns them in the order of ``slices``.
@@ -71,6 +67,7 @@ class CompactionTask:
         Raises:
             CorruptData: A file is missing or damaged; the files of the new slices were deleted.
             SnapshotExpired: A file is missing because cleaning has aborted the compaction as abandoned.
+        InvalidInput: See `storage.services.row_change.NewValues.apply`.
         """
         loaded = mergers.load(self.schema, self.env.mergers)
         with explain_missing_file(self.env, self.at):
@@ -106,7 +103,7 @@ def _write_slices(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
             old_shadow = read_shadow(env, schema, [before.slice], columns, last_shadow)
             for stitched in stitch.run(old_base, old_shadow, logs.collapse(before, schema.groups, columns)):
                 for writer, found in ((base, stitched.visible), (shadow, stitched.hidden)):
-                    rows = _without(found, schema.sort_column, task.without)
+                    rows = found if task.change is None else task.change.apply(schema, found)
                     statistics.add(rows)
                     writer.write(rows)
             written.append(_WrittenSlice(before, base.end_part(), shadow.end_part(), statistics))
@@ -116,17 +113,6 @@ def _write_slices(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
         shadow.discard(error)
         raise
     return [_slice_file(task, made, base_file, shadow_file) for made in written]
-
-
-def _without(rows: Arrays, sort_column: str, removed: KeyVector | None) -> Arrays:
-    """The rows without those with a removed key."""
-    if removed is None or not rows:
-        return rows
-    hit = keys.find(removed, keys.key_vector(rows[sort_column]))[1]
-    if not hit.any():
-        return rows
-    kept = pa.array(~hit)
-    return {name: column.filter(kept) for name, column in rows.items()}
 
 
 def _slice_file(

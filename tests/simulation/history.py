@@ -63,6 +63,7 @@ class History:
         needs: The files that must exist.
         archives: The chunks that are archived, by lane and number.
         erasing: The keys of every erase that was begun, by its note.
+        rewriting: The column and the new value of every rewrite that was begun, by its note.
     """
 
     def __init__(self, objects: dict[str, bytes], batches: Mapping[int, Batch], chunk: int) -> None:
@@ -74,6 +75,7 @@ class History:
         self.named: set[str] = set()
         self.archives: set[tuple[str, int]] = set()
         self.erasing: dict[str, frozenset[tuple[Any, ...]]] = {}
+        self.rewriting: dict[str, tuple[str, Any]] = {}
         self._objects = ChainMap(self.originals, objects)
         self._batches = batches
         self._heads: dict[str, int] = {}

@@ -218,7 +218,11 @@ class Judge:
             for entry in self.history.live_data(lane, until, cut.table):
                 batch = self.batches[entry["source"]["id"]]
                 # S26: what a key was before it was erased does not count, whatever its version is.
-                rows = [Row(row) for row in batch.rows if entry["seq"] > gone.get(self._key(row), {}).get(lane, 0)]
+                rows = [
+                    self._rewritten(Row(row), lane, entry["seq"], cut.table)
+                    for row in batch.rows
+                    if entry["seq"] > gone.get(self._key(row), {}).get(lane, 0)
+                ]
                 commits.append((entry["stamp"] << LANE_BITS | ids[lane], batch.stream, rows))
         if self.distinct:
             # S22: the order of arrival must not matter; the order that differs most from the stamps is the best test.
@@ -238,11 +242,27 @@ class Judge:
         """The last erased entry of each lane, by key, in a snapshot of that prefix of the table lane."""
         erased: dict[tuple[Any, ...], dict[str, int]] = {}
         for erasure in self.history.table.erasures_at(table):
-            for key in self.history.erasing[erasure.note]:
+            for key in self.history.erasing.get(erasure.note, ()):
                 for lane, seq in erasure.cuts.get(self.group_of(key), {}).items():
                     before = erased.setdefault(key, {})
                     before[lane] = max(before.get(lane, 0), seq)
         return erased
+
+    def _rewritten(self, row: Row, lane: str, seq: int, table: int) -> Row:
+        """S27: a row of a commit with the values of the rewrites that have it in their slices."""
+        for rewrite in self.history.table.erasures_at(table):
+            column, value = self.history.rewriting.get(rewrite.note, ("", None))
+            within = seq <= rewrite.cuts.get(self.group_of(self._key(row)), {}).get(lane, 0) if column else False
+            if within and row.get(column) is not None:
+                row = Row({**row, column: value})
+        return row
+
+    def check_rewritten(self, entry: int, cut: Cut) -> None:
+        """S27: a rewrite has every file group with visible rows up to its cut."""
+        done = next(rewrite for rewrite in self.history.table.erasures if rewrite.slot == entry)
+        for key in self.expected(Cut(entry, cut.lanes)):
+            if self.group_of(key) not in done.cuts:
+                raise Violation(f"S27 RewrittenWhole: BASE {entry} lacks {self.group_of(key)}")
 
     def group_of(self, key: tuple[Any, ...]) -> tuple[str, int, int]:
         """The file group of a key: partition folder, bits and bucket."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.simulation.log_mutants import ARCHIVES, READS, SLOTS_AND_CLAIMS
 from tests.simulation.mutant import Mutant
-from tests.simulation.service_mutants import BARRIERS, CLEANING, ERASING, ORDER_AND_TIMES
+from tests.simulation.service_mutants import BARRIERS, CLEANING, ERASING, ORDER_AND_TIMES, REWRITING
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
     **SLOTS_AND_CLAIMS,
@@ -18,6 +18,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **CLEANING,
     **BARRIERS,
     **ERASING,
+    **REWRITING,
     **ARCHIVES,
     **ORDER_AND_TIMES,
 }

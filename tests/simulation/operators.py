@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+
+from storage.core.log.cut import parse_cut
 from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
 from storage.table import Table
 from tests.simulation.actors import Worker
@@ -140,6 +143,15 @@ class Operator(Worker):
             note=note,
         )
 
+    def _rewrite(self, table: Table) -> None:
+        simulation = self.simulation
+        note, column, value = simulation.draw_rewrite()
+        if column:
+            kind = table.schema.column(column).type
+            result = table.rewrite(column, lambda values: pa.array([value] * len(values), kind), note=note)
+            if result.entry:
+                simulation.judge.check_rewritten(result.entry, parse_cut(result.cut))
+
     def _lane(self) -> str:
         return self.simulation.chance.choice(list(self.simulation.plan.lanes))
 
@@ -160,6 +172,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "verify": Operator._verify,
     "mark": Operator._mark,
     "erase": Operator._erase,
+    "rewrite": Operator._rewrite,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -174,5 +187,6 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "verify": (),
     "mark": (SnapshotExpired, InvalidInput),
     "erase": (Conflict,),
+    "rewrite": (Conflict,),
 }
 """NotFound: it does not exist yet, or not any more. InvalidInput: a time before the table was created."""

@@ -126,6 +126,24 @@ class Simulation:
         self.history.erasing[note] = keys
         return note, keys
 
+    def draw_rewrite(self) -> tuple[str, str, Any]:
+        """A note, a value column that can be rewritten ("" if there is none), and its new value."""
+        config = self.plan.config
+        columns = [
+            name
+            for group in config["groups"].values()
+            if group.get("merge", "latest") in {"latest", "latest_non_null"}
+            for name in group["columns"]
+            if name not in group.get("ordering", ())
+        ]
+        column = self.chance.choice(columns) if columns else ""
+        number = self.chance.randrange(1_000_000)
+        declared = config["columns"].get(column, "")
+        is_text = (declared if isinstance(declared, str) else declared["type"]) == "string"
+        value = f"w{number}" if is_text else number
+        self.history.rewriting[f"rewrite{number}"] = (column, value)
+        return f"rewrite{number}", column, value
+
     def _check_erased(self, process: Process) -> None:
         if any("erase" in actions for actions in self.plan.operators) and not self.judge.damaged:
             note, keys = self.draw_erase()

@@ -7,7 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
+import pyarrow.compute as pc
+
 from storage.clock import Stamps
+from storage.core import names
 from storage.core.log import cut, redaction, table_state
 from storage.core.log.cut import Cut
 from storage.core.log.entries import LaneAdd, Plan
@@ -18,12 +21,13 @@ from storage.log import fencing_barrier, table_log, time_marks
 from storage.log.commit_log import CommitLog
 from storage.log.table_log import TableLog
 from storage.read import changes, snapshot, time_travel
-from storage.services import compaction, restore, savepoints, schema_changes, service_plan
+from storage.services import compaction, restore, rewrite, savepoints, schema_changes, service_plan
 from storage.services.clean import clean, garbage
 from storage.services.erase import erase as erasing
 from storage.services.erase import redact_log
 from storage.services.erase.key_search import KeySearch
 from storage.services.erase.redact_log import Redaction
+from storage.services.row_change import NewValues
 from storage.write.observed_lanes import OtherLanes
 from tests.simulation.log_mutants import reads_files, says
 from tests.simulation.mutant import Mutant, always
@@ -167,6 +171,33 @@ ERASING: Final = {
     "S26 an entry without key ranges says that it has no rows": Mutant(
         redaction, "_redacted_file", leaves_an_empty_index, "erase"
     ),
+}
+
+
+def rewrites_a_part(right: Any) -> Any:
+    def broken(why: str, change: Any, *, whole: bool) -> Any:
+        return right(why, change, whole=False)
+
+    return broken
+
+
+def gives_a_new_version(apply: Any) -> Any:
+    def broken(self: NewValues, schema: Any, rows: Any) -> Any:
+        made = dict(apply(self, schema, rows))
+        name = names.arrival(schema.group_of_column[self.column].id)
+        return made | {name: pc.add(made[name], 1 << 40)} if made else made
+
+    return broken
+
+
+def keeps_the_values(_: Any) -> Any:
+    return lambda self, schema, rows: rows
+
+
+REWRITING: Final = {
+    "S27 a rewrite changes the file groups that it gets": Mutant(rewrite, "Rewriting", rewrites_a_part, "erase"),
+    "S27 a rewritten value has a new version": Mutant(NewValues, "apply", gives_a_new_version, "erase"),
+    "S27 a rewrite keeps the values": Mutant(NewValues, "apply", keeps_the_values, "erase"),
 }
 
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from storage.core.log.cut import Cut
-from storage.core.log.entries import ERASE, Schema
-from storage.core.log.features import reader_features
 from storage.core.log.table_state import TableState
 from storage.core.names import ParsedPath, Path
 from storage.core.plan.slices import FileSlice
@@ -33,6 +31,8 @@ from storage.services.compaction import Rewriting, rewrite
 from storage.services.erase.key_search import KeySearch
 from storage.services.erase.proof import Boundary, Remains, is_needed, prove
 from storage.services.erase.redact_log import redact_log
+from storage.services.rewriting_feature import add_rewriting_feature
+from storage.services.row_change import WithoutKeys
 from storage.services.savepoints import release_savepoint
 from storage.services.service_plan import abort_plan, open_plan
 from storage.services.tasks import Execute, one_by_one
@@ -120,7 +120,7 @@ def erase(
     search = KeySearch.of(table_log.env, table_log.refresh().schema, keys)
     holding = _find_holding(table_log, search)
     holding.refuse(expire_snapshots=expire_snapshots, release_savepoints=release_savepoints)
-    _add_feature(table_log)
+    add_rewriting_feature(table_log)
     why = f"erase of {len(search)} keys" + (f": {note}" if note else "")
     cut, entry, groups = _rewrite(table_log, search, why, execute)
     released = tuple(name for name in holding.savepoints if _release(table_log, name))
@@ -228,24 +228,6 @@ def _has_keys(table_log: TableLog, search: KeySearch, at: Cut) -> bool:
         return False  # a pin that came too late, or a plan that has ended: nothing can be read there any more
 
 
-def _add_feature(table_log: TableLog) -> None:
-    """Record that only versions that know of erased keys may use the table, before anything depends on it (X2)."""
-
-    def build(state: TableState) -> Schema | None:
-        if ERASE in state.writer_features:
-            return None
-        features = {*state.writer_features, ERASE}
-        return Schema(
-            **table_log.header(state),
-            reader_features=reader_features(state.schema, features),
-            writer_features=sorted(features),
-            table_schema=state.schema.to_json(),
-            change="keys may be erased",
-        )
-
-    table_log.publish(build)
-
-
 def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute) -> tuple[Cut, int, int]:
     """Publish slices without the keys: returns the cut, the slot of the BASE, and the number of file groups (X3)."""
     for _ in range(MAX_ROUNDS):
@@ -272,7 +254,7 @@ def _rewrite_once(
         if not chosen:
             abort_plan(table_log, plan.plan_id, "no file of the snapshot has the keys")
             return 0, 0
-        rewriting = Rewriting(why, search.vector)
+        rewriting = Rewriting(why, WithoutKeys(search.vector))
         result, entry = rewrite(table_log, snapshot, plan, chosen, rewriting, complete=complete, execute=execute)
     return (entry, len(result.done)) if entry and not result.skipped else None
 

@@ -1,0 +1,82 @@
+"""A change of the rows of new slices: a compaction with one rewrites the table (PROTOCOL.md, X3 and X6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from storage.core import keys, names
+from storage.core.arrays import Arrays, scatter, take_rows
+from storage.core.keys import KeyVector
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import InvalidInput, TableError
+
+Function: TypeAlias = Callable[[pa.Array], pa.Array | pa.ChunkedArray]
+"""Gives a new value for each value: an array of as many values. It is not given NULLs."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutKeys:
+    """Rows with some keys are left out; ``removed``: ascending and distinct values of the sort column."""
+
+    removed: KeyVector
+
+    def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
+        """The rows that remain."""
+        if not rows:
+            return rows
+        hit = keys.find(self.removed, keys.key_vector(rows[schema.sort_column]))[1]
+        return take_rows(rows, ~hit) if hit.any() else rows
+
+
+@dataclass(frozen=True, slots=True)
+class NewValues:
+    """The values of a column are replaced by those of a function, where the group of the column is present.
+
+    Attributes:
+        column: Name of a value column.
+        function: The function; it must be picklable to run in other processes.
+    """
+
+    column: str
+    function: Function
+
+    def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
+        """The rows with the new values; their versions stay.
+
+        Raises:
+            InvalidInput: The function failed, or its result does not fit the column.
+        """
+        if not rows:
+            return rows
+        stored = rows[self.column]
+        present = rows[names.arrival(schema.group_of_column[self.column].id)].is_valid()
+        places = np.flatnonzero(np.asarray(present) & np.asarray(stored.is_valid()))
+        if len(places) == 0:
+            return rows
+        return {**rows, self.column: scatter(stored, places, self._values(stored.take(pa.array(places))))}
+
+    def _values(self, before: pa.Array) -> pa.Array:
+        where = f"the function for column {self.column!r}"
+        try:
+            after = self.function(before)
+        except TableError:
+            raise
+        except Exception as error:
+            raise InvalidInput(f"{where} failed: {error!r}", hint="nothing was changed") from error
+        if not isinstance(after, pa.Array | pa.ChunkedArray) or len(after) != len(before):
+            raise InvalidInput(
+                f"{where} did not return one value for each of {len(before)} values",
+                hint="it is given an array, and returns an array of the same length",
+            )
+        try:
+            return keys.one_array(after).cast(before.type)
+        except pa.ArrowException as error:
+            raise InvalidInput(f"the result of {where} is not {before.type}: {error}", hint="cast it") from error
+
+
+RowChange: TypeAlias = WithoutKeys | NewValues
