@@ -32,6 +32,7 @@ from streams.cli.arguments import (
     load_target,
     usage_errors,
 )
+from streams.cli.dead_letters import letters
 from streams.cli.display import show_and_log
 from streams.cli.doctor import doctoring
 from streams.cli.erase import erase_command
@@ -240,6 +241,7 @@ app.add_typer(table_services)
 app.add_typer(package)
 app.add_typer(doctoring)
 app.add_typer(alter, name="alter")
+app.add_typer(letters, name="dead-letters")
 
 
 def main() -> None:

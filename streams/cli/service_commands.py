@@ -40,8 +40,10 @@ from streams.cli.arguments import (
     print_override,
     usage_errors,
 )
-from streams.cli.output import print_result
+from streams.cli.output import json_value, print_result
+from streams.pipeline.letter_places import expire_letters, load_letter_places, retentions_of
 from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
+from streams.pipeline.pipeline import is_pipeline
 from streams.pipeline.services import CLEAN, COMPACTION
 from streams.read.as_of import parse_point
 
@@ -358,13 +360,16 @@ def clean(
 ) -> None:
     """Delete what no retained snapshot needs, and what dead writers and compactions left. Blocks no reader or writer.
 
-    With a pipeline file, its section clean says what is kept; flags override it.
+    With a pipeline file, its section clean says what is kept; flags override it. Dead letters are deleted after the
+    time that their writer declares: dead_letter: {keep: 30 days}.
     """
     settings = load_target(target, storage_option, CLEAN)
     flags = {"retain": retain, "versions": versions, "abandon_after": abandon_after}
     with usage_errors():
         policy = _with_flags(settings, CLEAN, settings.clean or CleanSection(), flags)
-    result = open_location(settings.table).clean(
+        places = load_letter_places(target)[1] if is_pipeline(target) else []
+    table = open_location(settings.table)
+    result = table.clean(
         dt.timedelta(seconds=policy.retain),
         policy.versions,
         dry_run=dry_run,
@@ -384,7 +389,14 @@ def clean(
     lines.extend(f"not deleted, because it is not a file of weft: {path}" for path in result.foreign)
     if result.foreign_files > len(result.foreign):
         lines.append(f"  and {result.foreign_files - len(result.foreign)} more")
-    print_result(result, "\n".join(lines), as_json=as_json)
+    retentions = retentions_of(places, table, settings.table)
+    if not retentions:
+        print_result(result, "\n".join(lines), as_json=as_json)
+        return
+    letters = expire_letters(retentions, dry_run=dry_run)
+    verb = "would delete" if dry_run else "deleted"
+    lines.append(f"{verb} {letters.files:,} files of dead letters, {letters.bytes / 1e6:.1f} MB")
+    print_result({**json_value(result), "dead_letters": letters}, "\n".join(lines), as_json=as_json)
 
 
 @services.command()

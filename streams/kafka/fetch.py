@@ -268,7 +268,8 @@ def encode_messages(messages: list[Message], span: OffsetRange, *, headers: bool
     ]
     if not headers:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    columns.append(pa.array([_header_pairs(message) for message in messages], HEADERS.type))
+    found = [_header_pairs(message) for message in messages]
+    columns.append(pa.array(found, HEADERS.type) if any(found) else pa.nulls(count, HEADERS.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA.append(HEADERS))
 
 

@@ -12,8 +12,11 @@ from typing import Final
 _OUTAGES: Final = frozenset({"SOURCE_UNAVAILABLE", "STORE_UNAVAILABLE", "REGISTRY_UNAVAILABLE", "COMMIT_UNKNOWN"})
 """Codes of errors that mean that a broker, a store or a schema registry does not answer. Such errors end without the
 user's help."""
-_LASTING: Final = frozenset({"INVALID_INPUT", "UNSUPPORTED_FORMAT", "SPLIT_BRAIN", "GAP", "CONFLICT", "DATA_LOSS"})
-"""Codes of errors (`storage.errors`, `streams.kafka.errors`) for which a retry does not help."""
+_LASTING: Final = frozenset(
+    {"INVALID_INPUT", "UNSUPPORTED_FORMAT", "SPLIT_BRAIN", "GAP", "CONFLICT", "DATA_LOSS", "TOO_MANY_DEAD_LETTERS"}
+)
+"""Codes of errors (`storage.errors`, `streams.kafka.errors`, `streams.letters.limit`) for which a retry does not
+help."""
 _INNER: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of a Python traceback within the text of a Spark error."""
 

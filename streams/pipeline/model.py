@@ -20,6 +20,7 @@ from storage.config_file import FieldError
 from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.errors import InvalidInput
 from streams.formats import check_format
+from streams.letters.limit import LetterLimit
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 
 _POLICY: Final = DuePolicy()
@@ -89,6 +90,20 @@ class SparkSection(_Model):
     ddl: str | None = Field(default=None, alias="schema")
 
 
+class DeadLetterSection(_Model):
+    """Where dead letters go, how long they are kept, and how many are accepted."""
+
+    path: str | None = Field(default=None, min_length=1)
+    keep: Duration | None = Field(default=None, gt=0)
+    max_rate: float | None = Field(default=None, ge=0, le=1)
+    max_count: int | None = Field(default=None, ge=0)
+
+
+def as_section(value: Any) -> Any:
+    """A path alone as the section with this path."""
+    return {"path": value} if isinstance(value, str) else value
+
+
 class WriterSection(_Model):
     """One writer: its source, and how messages become columns."""
 
@@ -99,7 +114,7 @@ class WriterSection(_Model):
     trigger: Duration = 5.0
     key: dict[str, str] | None = Field(default=None, min_length=1)
     tombstones: Tombstones = "ignore"
-    dead_letter: str | None = None
+    dead_letter: Annotated[DeadLetterSection | None, BeforeValidator(as_section)] = None
     on_error: OnError = "dead_letter"
     stream: str | None = None
     lane: str | None = None
@@ -230,6 +245,7 @@ class WriterSpec:
         tombstones: How messages without a value are handled (`streams.write.tombstones`).
         dead_letter: Folder for messages that cannot be stored; None: the default of `streams.write_stream`.
         on_error: ``stop``: such a message stops the writer.
+        letter_limit: How many dead letters are accepted; None: any number.
         spark: Spark settings of this writer, including those of the pipeline.
     """
 
@@ -251,6 +267,7 @@ class WriterSpec:
     tombstones: Tombstones
     dead_letter: str | None
     on_error: OnError
+    letter_limit: LetterLimit | None
     takeover: bool
     resume: Literal["checkpoint", "table"]
     lateness: int | dt.timedelta | None

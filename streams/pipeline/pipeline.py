@@ -22,12 +22,14 @@ from storage.engine import lane_name, parse_type
 from storage.errors import InvalidInput
 from streams.formats.format_options import check_options
 from streams.formats.registry import check_registry_settings
+from streams.letters.limit import LetterLimit
 from streams.pipeline.check import check_writers
 from streams.pipeline.model import (
     CleanSection,
     CommandConfig,
     CommandSettings,
     CompactionSection,
+    DeadLetterSection,
     KafkaSection,
     Pipeline,
     PipelineConfig,
@@ -59,6 +61,7 @@ _SECTIONS: Final[Sections] = {
     "clean": CleanSection,
     "writers.*.source.kafka": KafkaSection,
     "writers.*.source.spark": SparkSection,
+    "writers.*.dead_letter": DeadLetterSection,
     "writers.*": WriterSection,
 }
 
@@ -195,6 +198,8 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
             )
         reader_format, ddl = given.source.format, given.source.ddl
         options = dict(given.source.options)
+    letters = given.dead_letter or DeadLetterSection()
+    limit = LetterLimit(letters.max_rate, letters.max_count)
     return WriterSpec(
         name=name,
         stream=stream,
@@ -212,8 +217,9 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         trigger_seconds=given.trigger,
         key=given.key,
         tombstones=given.tombstones,
-        dead_letter=resolve_location(given.dead_letter, folder) if given.dead_letter else None,
+        dead_letter=None if letters.path is None else resolve_location(letters.path, folder),
         on_error=given.on_error,
+        letter_limit=None if limit == LetterLimit() else limit,
         takeover=given.takeover,
         resume=given.resume,
         lateness=given.lateness,

@@ -25,6 +25,7 @@ from streams.pipeline.status import Report, Reporter, StopSignal
 if TYPE_CHECKING:
     from storage import Table
     from storage.engine import CleanResult, CompactionResult, Execute, FoldResult
+    from streams.letters.retention import Retention
     from streams.pipeline.model import CleanSection, CompactionSection, Pipeline
 
 COMPACTION: Final = "compaction"
@@ -105,11 +106,13 @@ def _service(
     service: str, pipeline: Pipeline, table: Table, reporter: Reporter, execute: Execute | None, *, once: bool
 ) -> tuple[float, Round]:
     """The interval between rounds in seconds, and the function that runs one round."""
+    from streams.pipeline.letter_places import load_letter_places, retentions_of
     from streams.pipeline.model import CleanSection, CompactionSection
 
     if service == CLEAN:
         clean = pipeline.clean or CleanSection()
-        return clean.every, lambda: clean_round(table, clean, reporter)
+        letters = retentions_of(load_letter_places(pipeline.path)[1], table, pipeline.table)
+        return clean.every, lambda: clean_round(table, clean, reporter, letters)
     compaction = pipeline.compaction or CompactionSection()
     return compaction.every, lambda: compact_round(table, None if once else compaction, reporter, execute)
 
@@ -197,13 +200,15 @@ def after_fold(last: Report, result: FoldResult) -> dict[str, Any]:
     return _changes(last, message, counts=bool(result.done), rows=result.rows, bytes_read=result.bytes_read)
 
 
-def after_clean(last: Report, result: CleanResult) -> dict[str, Any]:
-    """The changes to the report after a clean."""
+def after_clean(last: Report, result: CleanResult, letter_files: int = 0) -> dict[str, Any]:
+    """The changes to the report after a clean, which also deleted a number of files of dead letters."""
     message = f"{result.files} files, {result.bytes / 1e6:.1f} MB deleted"
     if result.archived:
         message += f", {result.archived} entries archived"
+    if letter_files:
+        message += f", {letter_files} files of dead letters deleted"
     return {
-        **_changes(last, message, counts=bool(result.files or result.archived)),
+        **_changes(last, message, counts=bool(result.files or result.archived or letter_files)),
         "deleted_files": last.deleted_files + result.files,
         "deleted_bytes": last.deleted_bytes + result.bytes,
         "unknown_objects": result.foreign_files,
@@ -221,11 +226,12 @@ def _changes(last: Report, message: str, *, counts: bool, rows: int = 0, bytes_r
     }
 
 
-def clean_round(table: Table, section: CleanSection, reporter: Reporter) -> None:
-    """Delete what is not needed any more, and report."""
+def clean_round(table: Table, section: CleanSection, reporter: Reporter, letters: Sequence[Retention] = ()) -> None:
+    """Delete what is not needed any more, and dead letters that are old enough, and report."""
     reporter.update(doing="cleaning")
     result = clean_table(table, section)
-    reporter.update(**after_clean(reporter.report, result))
+    files = sum(retention.expire().files for retention in letters)
+    reporter.update(**after_clean(reporter.report, result, files))
 
 
 def clean_table(table: Table, section: CleanSection) -> CleanResult:

@@ -9,6 +9,8 @@
 2. **Durable before the commit.** A task reports its rows only after its file is closed and synced. So when a batch is
    committed, every message of it is either in the table or in a file of dead letters.
 3. A task without dead letters writes no file.
+
+`streams.letters` reads these files, and `streams.write.replay` replays them.
 """
 
 from __future__ import annotations
@@ -17,15 +19,16 @@ import base64
 import contextlib
 import json
 import re
+import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
-from urllib.parse import urlsplit
 
-from storage.engine import ObjectStore, Path, open_store
+from storage.engine import ObjectStore, Path
 from storage.errors import InvalidInput, StoreUnavailable
+from streams.letters.letter_files import open_folder
 
 SOURCE: Final = "__weft_source"
 """Hidden column of a frame (`streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``, ``timestamp``
@@ -34,20 +37,6 @@ and the ``reason`` why it could not be decoded (null if it was decoded). With a 
 IGNORED: Final = "the message has no value (a tombstone), and is ignored"
 """The ``reason`` of messages that are skipped: tasks drop and count them, without a dead letter."""
 _FILE: Final = re.compile(r"(\d+)-(\d+)\.jsonl")
-
-
-def default_folder(table_uri: str, lane: str) -> str:
-    """Default folder of dead letters: beside the table, because every task reaches the store of the table.
-
-    Raises:
-        InvalidInput: The table is the root of its bucket, so there is no place for a folder beside it.
-    """
-    parts = urlsplit(table_uri)
-    if parts.netloc and not parts.path.strip("/"):
-        raise InvalidInput(
-            f"there is no place for dead letters beside {table_uri}", hint="give dead_letter, or on_error: stop"
-        )
-    return f"{table_uri.rstrip('/')}_dead_letters/{lane}"
 
 
 def open_dead_letters(folder: str, table_uri: str, storage_options: Mapping[str, Any] | None) -> ObjectStore:
@@ -65,8 +54,7 @@ def open_dead_letters(folder: str, table_uri: str, storage_options: Mapping[str,
     """
     if not folder:
         raise InvalidInput("dead_letter is empty", hint="give a folder, or leave it out")
-    same = urlsplit(folder).scheme == urlsplit(table_uri).scheme
-    store = open_store(folder, storage_options if same else None)
+    store = open_folder(folder, table_uri, storage_options)
     probe = Path(f".probe-{uuid.uuid4().hex}")
     try:
         store.put(probe, b"probe")
@@ -117,9 +105,11 @@ class DeadLetterFile:
     - ``topic``, ``partition``, ``offset``, ``timestamp_ms`` since 1970; null if the source has none
     - ``key`` and ``value``, with ``key_encoding`` and ``encoding``: ``utf-8`` (the text), ``base64`` (of bytes that are
       not UTF-8), ``row`` (the row as JSON, if the frame has no `SOURCE`), or null if there is no key or value
-    - ``headers``: a list of ``key``, ``value`` and ``encoding``; null unless the source reads headers
+    - ``headers``: a list of ``key``, ``value`` and ``encoding``; null if the message has none, or the source does not
+      read headers
+    - ``schema_id``: the id of the value's schema in a registry; null if the format has none
+    - ``written_at_ms``: when the letter was written, since 1970
     - ``query_id``, ``batch``, ``task``, ``stream``, ``lane``
-    - ``schema_id``: id of the message's schema in the registry; missing if the format has none
     """
 
     def __init__(self, letters: DeadLetters, task: int) -> None:
@@ -160,12 +150,13 @@ class DeadLetterFile:
             "headers": _headers(origin.get("headers")),
             "value": value,
             "encoding": encoding,
+            "schema_id": origin.get("schema_id"),
+            "written_at_ms": time.time_ns() // 1_000_000,
             "query_id": self._letters.query_id,
             "batch": self._letters.batch,
             "task": self._task,
             "stream": self._letters.stream,
             "lane": self._letters.lane,
-            **({} if origin.get("schema_id") is None else {"schema_id": origin["schema_id"]}),
         }
         self._file.write(_dumps(line).encode() + b"\n")
         self.count += 1

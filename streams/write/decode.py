@@ -66,6 +66,7 @@ SOURCE_TYPE: Final = StructType.fromJson(
                     },
                 ),
                 ("value", "binary"),
+                ("schema_id", "integer"),
                 ("reason", "string"),
             )
         ],

@@ -46,12 +46,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from storage import Commit, Table, Writer, engine
 from storage.engine import ObjectStore, WriteTicket
 from storage.errors import GapError, InvalidInput
+from streams.letters.letter_files import default_folder
+from streams.letters.limit import HINT as LIMIT_HINT
+from streams.letters.limit import LetterLimit, TooManyDeadLetters, frequent_reasons
 from streams.pipeline.model import OnError
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 from streams.spark.for_workers import for_workers
 from streams.spark.task_errors import note_errors, worker_hints
 from streams.write.batch_trace import BatchTimes, batch_recorder
-from streams.write.dead_letter import SOURCE, DeadLetters, default_folder, open_dead_letters
+from streams.write.dead_letter import SOURCE, DeadLetters, open_dead_letters
 from streams.write.decode import SOURCE_TYPES
 from streams.write.query_checkpoint import read_checkpoint, read_offsets
 from streams.write.resume import GAP_HINT, ResumePoint, check_follows
@@ -103,6 +106,7 @@ def write_stream(
     once: bool = False,
     dead_letter: str | None = None,
     on_error: OnError = "dead_letter",
+    letter_limit: LetterLimit | None = None,
     takeover: bool = False,
     lateness: str | int | dt.timedelta | None = None,
     resume: ResumePoint | None = None,
@@ -126,6 +130,8 @@ def write_stream(
             ``<uri>_dead_letters/<lane>``, beside the table.
         on_error: ``dead_letter``: such a message is stored there, and the rest of the batch is committed. ``stop``: the
             first one ends the query, and nothing of its batch is committed.
+        letter_limit: How many dead letters are accepted. A batch that exceeds it ends the query with
+            `TooManyDeadLetters`, and nothing of it is committed.
         takeover: Allow this query to continue a lane in which another query (another checkpoint) has written.
         lateness: An event's first ordering value is smaller than the largest before it by at most this much: ``10
             minutes`` or a timedelta for dates and times, an integer for integers. It must cover the distance between
@@ -179,7 +185,7 @@ def write_stream(
             if resume.abandoned is not None and folder is not None:
                 # The query before cannot commit this batch any more, and its messages are read again.
                 DeadLetters(folder, *resume.abandoned, stream, writer.lane).discard_others(())
-        sink = _Sink(writer, stream, folder, checkpoint, on_commit)
+        sink = _Sink(writer, stream, folder, checkpoint, on_commit, letter_limit)
         query = target.foreachBatch(sink).start()
         # From here on `_Attend` closes the writer when the query ends; before, any error closes it.
         end = stack.pop_all()
@@ -215,11 +221,13 @@ class _Sink:
         folder: ObjectStore | None,
         checkpoint: str,
         on_commit: Callable[[CommitReport], None] | None,
+        limit: LetterLimit | None = None,
     ) -> None:
         self._writer, self._stream, self._folder = writer, stream, folder
         self._checkpoint, self._on_commit = checkpoint, on_commit
         self._fresh = True
         self._record = batch_recorder()
+        self._limit, self._letters = limit, 0
 
     @note_errors
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -259,6 +267,8 @@ class _Sink:
         if letters is not None and self._fresh:
             # Only the first batch of a run may be a batch that an earlier run began.
             letters.discard_others({report.task for report in reports if report.letters})
+        if letters is not None:
+            self._count_letters(begun, letters, reports)
         # The offsets are for operators and for `streams.write.resume`; Spark itself does not need them from here.
         source = read_offsets(spark, self._checkpoint, batch_id)
         commit = self._writer.commit(begun, [report.written for report in reports], source=source)
@@ -273,6 +283,23 @@ class _Sink:
             }
             self._record(BatchTimes(began, tasks_began, tasks_ended, time.time_ns(), tasks, what))
         return commit, reports
+
+    def _count_letters(self, ticket: WriteTicket, letters: DeadLetters, reports: Sequence[TaskReport]) -> None:
+        """Count the dead letters of a batch before its commit.
+
+        Raises:
+            TooManyDeadLetters: There are more than the limit. The log files of the batch are removed. Its letters
+                stay, for the user: a batch that runs again replaces them.
+        """
+        found = sum(report.letters for report in reports)
+        stored = sum(file.file.rows for report in reports for file in report.written.files)
+        ignored = sum(report.written.rows_ignored + report.tombstones for report in reports)
+        exceeded = None if self._limit is None else self._limit.exceeded(found, found + stored + ignored, self._letters)
+        if exceeded is not None:
+            engine.discard(ticket, (report.written for report in reports))
+            reasons = frequent_reasons(letters.store, letters.query_id, letters.batch)
+            raise TooManyDeadLetters(f"stream {self._stream!r}: {exceeded}: {reasons}", hint=LIMIT_HINT)
+        self._letters += found
 
 
 def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -> list[TaskReport]:

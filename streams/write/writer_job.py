@@ -254,6 +254,7 @@ def _start(
                 once=once,
                 dead_letter=writer.dead_letter,
                 on_error=writer.on_error,
+                letter_limit=writer.letter_limit,
                 takeover=writer.takeover,
                 lateness=writer.lateness,
                 resume=point,
@@ -298,6 +299,8 @@ def read_events(
     if point is not None:
         topics = options["subscribe"].split(",")
         options["startingOffsets"] = point.starting_offsets(options["startingOffsets"], topics)
+    if writer.reader_format == kafka.FORMAT and writer.on_error == "dead_letter":
+        options.setdefault("includeHeaders", "true")  # for dead letters
     reader = spark.readStream.format(writer.reader_format).options(**options)
     if writer.reader_schema is not None:
         reader = reader.schema(writer.reader_schema)

@@ -14,7 +14,9 @@ import yaml
 from storage import DuePolicy, Table
 from storage.config import build_schema, configuration, load_config
 from storage.errors import Conflict, InvalidInput, NotFound
+from streams.letters.limit import LetterLimit
 from streams.pipeline.check import check_same_table, check_writers, key_of
+from streams.pipeline.letter_places import LetterPlace, load_letter_places
 from streams.pipeline.pipeline import is_pipeline, load_location, load_pipeline
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 
@@ -136,6 +138,18 @@ def test_bad_messages_and_tombstones_have_defaults(load: Any) -> None:
 
 
 AT = "coalesce(ts, _kafka.timestamp)"
+
+
+def test_dead_letters_have_a_section(load: Any, tmp_path: Path) -> None:
+    section = {"path": "./dead", "keep": "30 days", "max_rate": 0.1, "max_count": 1000}
+    writer = load({"writers/orders/dead_letter": section}).writer("orders")
+    assert (writer.dead_letter, writer.letter_limit) == (str(tmp_path / "dead"), LetterLimit(0.1, 1000))
+    _, [place] = load_letter_places(tmp_path / "shop.yaml")
+    assert place == LetterPlace("orders", "orders", "orders", str(tmp_path / "dead"), 30 * 86400)
+    assert load().writer("orders").letter_limit is None
+    load({"writers/orders/dead_letter": {"keep": "1 hour"}})
+    _, [place] = load_letter_places(tmp_path / "shop.yaml", {})
+    assert (place.folder, place.keep_seconds) == (str(tmp_path / "lake/orders_wide_dead_letters/orders"), 3600)
 
 
 def test_the_key_fields_of_tombstones_follow_from_select(load: Any) -> None:
@@ -314,6 +328,13 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ({"writers/orders/lateness": 1.5}, "writers.orders.lateness: 1.5 is not a lateness", ""),
         ({"writers/orders/lateness": 5}, "writers.orders.lateness: 5 is a number, but stream 'orders'", "a duration"),
         ({"writers/orders/lateness": -5}, "writers.orders.lateness: -5 is negative", ""),
+        ({"writers/orders/dead_letter": ""}, "writers.orders.dead_letter: String should have at least", ""),
+        ({"writers/orders/dead_letter": 5}, "writers.orders.dead_letter: ", ""),
+        ({"writers/orders/dead_letter": {"kep": "1 day"}}, "writers.orders.dead_letter.kep: is not", "mean keep?"),
+        ({"writers/orders/dead_letter": {"keep": "never"}}, "writers.orders.dead_letter.keep: 'never' is not", ""),
+        ({"writers/orders/dead_letter": {"keep": 0}}, "writers.orders.dead_letter.keep: Input should be greater", ""),
+        ({"writers/orders/dead_letter": {"max_rate": 10}}, "writers.orders.dead_letter.max_rate: Input should be", ""),
+        ({"writers/orders/dead_letter": {"max_count": -1}}, "writers.orders.dead_letter.max_count: Input should", ""),
         ({"compaction": {"on": "moon"}}, "compaction.on: Input should be 'here' or 'cluster'", ""),
         ({"compaction": {"max_read_amplification": 0.5}}, "compaction.max_read_amplification: Input should be", ""),
         ({"compaction": {"min_commits": 0}}, "compaction.min_commits: Input should be greater than or equal to 1", ""),

@@ -23,10 +23,14 @@ from storage.core.names import Path as StorePath
 from storage.errors import InvalidInput
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka import register
+from streams.letters.letter_folder import LetterFolder, State
+from streams.letters.limit import LetterLimit, TooManyDeadLetters
+from streams.pipeline.error_kinds import Ending, ending_of
 from streams.write.dead_letter import DeadLetters, open_dead_letters
 from streams.write.decode import decode_messages
 from streams.write.sink import CommitReport
 from streams.write.write_batch import write_batch
+from streams.write.writer_job import failure_of
 from tests.streams.sink.rig import TEST_SECONDS, WAIT_SECONDS, event, log_files, rows, run
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
@@ -239,3 +243,35 @@ def test_a_task_that_fails_leaves_no_dead_letters(tmp_path: Path) -> None:
     with batch.open(1):
         pass  # without letters no file is created
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        (LetterLimit(max_rate=0.5), "7 of 10 messages of a batch are dead letters (max_rate: 0.5)"),
+        (LetterLimit(max_count=6), "7 dead letters since the writer started (max_count: 6)"),
+    ],
+)
+def test_a_batch_that_exceeds_the_limit_commits_nothing(
+    spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path, limit: LetterLimit, message: str
+) -> None:
+    folder = tmp_path / "dead"
+    with topic(broker, BAD) as name:
+        df = decoded(spark, broker, name)
+        with pytest.raises(StreamingQueryException) as caught:
+            run(df, table, tmp_path, dead_letter=str(folder), letter_limit=limit)
+        found = failure_of(caught.value)
+        assert isinstance(found, TooManyDeadLetters)
+        assert message in found.message
+        assert "1 x the value is not UTF-8" in found.message or "1 x the value is not one JSON object" in found.message
+        assert ending_of(found) is Ending.REFUSED
+        assert rows(table) == []
+        assert log_files(tmp_path) == set()
+        folder_of = LetterFolder.of(open_dead_letters(str(folder), table.uri, None), "orders", table, None)
+        assert [state for state, _ in folder_of.survey().letters()] == [State.NOT_FINAL] * len(REASONS)
+        # With a higher limit the same query continues from the same checkpoint.
+        higher = LetterLimit(max_rate=0.7, max_count=7)
+        run(df, table, tmp_path, dead_letter=str(folder), letter_limit=higher)
+        assert rows(table) == [(1, "new", 1), (2, "new", 1), (4, "new", 1)]
+        assert len(letters(folder)) == len(REASONS)
+        assert [state for state, _ in folder_of.survey().letters()] == [State.WAITING] * len(REASONS)

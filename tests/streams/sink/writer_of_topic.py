@@ -24,7 +24,7 @@ from storage.core.names import LaneName
 from storage.core.names import Path as StorePath
 from storage.log.commit_log import CommitLog
 from storage.store.open_store import open_store
-from streams.write.dead_letter import default_folder
+from streams.letters.letter_files import default_folder
 from streams.write.decode import decode_messages
 from streams.write.resume import ResumePoint
 from streams.write.sink import CommitReport

@@ -1,0 +1,304 @@
+"""``weft dead-letters``: shows dead letters, replays them through the pipeline of today, and drops them.
+
+Conditions (``--where``) are evaluated by a local Spark. Without one only ``replay`` starts Spark.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from storage import Table
+from storage.errors import InvalidInput, NotFound
+from streams.cli.arguments import Json, console, errors, open_location, usage_errors
+from streams.cli.output import counted, limit_note, print_json, print_result, print_rows
+from streams.letters.letter_files import Letter, parse_name
+from streams.letters.letter_folder import LetterFolder, State, Survey
+from streams.pipeline.letter_places import LetterPlace, choose_places, load_letter_places
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streams.write.replay import ReplayResult
+
+letters = typer.Typer(no_args_is_help=True, help="Messages that could not be stored: show, replay or drop them.")
+
+_SHOWN: Final = (State.WAITING, State.REPLAYING, State.NOT_FINAL)
+_VALUE_LETTERS: Final = 60  # of a value in a list
+
+PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline file.")]
+Only = Annotated[str | None, typer.Option(metavar="STREAM", help="Only the letters of this writer or stream.")]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SQL",
+        help="Only letters for which this is true: reason, topic, partition, offset, timestamp, key, value, headers, "
+        "schema_id, written_at, query_id, batch, task, letter.",
+    ),
+]
+All = Annotated[bool, typer.Option("--all", help="Also letters that were replayed.")]
+
+
+class By(StrEnum):
+    """What ``count`` counts by."""
+
+    REASON = "reason"
+    STREAM = "stream"
+    TOPIC = "topic"
+    PARTITION = "partition"
+    DAY = "day"
+    STATE = "state"
+
+
+@letters.command("list")
+def list_letters(
+    pipeline: PipelineFile,
+    only: Only = None,
+    where: Where = None,
+    everything: All = False,
+    limit: Annotated[int, typer.Option(min=1, help="Letters at most.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """List dead letters: the name of each, its state, its position, and the reason.
+
+    States: waiting (can be replayed), replaying (in a replay that was begun), replayed, and not final (its batch is not
+    committed, or was rolled back: its message is read again).
+    """
+    with _folders(pipeline, only, where) as (folders, choose):
+        found = (pair for _, folder in folders for pair in choose(folder.survey(), _states(everything=everything)))
+        rows = list(itertools.islice(found, limit + 1))
+    columns = ("letter", "state", "stream", "time", "topic", "partition", "offset", "reason", "value")
+    print_rows(columns, [_row(state, letter) for state, letter in rows[:limit]], as_json=as_json)
+    note = limit_note(limit) if len(rows) > limit else counted(len(rows), "dead letter")
+    (errors if as_json else console()).print(note, style="dim", soft_wrap=True)
+
+
+@letters.command()
+def count(
+    pipeline: PipelineFile,
+    by: Annotated[By, typer.Option(help="What to count by.")] = By.REASON,
+    only: Only = None,
+    where: Where = None,
+    everything: All = False,
+    as_json: Json = False,
+) -> None:
+    """Count dead letters by reason, stream, topic, partition, day or state."""
+    with _folders(pipeline, only, where) as (folders, choose):
+        counts = Counter(
+            _group(by, state, letter)
+            for _, folder in folders
+            for state, letter in choose(folder.survey(), _states(everything=everything))
+        )
+    print_rows((by.value, "letters"), [(name, number) for name, number in counts.most_common()], as_json=as_json)
+
+
+@letters.command()
+def show(
+    pipeline: PipelineFile,
+    letter: Annotated[str, typer.Argument(metavar="LETTER", help="Its name, as weft dead-letters list prints it.")],
+    as_json: Json = False,
+) -> None:
+    """Show one dead letter with everything that it holds."""
+    with usage_errors():
+        file, line = parse_name(letter)
+    with _folders(pipeline, None, None) as (folders, _):
+        for _, folder in folders:
+            for state, found in folder.survey().letters():
+                if (found.file, found.line) == (file, line):
+                    _show(state, found, as_json=as_json)
+                    return
+    raise NotFound(f"there is no dead letter {letter}", hint="weft dead-letters list PIPELINE --all shows the names")
+
+
+@letters.command()
+def replay(pipeline: PipelineFile, only: Only = None, where: Where = None, as_json: Json = False) -> None:
+    """Send dead letters through the pipeline file of today, each exactly once, beside a running writer.
+
+    A message that fails again is a dead letter again. If the command is killed or fails, repeat it: it finishes what it
+    began. Messages keep their Kafka timestamp and offset, so they do not win over newer ones; only in groups without
+    ordering columns the replayed message is the newest.
+    """
+    from streams.pipeline.pipeline import load_pipeline
+    from streams.pipeline.run import check_sources
+    from streams.spark.session import check_java
+
+    with usage_errors():
+        loaded = load_pipeline(pipeline)
+        check_sources(loaded)
+        location, places = load_letter_places(pipeline)
+        chosen = choose_places(places, only)
+    check_java()
+    table = open_location(location)
+    results = []
+    for place in chosen:
+        folder = place.open(table, location)
+        if not any(True for _ in folder.survey().chosen(State.WAITING, State.REPLAYING)):
+            continue
+        writer = loaded.writer(place.writer)
+        with _spark(writer.spark) as spark:
+            results += [(place, done) for done in _replay(spark, loaded, table, place, folder, where)]
+    for place, done in results:
+        print_result({"writer": place.writer, **_plain(done)}, _describe(place, done), as_json=as_json)
+    if not results and not as_json:
+        typer.echo("no dead letter waits")
+
+
+@letters.command()
+def drop(
+    pipeline: PipelineFile,
+    only: Only = None,
+    where: Where = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete dead letters that wait. Their messages are lost, unless their source still has them."""
+    with _folders(pipeline, only, where) as (folders, choose):
+        total = sum(1 for _, folder in folders for _ in choose(folder.survey(), (State.WAITING,)))
+        if total:
+            _confirm(f"Delete {counted(total, 'dead letter')}?", yes=yes)
+        dropped = 0
+        for _, folder in folders:
+            plan = folder.publish(
+                "drop", where or "", lambda survey: (found for _, found in choose(survey, (State.WAITING,)))
+            )
+            dropped += 0 if plan is None else plan.count
+            folder.erase_dropped()
+    print_result({"dropped": dropped}, f"{counted(dropped, 'dead letter')} deleted", as_json=as_json)
+
+
+Choose = Callable[[Survey, Sequence[State]], Iterator[tuple[State, Letter]]]
+
+
+@contextmanager
+def _folders(
+    pipeline: Path, only: str | None, where: str | None
+) -> Iterator[tuple[list[tuple[LetterPlace, LetterFolder]], Choose]]:
+    """The letters of the chosen writers, and the function that chooses letters by state and condition."""
+    with usage_errors():
+        location, places = load_letter_places(pipeline)
+        chosen = choose_places(places, only)
+    table = open_location(location)
+    folders = [(place, place.open(table, location)) for place in chosen]
+    if where is None:
+        yield folders, _by_state
+        return
+    with _spark({}) as spark:
+        from streams.write.replay_frame import check_condition, letters_where
+
+        with usage_errors():
+            check_condition(spark, where)
+
+        def matching(survey: Survey, states: Sequence[State]) -> Iterator[tuple[State, Letter]]:
+            for state in states:  # a condition sees only letters
+                for letter in letters_where(spark, survey.chosen(state), where):
+                    yield state, letter
+
+        yield folders, matching
+
+
+def _by_state(survey: Survey, states: Sequence[State]) -> Iterator[tuple[State, Letter]]:
+    return ((state, letter) for state, letter in survey.letters() if state in states)
+
+
+@contextmanager
+def _spark(settings: Any) -> Iterator[SparkSession]:
+    """A new local Spark session."""
+    from streams.spark.session import build_session
+
+    with tempfile.TemporaryDirectory(prefix="weft-letters-") as scratch:
+        spark = build_session(
+            "weft dead-letters", settings, scratch=Path(scratch) / "spark", quick_start=True, quiet=True
+        )
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _replay(
+    spark: SparkSession, loaded: Any, table: Table, place: LetterPlace, folder: LetterFolder, where: str | None
+) -> Iterable[ReplayResult]:
+    from streams.write.replay import replay as replay_letters
+    from streams.write.replay import replayable
+    from streams.write.replay_frame import check_condition, choose_where, spark_run
+
+    if where is not None:
+        with usage_errors():
+            check_condition(spark, where)
+    run = spark_run(spark, table, loaded.writer(place.writer), folder.store)
+    choose = replayable if where is None else choose_where(spark, where)
+    return replay_letters(folder, table, place.stream, run, where=where or "", choose=choose)
+
+
+def _describe(place: LetterPlace, done: ReplayResult) -> str:
+    text = f"{place.writer}: {counted(done.letters, 'letter')} replayed"
+    if done.resumed:
+        text += " (an earlier command began this replay)"
+    text += f", {counted(done.rows, 'event')} stored"
+    if done.failed:
+        text += f", {counted(done.failed, 'message')} failed again"
+    if done.missing:
+        text += f", {counted(done.missing, 'letter')} deleted meanwhile"
+    return text
+
+
+def _plain(done: ReplayResult) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(done)
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        with usage_errors():
+            raise InvalidInput(f"{question} There is no terminal to confirm it", hint="add --yes")
+    typer.confirm(question, abort=True)
+
+
+def _states(*, everything: bool) -> Sequence[State]:
+    return tuple(State) if everything else _SHOWN
+
+
+def _time(time_ms: int | None) -> str | None:
+    if time_ms is None:
+        return None
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
+
+
+def _row(state: State, letter: Letter) -> tuple[Any, ...]:
+    found = letter.content
+    value = found.get("value")
+    short = value if value is None or len(value) <= _VALUE_LETTERS else f"{value[:_VALUE_LETTERS]}..."
+    position = (found.get(name) for name in ("topic", "partition", "offset"))
+    time = _time(found.get("timestamp_ms"))
+    return (letter.name, state.value, found.get("stream"), time, *position, found["reason"], short)
+
+
+def _group(by: By, state: State, letter: Letter) -> Any:
+    if by is By.STATE:
+        return state.value
+    if by is By.DAY:
+        return (_time(letter.content.get("written_at_ms")) or "")[:10] or None
+    return letter.content.get(by.value)
+
+
+def _show(state: State, letter: Letter, *, as_json: bool) -> None:
+    whole = {"letter": letter.name, "state": state.value, **letter.content}
+    if as_json:
+        print_json(whole)
+        return
+    for name, value in whole.items():
+        if value is not None:
+            typer.echo(f"{name:>14}  {value}")

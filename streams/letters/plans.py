@@ -1,0 +1,148 @@
+"""Plans: which letters a replay or a drop is about. A plan is published once, and never changed.
+
+    <folder>/_plans/<lane>/<number>.json
+
+Plans of a lane have the numbers 1, 2, ... A process publishes the next number after it has read all plans before, and
+only if that number does not exist yet (*put if absent*). So two processes never choose letters from the same state of
+the folder: the second one reads the plan of the first one, and chooses again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from storage.engine import LaneName, ObjectStore, Path, lane_name
+from storage.errors import CorruptData, StoreUnavailable
+from streams.letters.letter_files import read_object
+
+FOLDER: Final = "_plans"
+Span = tuple[int, int]
+"""First and last line, both included."""
+Kind = Literal["replay", "drop"]
+
+_FILE: Final = re.compile(r"(\d{8})\.json")
+_LANE_LETTERS: Final = 64  # limit of the name of a lane
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A replay or a drop.
+
+    Attributes:
+        lane: The lane whose letters it is about.
+        number: Its number among the plans of the lane.
+        id: 16 random hexadecimal digits.
+        kind: ``replay`` or ``drop``.
+        made_at_ms: When it was made, since 1970.
+        where: The condition that chose the letters; empty if there was none.
+        fenced: `storage.engine.LaneProgress.fenced` of the lane when it was made: it changes with each restore.
+        letters: Lines by file.
+    """
+
+    lane: str
+    number: int
+    id: str
+    kind: Kind
+    made_at_ms: int
+    where: str
+    fenced: int
+    letters: Mapping[str, Sequence[Span]]
+
+    @property
+    def query_id(self) -> str:
+        """The query id of the replay's commit, whose batch is 0."""
+        return f"replay-{self.id}"
+
+    @property
+    def replay_lane(self) -> LaneName:
+        """The lane of the replay, which is closed at its end."""
+        suffix = f"-{self.query_id}"
+        return lane_name(self.lane[: _LANE_LETTERS - len(suffix)] + suffix)
+
+    @property
+    def count(self) -> int:
+        """Number of its letters."""
+        return sum(last - first + 1 for spans in self.letters.values() for first, last in spans)
+
+    def has(self, file: str, line: int) -> bool:
+        """Whether a letter is in the plan."""
+        return any(first <= line <= last for first, last in self.letters.get(file, ()))
+
+
+def spans_of(lines: Iterable[int]) -> list[Span]:
+    """Ascending lines as spans."""
+    spans: list[Span] = []
+    for line in lines:
+        if spans and spans[-1][1] + 1 == line:
+            spans[-1] = (spans[-1][0], line)
+        else:
+            spans.append((line, line))
+    return spans
+
+
+def read_plans(store: ObjectStore, lane: str) -> list[Plan]:
+    """The plans of a lane, by number.
+
+    Raises:
+        CorruptData: A plan is damaged.
+        StoreUnavailable: The store does not answer.
+    """
+    folder = f"{FOLDER}/{lane}"
+    names = sorted(name for name, _ in store.list(Path(folder)) if _FILE.fullmatch(name))
+    plans = []
+    for name in names:
+        data = read_object(store, f"{folder}/{name}")
+        if data is not None:  # else it was removed since
+            plans.append(_parse(f"{store.uri}/{folder}/{name}", lane, int(name.removesuffix(".json")), data))
+    return plans
+
+
+def publish_plan(store: ObjectStore, plan: Plan) -> bool:
+    """Publish a plan; False if another process has published a plan of that number.
+
+    Raises:
+        StoreUnavailable: The store does not answer. The plan may have been published.
+    """
+    content = {
+        "version": _VERSION,
+        "id": plan.id,
+        "kind": plan.kind,
+        "made_at_ms": plan.made_at_ms,
+        "where": plan.where,
+        "fenced": plan.fenced,
+        "letters": {file: [list(span) for span in spans] for file, spans in plan.letters.items()},
+    }
+    try:
+        return store.put_if_absent(plan_path(plan), json.dumps(content, ensure_ascii=False).encode())
+    except OSError as error:
+        raise StoreUnavailable(f"cannot write to {store.uri}: {error}", hint="repeat the command") from error
+
+
+def plan_path(plan: Plan) -> Path:
+    """Path of a plan in the folder."""
+    return Path(f"{FOLDER}/{plan.lane}/{plan.number:08d}.json")
+
+
+def _parse(where: str, lane: str, number: int, data: bytes) -> Plan:
+    try:
+        found: dict[str, Any] = json.loads(data)
+        if found["version"] != _VERSION:
+            raise CorruptData(f"{where} is from a newer version of weft", hint="upgrade weft")
+        letters = {file: [(first, last) for first, last in spans] for file, spans in found["letters"].items()}
+        return Plan(
+            lane=lane,
+            number=number,
+            id=found["id"],
+            kind=found["kind"],
+            made_at_ms=found["made_at_ms"],
+            where=found["where"],
+            fenced=found["fenced"],
+            letters=letters,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptData(f"{where} is damaged: {error}", hint="restore it from a copy") from None

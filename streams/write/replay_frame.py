@@ -1,0 +1,232 @@
+"""Dead letters as frames of Spark: their messages, for a replay, and their fields, for conditions in SQL."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from storage import Table
+from storage.engine import ObjectStore, WriteTicket
+from storage.errors import InvalidInput
+from streams.letters.letter_files import Letter, read_letters
+from streams.letters.plans import Plan, Span
+from streams.pipeline.check import check_deletes, key_of
+from streams.pipeline.model import WriterSpec
+from streams.spark.for_workers import for_workers
+from streams.write.dead_letter import DeadLetters
+from streams.write.decode import decode_messages
+from streams.write.replay import Choose, Run, replayable
+from streams.write.sink import check_columns, run_tasks
+from streams.write.sink_task import TaskReport
+
+MESSAGES: Final = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
+    ]
+)
+"""Columns of the messages of letters, as a Kafka source has them."""
+_MESSAGES_DDL: Final = (
+    "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
+    "headers array<struct<key:string,value:binary>>"
+)
+_FIELDS: Final = pa.schema(
+    [
+        pa.field("reason", pa.string()),
+        *(MESSAGES.field(name) for name in ("topic", "partition", "offset", "timestamp")),
+        pa.field("key", pa.string()),
+        pa.field("value", pa.string()),
+        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        pa.field("schema_id", pa.int32()),
+        pa.field("written_at", pa.timestamp("us", tz="UTC")),
+        pa.field("query_id", pa.string()),
+        pa.field("batch", pa.int64()),
+        pa.field("task", pa.int32()),
+        pa.field("letter", pa.string()),
+        pa.field("__weft_number", pa.int64()),
+    ]
+)
+_ROWS: Final = 1_000  # letters that are Python objects at a time
+
+
+def spark_run(spark: SparkSession, table: Table, writer: WriterSpec, store: ObjectStore) -> Run:
+    """The function that writes the letters of a plan with Spark, through the pipeline of a writer.
+
+    Args:
+        spark: The session.
+        table: The table.
+        writer: The writer; it decodes messages.
+        store: The folder of dead letters.
+
+    Raises:
+        InvalidInput: The writer does not decode messages, or an expression or a type of it is wrong.
+    """
+    if writer.message is None:
+        raise InvalidInput(
+            f"writers.{writer.name}: its dead letters hold rows of the source, not messages",
+            hint="a replay needs a writer with a schema; correct the rows in their source instead",
+        )
+    message, key = writer.message, writer.key
+    if writer.tombstones == "delete":
+        schema = table.schema
+        check_deletes(writer, schema.stream(writer.stream), schema)
+        key = key_of(writer, schema)
+
+    def decoded(letters: Mapping[str, Sequence[Span]]) -> DataFrame:
+        return decode_messages(
+            messages_frame(spark, store, letters),
+            message,
+            message_format=writer.message_format,
+            select=writer.select,
+            where=writer.where,
+            keep_source=True,
+            tombstones=writer.tombstones,
+            key=key,
+        )
+
+    check_columns(decoded({}), table, writer.stream)  # before a plan is made
+
+    def run(plan: Plan, ticket: WriteTicket, letters: DeadLetters) -> Sequence[TaskReport]:
+        return run_tasks(decoded(plan.letters), ticket, letters)
+
+    return run
+
+
+def messages_frame(spark: SparkSession, store: ObjectStore, letters: Mapping[str, Sequence[Span]]) -> DataFrame:
+    """The messages of letters, with the columns `MESSAGES`, in the order of files and lines. Tasks read the files.
+
+    Args:
+        spark: The session.
+        store: The folder.
+        letters: Lines by file. Files that do not exist have no letters.
+    """
+    files = [(file, json.dumps([list(span) for span in spans])) for file, spans in letters.items()]
+    return spark.createDataFrame(files, "file string, spans string").mapInArrow(
+        for_workers(_message_reader(store)), _MESSAGES_DDL
+    )
+
+
+def _message_reader(store: ObjectStore) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for file, spans in zip(batch["file"].to_pylist(), _spans(batch["spans"]), strict=True):
+                letters = (letter for letter in read_letters(store, file) if _within(letter.line, spans))
+                for part in _chunks(letters):
+                    yield pa.RecordBatch.from_pylist([message_of(letter) for letter in part], schema=MESSAGES)
+
+    return read
+
+
+def _spans(texts: pa.Array) -> list[list[Span]]:
+    """Lines of letters from their JSON form."""
+    return [[(first, last) for first, last in json.loads(text)] for text in texts.to_pylist()]
+
+
+def _within(line: int, spans: Sequence[Span]) -> bool:
+    return any(first <= line <= last for first, last in spans)
+
+
+def _chunks(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
+    every = iter(letters)
+    while part := list(itertools.islice(every, _ROWS)):
+        yield part
+
+
+def message_of(letter: Letter) -> dict[str, Any]:
+    """The message of a letter: a row of `MESSAGES`."""
+    found = letter.content
+    headers = found.get("headers")
+    return {
+        **{name: found.get(name) for name in ("topic", "partition", "offset")},
+        "timestamp": _time(found.get("timestamp_ms")),
+        "key": _bytes(found.get("key"), found.get("key_encoding")),
+        "value": _bytes(found.get("value"), found.get("encoding")),
+        "headers": None
+        if headers is None
+        else [{"key": each["key"], "value": _bytes(each["value"], each["encoding"])} for each in headers],
+    }
+
+
+def _bytes(text: str | None, encoding: str | None) -> bytes | None:
+    if text is None:
+        return None
+    return base64.b64decode(text) if encoding == "base64" else text.encode()
+
+
+def _time(time_ms: int | None) -> dt.datetime | None:
+    return None if time_ms is None else dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=time_ms)
+
+
+def choose_where(spark: SparkSession, where: str) -> Choose:
+    """Choose the letters that can be replayed and for which an SQL condition is true."""
+    return lambda survey: letters_where(spark, replayable(survey), where)
+
+
+def letters_where(spark: SparkSession, letters: Iterable[Letter], where: str) -> Iterator[Letter]:
+    """The letters for which an SQL condition is true.
+
+    Args:
+        spark: The session.
+        letters: The letters. A thousand of them are in memory at a time.
+        where: The condition, over ``reason``, ``topic``, ``partition``, ``offset``, ``timestamp``, ``key`` and
+            ``value`` (texts; base64 if they are not UTF-8), ``headers`` (a map of texts), ``schema_id``,
+            ``written_at``, ``query_id``, ``batch``, ``task`` and ``letter`` (its name).
+
+    Raises:
+        InvalidInput: Spark refuses the condition, or it fails for a letter.
+    """
+    check_condition(spark, where)
+    for part in _chunks(letters):
+        rows = [{**_fields(letter), "__weft_number": number} for number, letter in enumerate(part)]
+        frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_FIELDS))
+        try:
+            found = frame.where(F.expr(where)).select("__weft_number").collect()
+        except PySparkException as error:
+            raise _refused(where, error) from None
+        yield from (part[number] for number in sorted(row[0] for row in found))
+
+
+def check_condition(spark: SparkSession, where: str) -> None:
+    """Check a condition for `letters_where`.
+
+    Raises:
+        InvalidInput: Spark refuses it.
+    """
+    try:
+        _ = spark.createDataFrame(_FIELDS.empty_table()).where(F.expr(where)).schema
+    except PySparkException as error:
+        raise _refused(where, error) from None
+
+
+def _refused(where: str, error: PySparkException) -> InvalidInput:
+    names = ", ".join(name for name in _FIELDS.names if not name.startswith("__"))
+    return InvalidInput(
+        f"--where: Spark refuses the condition {where!r}: {str(error).split(';' + chr(10), 1)[0].strip()}",
+        hint=f"an SQL condition over: {names}",
+    )
+
+
+def _fields(letter: Letter) -> dict[str, Any]:
+    found, headers = letter.content, letter.content.get("headers")
+    return {
+        **{name: found.get(name) for name in ("reason", "topic", "partition", "offset", "key", "value", "schema_id")},
+        **{name: found.get(name) for name in ("query_id", "batch", "task")},
+        "timestamp": _time(found.get("timestamp_ms")),
+        "written_at": _time(found.get("written_at_ms")),
+        "headers": None if headers is None else [(each["key"], each["value"]) for each in headers],
+        "letter": letter.name,
+    }
