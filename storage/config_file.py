@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -37,6 +37,24 @@ class FieldError(ValueError):
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class FieldProblem(NamedTuple):
+    """What is wrong with a field.
+
+    Attributes:
+        path: The field as written in the file; empty for the whole file.
+        field: The same as text.
+        text: What is wrong.
+        hints: How to fix it; may be empty.
+        missing: Whether the field is missing.
+    """
+
+    path: tuple[str, ...]
+    field: str
+    text: str
+    hints: tuple[str, ...]
+    missing: bool
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -80,20 +98,29 @@ def parse_fields(model: type[Model], raw: Any, sections: Sections, *, hint: str 
     Raises:
         InvalidInput: The message names every wrong field.
     """
+    parsed, problems = find_problems(model, raw, sections)
+    if parsed is not None:
+        return parsed
+    hints = dict.fromkeys(each for problem in problems for each in problem.hints)
+    message = "; ".join(f"{problem.field}: {problem.text}" for problem in problems)
+    raise InvalidInput(message, hint="; ".join(hints) or hint)
+
+
+def find_problems(model: type[Model], raw: Any, sections: Sections) -> tuple[Model | None, list[FieldProblem]]:
+    """The values of a file as a model, or everything that is wrong with them. Arguments as for `parse_fields`."""
     try:
-        return model.model_validate(raw)
+        return model.model_validate(raw), []
     except ValidationError as error:
-        found: dict[str, str] = {}
-        hints: dict[str, None] = {}
+        found: dict[str, FieldProblem] = {}
         for item in error.errors():
-            path = _written(item["loc"], raw, missing=item["type"] == "missing")
+            missing = item["type"] == "missing"
+            path = _written(item["loc"], raw, missing=missing)
             field = ".".join(path) or "the configuration"
             if field not in found:
                 wording = _WORDING.get(item["type"])
-                found[field] = item["msg"] if wording is None else wording.format_map(item.get("ctx", {}))
-                hints |= dict.fromkeys(_hints(item, {**sections, "": model}))
-        message = "; ".join(f"{field}: {text}" for field, text in found.items())
-        raise InvalidInput(message, hint="; ".join(hints) or hint) from None
+                text = item["msg"] if wording is None else wording.format_map(item.get("ctx", {}))
+                found[field] = FieldProblem(path, field, text, tuple(_hints(item, {**sections, "": model})), missing)
+        return None, list(found.values())
 
 
 def _hints(item: ErrorDetails, sections: Sections) -> Iterator[str]:

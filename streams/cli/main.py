@@ -32,6 +32,7 @@ from streams.cli.arguments import (
     load_target,
     usage_errors,
 )
+from streams.cli.check import check_command
 from streams.cli.dead_letters import letters
 from streams.cli.display import show_and_log
 from streams.cli.doctor import doctoring
@@ -235,6 +236,7 @@ def show(
 
 
 app.add_typer(reads)
+app.add_typer(check_command)
 app.add_typer(services)
 app.add_typer(erase_command)
 app.add_typer(table_services)

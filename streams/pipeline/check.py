@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -28,24 +28,40 @@ def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
         InvalidInput: A stream does not exist, or a column is missing or unknown; the message names the field.
     """
     for writer in pipeline.writers.values():
-        streams = {stream.name: stream for stream in schema.streams}
-        known = streams.get(writer.stream)  # type: ignore[call-overload]
-        if known is None:
-            raise InvalidInput(
-                f"writers.{writer.name}.stream: the table has no stream {writer.stream!r}",
-                hint=f"streams: {', '.join(streams)}; the writer's name is the default",
-            )
-        _check_select(writer, known, schema)
+        for problem in writer_problems(writer, schema):
+            raise problem
+
+
+def writer_problems(writer: WriterSpec, schema: TableSchema) -> Iterator[InvalidInput]:
+    """Everything for which `check_writers` refuses a writer."""
+    streams = {stream.name: stream for stream in schema.streams}
+    known = streams.get(writer.stream)  # type: ignore[call-overload]
+    if known is None:
+        yield InvalidInput(
+            f"writers.{writer.name}.stream: the table has no stream {writer.stream!r}",
+            hint=f"streams: {', '.join(streams)}; the writer's name is the default",
+        )
+        return
+    yield from _select_problems(writer, known, schema)
+    try:
         _check_updates(writer, known, schema)
-        if writer.tombstones == "delete":
-            with errors_at(f"writers.{writer.name}."):
+    except InvalidInput as error:
+        yield error
+    try:
+        with errors_at(f"writers.{writer.name}."):
+            if writer.tombstones == "delete":
                 check_deletes(writer, known, schema)
-        if writer.lateness is not None:
-            with errors_at(f"writers.{writer.name}."):
+    except InvalidInput as error:
+        yield error
+    try:
+        with errors_at(f"writers.{writer.name}."):
+            if writer.lateness is not None:
                 check_lateness(writer.lateness, schema, known)
+    except InvalidInput as error:
+        yield error
 
 
-def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
+def _select_problems(writer: WriterSpec, stream: Stream, schema: TableSchema) -> Iterator[InvalidInput]:
     where = f"writers.{writer.name}.{'schema' if writer.select is None else 'select'}"
     selected = writer.message if writer.select is None else writer.select
     if selected is None:
@@ -53,18 +69,18 @@ def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
     columns = schema.stream_columns(stream)
     for name in selected:
         if name not in columns and name not in _RESERVED_COLUMNS:
-            raise InvalidInput(
+            yield InvalidInput(
                 f"{where}.{name}: stream {writer.stream!r} has no such column",
                 hint=f"its columns: {', '.join((*columns, '_op'))}",
             )
     for key in schema.key:
         if key not in selected:
-            raise InvalidInput(f"{where}: key column {key!r} is missing", hint=f"add {key}: <expression>")
+            yield InvalidInput(f"{where}: key column {key!r} is missing", hint=f"add {key}: <expression>")
     for group in (schema.group_by_name[name] for name in stream.groups):
         known = [name for name in group.columns if name not in schema.added or name in selected]
         absent = [name for name in known if name not in selected]
         if absent and len(absent) < len(known):
-            raise InvalidInput(
+            yield InvalidInput(
                 f"{where}: group {group.name!r} is incomplete: {', '.join(absent)} is missing",
                 hint="select all columns of a group or none; NULL is an expression too",
             )

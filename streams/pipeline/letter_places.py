@@ -17,7 +17,8 @@ from streams.letters.letter_files import default_folder, open_folder
 from streams.letters.letter_folder import LetterFolder
 from streams.letters.retention import Expired, Retention
 from streams.pipeline.model import DeadLetterSection, OnError, TableLocation, TableSection, as_section
-from streams.pipeline.pipeline_file import read_file, resolve_location, substitute
+from streams.pipeline.pipeline_file import read_file, resolve_location
+from streams.pipeline.references import References
 
 _FIELDS: Final = ("stream", "lane", "dead_letter", "on_error")
 
@@ -88,7 +89,7 @@ def load_letter_places(
         if isinstance(section, dict)
     }
     with errors_at(f"{path.name}: "):
-        raw = substitute({"table": whole.get("table", {}), "writers": writers}, environment)
+        raw = References(environment, path.parent).resolve({"table": whole.get("table", {}), "writers": writers})
         found = parse_fields(_File, raw, _SECTIONS)
     location = TableLocation(resolve_location(found.table.uri, path.parent), found.table.storage_options)
     places = []

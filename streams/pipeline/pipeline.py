@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from storage.errors import InvalidInput
 from streams.formats.format_options import check_options
 from streams.formats.registry import check_registry_settings
 from streams.letters.limit import LetterLimit
-from streams.pipeline.check import check_writers
+from streams.pipeline.check import writer_problems
 from streams.pipeline.model import (
     CleanSection,
     CommandConfig,
@@ -40,7 +40,7 @@ from streams.pipeline.model import (
     WriterSpec,
 )
 from streams.pipeline.pipeline_file import SUFFIXES, read_file, resolve_archives, resolve_location
-from streams.pipeline.references import References
+from streams.pipeline.references import References, Report, raise_problem
 from streams.spark.settings import check_redacted
 
 __all__ = [
@@ -55,7 +55,9 @@ __all__ = [
 ]
 
 _BOOTSTRAP: Final = "bootstrap.servers"
-_SECTIONS: Final[Sections] = {
+_FIXED: Final = frozenset({"subscribe", "startingoffsets"})
+"""Options of ``weft_kafka`` that have a field of their own, in lower case."""
+SECTIONS: Final[Sections] = {
     "table": TableSection,
     "compaction": CompactionSection,
     "clean": CleanSection,
@@ -96,9 +98,9 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
         return CommandSettings(TableLocation(target))
     path = Path(target).absolute()
     whole = {"table": {}, **read_file(path)}
-    raw = _resolve_references({name: whole[name] for name in ("table", *sections) if name in whole}, path, environment)
+    raw = resolve_references({name: whole[name] for name in ("table", *sections) if name in whole}, path, environment)
     with errors_at(f"{path.name}: "):
-        given = parse_fields(CommandConfig, raw, _SECTIONS)
+        given = parse_fields(CommandConfig, raw, SECTIONS)
     table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
     spark = resolve_archives(given.spark, path.parent)
     return CommandSettings(table, spark, given.compaction, given.clean, raw)
@@ -114,18 +116,23 @@ def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ)
     path = Path(path).absolute()
     raw = read_file(path)
     with errors_at(f"{path.name}: "):
-        raw = _resolve_references(raw, path, environment)
+        raw = resolve_references(raw, path, environment)
         hint = "weft init DIR writes a file with every setting, explained"
-        return _resolve(path, parse_fields(PipelineConfig, raw, _SECTIONS, hint=hint))
+        return resolve(path, parse_fields(PipelineConfig, raw, SECTIONS, hint=hint))
 
 
-def _resolve_references(raw: dict[str, Any], path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+def resolve_references(
+    raw: dict[str, Any], path: Path, environment: Mapping[str, str], report: Report = raise_problem
+) -> dict[str, Any]:
     """The values of a file without references.
 
-    Raises:
-        InvalidInput: A reference is wrong, or Spark would show a secret among its settings.
+    Args:
+        raw: The values.
+        path: Absolute path of the file.
+        environment: Environment variables.
+        report: Called if a reference is wrong, or Spark would show a secret among its settings.
     """
-    references = References(environment, path.parent)
+    references = References(environment, path.parent, report)
     resolved: dict[str, Any] = references.resolve(raw)
     sections = {"spark": resolved.get("spark")}
     writers = resolved.get("writers")
@@ -136,66 +143,100 @@ def _resolve_references(raw: dict[str, Any], path: Path, environment: Mapping[st
             continue  # an error that is reported later
         for name in settings:
             if f"{where}.{name}" in references.secret_fields:
-                with errors_at(f"{where}.{name}: "):
-                    check_redacted(name, settings)
+                try:
+                    with errors_at(f"{where}.{name}: "):
+                        check_redacted(name, settings)
+                except InvalidInput as error:
+                    report(error)
     return resolved
 
 
-def _resolve(path: Path, given: PipelineConfig) -> Pipeline:
-    config = None
+def resolve(path: Path, given: PipelineConfig, report: Report = raise_problem) -> Pipeline:
+    """The resolved form of a pipeline file.
+
+    Args:
+        path: Absolute path of the file.
+        given: Its content.
+        report: Called with each problem. If it does not raise, the result is good enough for further checks only.
+    """
+    config = schema = None
     if given.table.config is not None:
-        with errors_at("table.config: "):
-            config = load_config(given.table.config)
-            schema = build_schema(config)
+        try:
+            with errors_at("table.config: "):
+                config = load_config(given.table.config)
+                schema = build_schema(config)
+        except InvalidInput as error:
+            config = None
+            report(error)
     folder = path.parent
     state = Path(resolve_location(given.state or f".weft/{path.stem}", folder))
     writers = {}
     for name, section in given.writers.items():
-        with errors_at(f"writers.{name}"):
-            writers[name] = _resolve_writer(name, section, given, folder, state)
-    _check_distinct(writers)
+        for problem in _section_problems(name, section, given):
+            report(InvalidInput(f"writers.{name}{problem.message}", hint=problem.hint))
+        writers[name] = _resolve_writer(name, section, given, folder, state)
+    for problem in _shared(writers):
+        report(problem)
     location = TableLocation(resolve_location(given.table.uri, folder), given.table.storage_options)
     spark = resolve_archives(given.spark, folder)
     pipeline = Pipeline(path, location, config, writers, given.compaction, given.clean, spark, state)
-    if config is not None:
-        check_writers(pipeline, schema)
+    for writer in writers.values() if schema is not None else ():
+        for problem in writer_problems(writer, schema):
+            report(problem)
     return pipeline
 
 
-def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, folder: Path, state: Path) -> WriterSpec:
-    """Resolve one writer. Messages of errors start with ``.field:``; the caller adds the writer's name."""
+def _section_problems(name: str, given: WriterSection, whole: PipelineConfig) -> Iterator[InvalidInput]:
+    """What is wrong with one writer. Messages start with ``.field:``; the caller adds the writer's name."""
     stream = given.stream or name
-    for text, where in ((name, ""), (stream, ".stream"), (given.lane or stream, ".lane")):
-        with errors_at(f"{where}: "):
-            lane_name(text)
+    names = {name: ""}
+    for text, where in ((stream, ".stream"), (given.lane or stream, ".lane")):
+        names.setdefault(text, where)
+    for text, where in names.items():
+        yield from _refusal(f"{where}: ", lane_name, text)
     for section, fields in (("schema", given.message), ("key", given.key)):
         for column, type_name in (fields or {}).items():
-            with errors_at(f".{section}.{column}: "):
-                parse_type(type_name)
+            yield from _refusal(f".{section}.{column}: ", parse_type, type_name)
     for setting, is_given in (("key", given.key is not None), ("tombstones", given.tombstones != "ignore")):
         if is_given and not given.message:
-            raise InvalidInput(f".{setting}: needs messages that are decoded", hint="add schema, or remove it")
+            yield InvalidInput(f".{setting}: needs messages that are decoded", hint="add schema, or remove it")
     if given.on_error == "stop" and given.dead_letter:
-        raise InvalidInput(".dead_letter: cannot be combined with on_error: stop", hint="remove one of the two")
-    registry = {**whole.registry, **given.registry}
+        yield InvalidInput(".dead_letter: cannot be combined with on_error: stop", hint="remove one of the two")
     if isinstance(given.source, KafkaSection):
         if not given.message:
-            raise InvalidInput(".schema: is missing", hint="add schema: {column: type} of the JSON message")
-        _check_formats(given.source, registry)
+            yield InvalidInput(".schema: is missing", hint="add schema: {column: type} of the JSON message")
+        yield from _format_problems(given.source, {**whole.registry, **given.registry})
+        yield from _kafka_problems(given.source, {**whole.kafka, **given.kafka})
+        return
+    if given.kafka:
+        yield InvalidInput(".kafka: the source is not of type kafka", hint="use source.options instead")
+    if given.resume == "table":
+        yield InvalidInput(
+            ".resume: only a Kafka source can start at the offsets that the table recorded",
+            hint="remove it; after a restore give this writer a new checkpoint, a source that starts where the "
+            "lane ends (weft show URI streams), and takeover: true",
+        )
+
+
+def _refusal(where: str, check: Callable[..., object], *arguments: object) -> Iterator[InvalidInput]:
+    """The error of a check, if it refuses its arguments. ``where`` is put before its message."""
+    try:
+        with errors_at(where):
+            check(*arguments)
+    except InvalidInput as error:
+        yield error
+
+
+def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, folder: Path, state: Path) -> WriterSpec:
+    """Resolve one writer."""
+    stream = given.stream or name
+    if isinstance(given.source, KafkaSection):
         reader_format, ddl = "weft_kafka", None
         options = _kafka_options(given.source, {**whole.kafka, **given.kafka})
         expressions = [*(given.select or {}).values(), given.where or ""]
         if any("_kafka.headers" in sql for sql in expressions):
             options = {"includeHeaders": "true", **options}
     else:
-        if given.kafka:
-            raise InvalidInput(".kafka: the source is not of type kafka", hint="use source.options instead")
-        if given.resume == "table":
-            raise InvalidInput(
-                ".resume: only a Kafka source can start at the offsets that the table recorded",
-                hint="remove it; after a restore give this writer a new checkpoint, a source that starts where the "
-                "lane ends (weft show URI streams), and takeover: true",
-            )
         reader_format, ddl = given.source.format, given.source.ddl
         options = dict(given.source.options)
     letters = given.dead_letter or DeadLetterSection()
@@ -210,7 +251,7 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         message_format=given.source.format if isinstance(given.source, KafkaSection) else "json",
         format_options=given.source.format_options if isinstance(given.source, KafkaSection) else {},
         key_format=given.source.key_format if isinstance(given.source, KafkaSection) else "json",
-        registry=registry,
+        registry={**whole.registry, **given.registry},
         message=given.message,
         select=given.select,
         where=given.where,
@@ -228,31 +269,40 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
     )
 
 
-def _check_formats(source: KafkaSection, registry: Mapping[str, str]) -> None:
-    """Check the options of the formats of a source, and that they have the packages and settings that they need."""
-    with errors_at(".source.format_options."):
-        check_options(source.format, source.format_options)
+def _format_problems(source: KafkaSection, registry: Mapping[str, str]) -> Iterator[InvalidInput]:
+    """What is wrong with the options of the formats of a source, and which packages and settings they lack."""
+    yield from _refusal(".source.format_options.", check_options, source.format, source.format_options)
     if source.key_format.startswith("debezium"):
-        raise InvalidInput(
+        yield InvalidInput(
             f".source.key_format: {source.key_format!r} is a format of values",
             hint="the key of a change event has the format json or avro",
         )
     for field, name in (("format", source.format), ("key_format", source.key_format)):
-        with errors_at(f".source.{field}: "):
-            check_registry_settings(name, registry)
+        yield from _refusal(f".source.{field}: ", check_registry_settings, name, registry)
+
+
+def _kafka_problems(source: KafkaSection, kafka: Mapping[str, str]) -> Iterator[InvalidInput]:
+    """What is wrong with a Kafka source. The values of options are checked when the source is loaded."""
+    if not source.topic and not source.topics:
+        yield InvalidInput(".source.topic: is missing", hint="add topic, or topics for several")
+    if source.topic and source.topics:
+        yield InvalidInput(".source.topics: cannot be combined with topic", hint="keep one of the two")
+    if not kafka.get(_BOOTSTRAP):
+        yield InvalidInput(
+            f": kafka.{_BOOTSTRAP} is missing", hint=f'add kafka: {{{_BOOTSTRAP}: "host:9092"}} to the pipeline'
+        )
+    fixed = _FIXED if source.max_offsets_per_trigger is None else {*_FIXED, "maxoffsetspertrigger"}
+    for option in source.options:
+        if option.lower() in fixed or option.lower().startswith("kafka."):
+            yield InvalidInput(
+                f".source.options.{option}: has its own field",
+                hint="use topic, starting_offsets, max_offsets_per_trigger, or the kafka section",
+            )
 
 
 def _kafka_options(source: KafkaSection, kafka: Mapping[str, str]) -> dict[str, str]:
-    """Options of ``weft_kafka``. Their values are checked when the source is loaded."""
+    """Options of ``weft_kafka``."""
     topics = [source.topic, *source.topics] if source.topic else list(source.topics)
-    if not topics:
-        raise InvalidInput(".source.topic: is missing", hint="add topic, or topics for several")
-    if source.topic and source.topics:
-        raise InvalidInput(".source.topics: cannot be combined with topic", hint="keep one of the two")
-    if not kafka.get(_BOOTSTRAP):
-        raise InvalidInput(
-            f": kafka.{_BOOTSTRAP} is missing", hint=f'add kafka: {{{_BOOTSTRAP}: "host:9092"}} to the pipeline'
-        )
     starting = source.starting_offsets
     fixed = {
         "subscribe": ",".join(topics),
@@ -260,23 +310,17 @@ def _kafka_options(source: KafkaSection, kafka: Mapping[str, str]) -> dict[str, 
     }
     if source.max_offsets_per_trigger is not None:
         fixed["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
-    for option in source.options:
-        if option.lower() in {name.lower() for name in fixed} or option.lower().startswith("kafka."):
-            raise InvalidInput(
-                f".source.options.{option}: has its own field",
-                hint="use topic, starting_offsets, max_offsets_per_trigger, or the kafka section",
-            )
     return {**fixed, **source.options, **{f"kafka.{name}": value for name, value in kafka.items()}}
 
 
-def _check_distinct(writers: Mapping[str, WriterSpec]) -> None:
-    """Check that no two writers share a lane or a checkpoint."""
+def _shared(writers: Mapping[str, WriterSpec]) -> Iterator[InvalidInput]:
+    """Lanes and checkpoints that two writers share."""
     for what in ("lane", "checkpoint"):
         owner: dict[str, str] = {}
         for writer in writers.values():
             value = getattr(writer, what)
             if value in owner:
-                raise InvalidInput(
+                yield InvalidInput(
                     f"writers.{writer.name}.{what}: {what} {value!r} is already used by writer {owner[value]!r}",
                     hint=f"give one of them another {what}",
                 )

@@ -11,7 +11,7 @@ A value may be a secret, so it is never part of a message. Files and keyrings ar
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,15 @@ _REFERENCE: Final = re.compile(r"\$\$|\$\{([^}]*)\}|\$\{")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+Report = Callable[[InvalidInput], None]
+"""What to do with a problem of a file: raise it, or collect it."""
+
+
+def raise_problem(problem: InvalidInput) -> None:
+    """Raise a problem; `streams.pipeline.check_file` collects problems instead."""
+    raise problem
+
+
 class References:
     """Resolves references.
 
@@ -29,14 +38,15 @@ class References:
         secret_fields: Fields whose values come, in part, from a file or a keyring.
     """
 
-    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, environment: Mapping[str, str], folder: Path, report: Report = raise_problem) -> None:
         """Read nothing yet.
 
         Args:
             environment: Environment variables.
             folder: Where relative paths of files start.
+            report: Called with each wrong reference. If it does not raise, the text stays as it is.
         """
-        self._environment, self._folder = environment, folder
+        self._environment, self._folder, self._report = environment, folder, report
         self.secret_fields: set[str] = set()
 
     def resolve(self, value: Any, field: str = "") -> Any:
@@ -47,7 +57,8 @@ class References:
             field: Where it is, for messages: names joined by dots.
 
         Raises:
-            InvalidInput: A reference is malformed, or what it names does not exist; the message names the field.
+            InvalidInput: A reference is malformed, or what it names does not exist; the message names the field. Unless
+                problems are reported.
         """
         if isinstance(value, Mapping):
             return {key: self.resolve(item, f"{field}.{key}" if field else str(key)) for key, item in value.items()}
@@ -55,7 +66,16 @@ class References:
             return [self.resolve(item, f"{field}.{number}") for number, item in enumerate(value)]
         if not isinstance(value, str):
             return value
-        return _REFERENCE.sub(lambda match: "$" if match[0] == "$$" else self._find(match, field), value)
+        return _REFERENCE.sub(lambda match: self._replacement(match, field), value)
+
+    def _replacement(self, match: re.Match[str], field: str) -> str:
+        if match[0] == "$$":
+            return "$"
+        try:
+            return self._find(match, field)
+        except InvalidInput as error:
+            self._report(error)
+            return match[0]
 
     def _find(self, match: re.Match[str], field: str) -> str:
         kind, found, rest = (match[1] or "").partition(":")

@@ -1,0 +1,136 @@
+"""Checks the expressions of writers with Spark: `select`, `where`, and whether their types fit the table's columns.
+
+Nothing is read, started or written: Spark only analyses the expressions over an empty frame with the columns of the
+source. Expressions are checked one by one, so that every wrong one is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from storage.engine import OP_COLUMN, TableSchema, check_columns
+from storage.errors import InvalidInput, NotFound
+from streams import kafka
+from streams.kafka.kafka_source import columns as kafka_columns
+from streams.pipeline.check import key_of
+from streams.pipeline.model import WriterSpec
+from streams.write.decode import decode_messages
+
+_CONSTANT = "1"  # a column that every message has, for the check of a condition alone
+
+
+def expression_problems(spark: SparkSession, writer: WriterSpec, schema: TableSchema | None) -> Iterator[InvalidInput]:
+    """Everything that is wrong with the expressions of a writer.
+
+    Args:
+        spark: A session.
+        writer: The writer.
+        schema: Schema of the table; None if it is not known, then types are not compared.
+    """
+    where = f"writers.{writer.name}"
+    try:
+        rows = _rows(spark, writer)
+        key = _key(writer, schema)
+    except (PySparkException, InvalidInput) as error:
+        yield InvalidInput(f"{where}.source: {_text(error)}", hint=getattr(error, "hint", ""))
+        return
+    if writer.message is None:
+        selected = writer.select or {name: _quoted(name) for name in rows.columns}
+    else:
+        selected = writer.select or {name: _quoted(name) for name in writer.message}
+    section = "schema" if writer.select is None and writer.message is not None else "select"
+    types: dict[str, pa.DataType] = {}
+    for name, expression in selected.items():
+        try:
+            [field] = [found for found in _events(rows, writer, {name: expression}, None, key) if found.name == name]
+            types[name] = to_arrow_type(field.dataType, timezone="UTC")
+        except (PySparkException, InvalidInput) as error:
+            yield _refused(f"{where}.{section}.{name}", error)
+    if writer.where is not None:
+        try:
+            _events(rows, writer, {"checked": _CONSTANT}, writer.where, key)
+        except (PySparkException, InvalidInput) as error:
+            yield _refused(f"{where}.where", error)
+    if schema is not None:
+        yield from _type_problems(f"{where}.{section}", writer, schema, types)
+
+
+def _rows(spark: SparkSession, writer: WriterSpec) -> DataFrame:
+    """An empty frame with the columns of the writer's source."""
+    if writer.reader_format == kafka.FORMAT:
+        headers = writer.reader_options.get("includeHeaders", "true") == "true"
+        return spark.createDataFrame([], kafka_columns(include_headers=headers))
+    if writer.reader_schema is not None:
+        return spark.createDataFrame([], writer.reader_schema)
+    found: StructType = spark.readStream.format(writer.reader_format).options(**writer.reader_options).load().schema
+    return spark.createDataFrame([], found)
+
+
+def _key(writer: WriterSpec, schema: TableSchema | None) -> Mapping[str, str] | None:
+    if writer.tombstones != "delete" or schema is None:
+        return writer.key
+    try:
+        return key_of(writer, schema)
+    except InvalidInput:  # reported by `streams.pipeline.check.writer_problems`
+        return writer.key
+
+
+def _events(
+    rows: DataFrame, writer: WriterSpec, select: Mapping[str, str], where: str | None, key: Mapping[str, str] | None
+) -> StructType:
+    """The schema of what the sink would get."""
+    if writer.message is None:
+        kept = rows if where is None else rows.where(where)
+        return kept.selectExpr(*(f"{sql} AS {_quoted(name)}" for name, sql in select.items())).schema
+    return decode_messages(
+        rows,
+        writer.message,
+        message_format=writer.message_format,
+        select=select,
+        where=where,
+        keep_source=True,
+        tombstones=writer.tombstones if key is not None or writer.tombstones != "delete" else "ignore",
+        key=key,
+    ).schema
+
+
+def _type_problems(
+    where: str, writer: WriterSpec, schema: TableSchema, types: Mapping[str, pa.DataType]
+) -> Iterator[InvalidInput]:
+    """Columns whose type cannot be cast to that of the table."""
+    try:
+        stream = schema.stream(writer.stream)
+    except NotFound:  # reported by `streams.pipeline.check.writer_problems`
+        return
+    columns = schema.stream_columns(stream)
+    fitting = {name: schema.column_by_name[name].type for name in columns}
+    for name, found in types.items():
+        if name not in columns and name != OP_COLUMN:
+            continue
+        try:
+            check_columns(pa.schema({**fitting, name: found}), schema, stream)
+        except InvalidInput as error:
+            yield InvalidInput(f"{where}.{name}: {error.message}", hint=error.hint)
+
+
+def _refused(where: str, error: PySparkException | InvalidInput) -> InvalidInput:
+    hint = error.hint if isinstance(error, InvalidInput) else "an SQL expression over the columns of the source"
+    return InvalidInput(f"{where}: {_text(error)}", hint=hint)
+
+
+def _text(error: PySparkException | InvalidInput) -> str:
+    """The message of an error, in one line, without the plan and without the place that the caller names."""
+    if isinstance(error, InvalidInput):
+        _, found, rest = error.message.partition("Spark refuses ")
+        return " ".join(f"Spark refuses {rest}".split()) if found else error.message
+    return " ".join(str(error).split(";\n", 1)[0].split())
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,270 @@
+"""``weft check`` names every problem of a pipeline file at once, with its line, and changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from storage import Table
+from storage.config import build_schema, load_config
+from streams.pipeline.check_file import CheckedFile, check_file
+from streams.pipeline.pipeline import load_pipeline
+from streams.write.check_expressions import expression_problems
+from tests.streams.pipelines import weft
+from tests.streams.test_pipeline import CONFIG, WHOLE
+
+CHECK_SECONDS = 120.0  # starts a JVM on a busy machine
+
+
+def written(folder: Path, changes: dict[str, Any]) -> Path:
+    """The file WHOLE with some fields replaced (path with slashes) or removed (value `...`)."""
+    whole = copy.deepcopy(WHOLE)
+    for path, value in changes.items():
+        *parents, last = path.split("/")
+        place = whole
+        for parent in parents:
+            place = place[parent]
+        if value is ...:
+            del place[last]
+        else:
+            place[last] = value
+    file = folder / "shop.yaml"
+    file.write_text(yaml.safe_dump(whole, sort_keys=False))
+    return file
+
+
+def messages(checked: CheckedFile) -> list[str]:
+    return [problem.message for problem in checked.problems]
+
+
+def test_a_good_file_has_no_problem_and_nothing_is_created(tmp_path: Path) -> None:
+    file = written(tmp_path, {})
+    assert check_file(file, {}).problems == []
+    done = weft("check", file, "--without-spark")
+    assert (done.exit_code, done.stdout) == (0, f"{file}: no problem found\n")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_all_problems_are_found_at_once(tmp_path: Path) -> None:
+    wrong = {"trigger": "soon", "on_error": "stop", "lane": "a b", "stream": "orders"}
+    bad = copy.deepcopy(WHOLE["writers"]["orders"]) | wrong
+    bad["select"]["nonsense"] = "1"
+    file = written(
+        tmp_path,
+        {
+            "table/url": "x",
+            "kafka/sasl.password": "${NO_SUCH}",
+            "clean": {"retain": "for ever", "versions": 0},
+            "compaction": {"evry": 1},
+            "writers/orders/source/topic": ...,
+            "writers/orders/schema/id": "bigit",
+            "writers/orders/select/paid": "1",
+            "writers/orders/tombstones": "burn",
+            "writers/bad": bad,
+            "writers/nobody": {**WHOLE["writers"]["orders"], "stream": "clicks"},
+        },
+    )
+    checked = check_file(file, {})
+    starts = {message.split(": ")[0] for message in messages(checked)}
+    assert starts == {
+        "table.url",
+        "kafka.sasl.password",
+        "clean.retain",
+        "clean.versions",
+        "compaction.evry",
+        "writers.orders.source.topic",
+        "writers.orders.schema.id",
+        "writers.orders.select.paid",
+        "writers.orders.tombstones",
+        "writers.bad.trigger",
+        "writers.bad.lane",
+        "writers.bad.dead_letter",
+        "writers.bad.select.nonsense",
+        "writers.nobody.stream",
+    }
+    assert all(problem.hint for problem in checked.problems if "source.topic" in problem.message)
+
+
+def test_problems_have_the_line_of_their_field(tmp_path: Path) -> None:
+    file = written(tmp_path, {"writers/orders/select/paid": "1", "writers/orders/select/ts": ..., "table/url": "x"})
+    lines = [line.strip() for line in file.read_text().splitlines()]
+    assert {problem.message.split(": ")[0]: problem.line for problem in check_file(file, {}).problems} == {
+        "table.url": 1 + lines.index("url: x"),
+        "writers.orders.select.paid": 1 + lines.index("paid: '1'"),
+        "writers.orders.select": 1 + lines.index("select:"),
+    }
+
+
+def test_names_with_dots_have_lines(tmp_path: Path) -> None:
+    file = written(tmp_path, {"kafka/sasl.password": "${NO_SUCH}"})
+    [problem] = check_file(file, {}).problems
+    assert file.read_text().splitlines()[(problem.line or 0) - 1].strip() == "sasl.password: ${NO_SUCH}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"table/config": ...}, "table.uri: there is no table at"),
+        ({"table/config/buckets": 3}, "table.config: buckets: 3 is not a power of two"),
+        ({"table/config/columns/ts": "tim"}, "table.config: columns.ts: 'tim' is not a column type"),
+        ({"table/uri": "nosuch://x/y"}, "table.uri: "),
+        ({"table": ...}, "table: is missing"),
+        ({"writers": {}}, "writers: Dictionary should have at least 1 item"),
+        ({"writers": 5}, "writers: Input should be a valid dictionary"),
+        ({"writers/orders/source/options": {"kafka.x": "1"}}, "writers.orders.source.options.kafka.x: has its own"),
+        ({"writers/orders/source/options": {"failOnDataLoss": "maybe"}}, "writers.orders.source: "),
+        ({"writers/orders/lateness": 5}, "writers.orders.lateness: 5 is a number"),
+    ],
+)
+def test_single_problems(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    found = messages(check_file(written(tmp_path, changes), {}))
+    assert any(each.startswith(message) for each in found), found
+
+
+def test_the_existing_table_is_compared(tmp_path: Path) -> None:
+    other = copy.deepcopy(CONFIG)
+    other["columns"]["amount"] = "decimal(12,2)"
+    Table.create(tmp_path / "lake/orders_wide", other)
+    [found] = messages(check_file(written(tmp_path, {}), {}))
+    assert found.startswith("table.uri: shop.yaml: table.config differs from the table")
+    assert "columns.amount" in found
+    file = written(tmp_path, {"table/config": ..., "writers/orders/select/paid": "1"})
+    assert messages(check_file(file, {})) == ["writers.orders.select.paid: stream 'orders' has no such column"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_folders_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o555)
+    file = written(tmp_path, {"writers/orders/dead_letter": "./closed/dead"})
+    assert any("cannot be written to" in message for message in messages(check_file(file, {})))
+
+
+def test_files_in_the_place_of_folders(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("")
+    (tmp_path / "dead").write_text("")
+    found = messages(check_file(written(tmp_path, {}), {}))
+    assert f"table.uri: {tmp_path / 'lake'} is a file, not a folder" in found
+    assert f"writers.orders.dead_letter: {tmp_path / 'dead'} is a file, not a folder" in found
+
+
+def test_a_file_that_is_not_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("a: [")
+    done = weft("check", file)
+    assert done.exit_code == 2
+    assert "this is not YAML" in done.stderr
+    assert weft("check", tmp_path / "none.yaml").exit_code == 2
+
+
+def test_the_problems_are_printed_with_their_lines(tmp_path: Path) -> None:
+    file = written(tmp_path, {"table/url": "x", "clean": {"versions": 0}})
+    done = weft("check", file, "--without-spark")
+    assert done.exit_code == 2
+    assert "shop.yaml:" in done.stdout
+    assert "table.url: is not a known field" in done.stdout
+    assert "hint: did you mean uri?" in done.stdout
+    assert "2 problems" in done.stdout
+    lines = [json.loads(line) for line in weft("check", file, "--without-spark", "--json").stdout.splitlines()]
+    assert [set(line) for line in lines] == [{"line", "message", "hint"}] * 2
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_every_wrong_expression_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        {
+            "writers/orders/select": {
+                "order_id": "idd",
+                "status": "lower(status, 1)",
+                "amount": "array(amount)",
+                "ts": "_kafka.timestamp",
+                "_op": "((",
+            },
+            "writers/orders/where": "amount + 1",
+        },
+    )
+    schema = build_schema(load_config(CONFIG))
+    found = [
+        problem.message for problem in expression_problems(spark, load_pipeline(file, {}).writer("orders"), schema)
+    ]
+    assert [message.split(": ")[0] for message in found] == [
+        "writers.orders.select.order_id",
+        "writers.orders.select.status",
+        "writers.orders.select._op",
+        "writers.orders.where",
+        "writers.orders.select.amount",
+    ]
+    assert "idd" in found[0]
+    assert "amount" in found[4]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({}, []),
+        ({"writers/orders/select/status": "_kafka.headers[0].key"}, []),
+        ({"writers/orders/select/status": "_kafka.header"}, ["writers.orders.select.status"]),
+        ({"writers/orders/select/status": "_key.id"}, ["writers.orders.select.status"]),
+        ({"writers/orders/key": {"id": "bigint"}, "writers/orders/select/status": "string(_key.id)"}, []),
+        ({"writers/orders/select/status": "count(*)"}, ["writers.orders.select.status"]),
+        ({"writers/orders/where": "nothing > 1"}, ["writers.orders.where"]),
+        ({"writers/orders/schema/ts": "boolean"}, ["writers.orders.select.ts"]),
+        ({"writers/orders/source": {"type": "spark", "format": "rate"}}, ["writers.orders.source"]),
+        (
+            {
+                "writers/orders/source": {"type": "spark", "format": "rate"},
+                "writers/orders/schema": ...,
+                "writers/orders/select": {"order_id": "value", "status": "''", "amount": "rand()", "ts": "timestamp"},
+                "writers/orders/where": "value > 1",
+            },
+            [],
+        ),
+        (
+            {
+                "writers/orders/source": {"type": "spark", "format": "rate"},
+                "writers/orders/schema": ...,
+                "writers/orders/select": {"order_id": "valeu", "status": "''", "amount": "now()", "ts": "timestamp"},
+                "writers/orders/where": ...,
+            },
+            ["writers.orders.select.order_id", "writers.orders.select.amount"],
+        ),
+    ],
+)
+def test_expressions(spark: SparkSession, tmp_path: Path, changes: dict[str, Any], fields: list[str]) -> None:
+    writer = load_pipeline(written(tmp_path, changes), {}).writer("orders")
+    schema = build_schema(load_config(CONFIG))
+    found = [problem.message for problem in expression_problems(spark, writer, schema)]
+    assert [message.split(": ")[0] for message in found][: len(fields)] == fields, found
+    assert bool(found) == bool(fields)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_command_checks_expressions(tmp_path: Path) -> None:
+    file = written(tmp_path, {"writers/orders/select/status": "lower(statu)", "table/url": "x"})
+    done = subprocess.run(
+        [sys.executable, "-m", "streams.cli.main", "check", file, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=CHECK_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert [json.loads(line)["message"].split(": ")[0] for line in done.stdout.splitlines()] == [
+        "table.url",
+        "writers.orders.select.status",
+    ]
+    assert done.stderr == "", "output of Spark is not shown"
