@@ -81,6 +81,16 @@ class KafkaSection(_Model):
     options: Settings = {}
 
 
+class FilesSection(_Model):
+    """Files of a folder, for backfills; read by Spark's file source, each once."""
+
+    type: Literal["files"]
+    format: Literal["json", "csv", "parquet"]
+    path: str = Field(min_length=1)
+    max_files_per_trigger: int | None = Field(default=None, ge=1)
+    options: Settings = {}
+
+
 class SparkSection(_Model):
     """Another streaming source of Spark, by the name of its format."""
 
@@ -107,7 +117,7 @@ def as_section(value: Any) -> Any:
 class WriterSection(_Model):
     """One writer: its source, and how messages become columns."""
 
-    source: Annotated[KafkaSection | SparkSection, Field(discriminator="type")]
+    source: Annotated[KafkaSection | FilesSection | SparkSection, Field(discriminator="type")]
     message: dict[str, str] | None = Field(default=None, alias="schema")
     select: dict[str, Setting] | None = Field(default=None, min_length=1)
     where: str | None = None
@@ -231,6 +241,7 @@ class WriterSpec:
         reader_format: For ``spark.readStream.format``.
         reader_options: Options of that format; may hold secrets.
         reader_schema: DDL for ``.schema(...)``; None if the format has a schema.
+        file_format: Format of the files (`streams.write.file_source`); None for a source other than files.
         message_format: Name of the format of column ``value``, see `streams.formats`; not used if ``message`` is None.
         format_options: Options of that format.
         key_format: Name of the format of column ``key``, if ``key`` is given.
@@ -255,6 +266,7 @@ class WriterSpec:
     reader_format: str
     reader_options: Mapping[str, str] = field(repr=False)
     reader_schema: str | None
+    file_format: str | None
     message_format: str
     format_options: Mapping[str, str]
     key_format: str

@@ -30,6 +30,7 @@ from streams.pipeline.model import (
     CommandSettings,
     CompactionSection,
     DeadLetterSection,
+    FilesSection,
     KafkaSection,
     Pipeline,
     PipelineConfig,
@@ -62,6 +63,7 @@ SECTIONS: Final[Sections] = {
     "compaction": CompactionSection,
     "clean": CleanSection,
     "writers.*.source.kafka": KafkaSection,
+    "writers.*.source.files": FilesSection,
     "writers.*.source.spark": SparkSection,
     "writers.*.dead_letter": DeadLetterSection,
     "writers.*": WriterSection,
@@ -202,9 +204,12 @@ def _section_problems(name: str, given: WriterSection, whole: PipelineConfig) ->
             yield InvalidInput(f".{setting}: needs messages that are decoded", hint="add schema, or remove it")
     if given.on_error == "stop" and given.dead_letter:
         yield InvalidInput(".dead_letter: cannot be combined with on_error: stop", hint="remove one of the two")
+    if isinstance(given.source, KafkaSection | FilesSection) and not given.message:
+        what = "JSON message" if isinstance(given.source, KafkaSection) else "files"
+        yield InvalidInput(".schema: is missing", hint=f"add schema: {{column: type}} of the {what}")
+    if isinstance(given.source, FilesSection):
+        yield from _files_problems(given)
     if isinstance(given.source, KafkaSection):
-        if not given.message:
-            yield InvalidInput(".schema: is missing", hint="add schema: {column: type} of the JSON message")
         yield from _format_problems(given.source, {**whole.registry, **given.registry})
         yield from _kafka_problems(given.source, {**whole.kafka, **given.kafka})
         return
@@ -236,6 +241,13 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         expressions = [*(given.select or {}).values(), given.where or ""]
         if any("_kafka.headers" in sql for sql in expressions):
             options = {"includeHeaders": "true", **options}
+    elif isinstance(given.source, FilesSection):
+        files, ddl = given.source, None
+        # JSON is read line by line, so that a line that is not JSON is known as it is.
+        reader_format = "text" if files.format == "json" else files.format
+        options = {"path": resolve_location(files.path, folder), **files.options}
+        if files.max_files_per_trigger is not None:
+            options["maxFilesPerTrigger"] = str(files.max_files_per_trigger)
     else:
         reader_format, ddl = given.source.format, given.source.ddl
         options = dict(given.source.options)
@@ -248,6 +260,7 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         reader_format=reader_format,
         reader_options=options,
         reader_schema=ddl,
+        file_format=given.source.format if isinstance(given.source, FilesSection) else None,
         message_format=given.source.format if isinstance(given.source, KafkaSection) else "json",
         format_options=given.source.format_options if isinstance(given.source, KafkaSection) else {},
         key_format=given.source.key_format if isinstance(given.source, KafkaSection) else "json",
@@ -279,6 +292,19 @@ def _format_problems(source: KafkaSection, registry: Mapping[str, str]) -> Itera
         )
     for field, name in (("format", source.format), ("key_format", source.key_format)):
         yield from _refusal(f".source.{field}: ", check_registry_settings, name, registry)
+
+
+def _files_problems(given: WriterSection) -> Iterator[InvalidInput]:
+    """What is wrong with a source of files."""
+    assert isinstance(given.source, FilesSection), "the caller has checked this"
+    if given.tombstones != "ignore" or given.key is not None:
+        setting = "tombstones" if given.key is None else "key"
+        yield InvalidInput(f".{setting}: files have no Kafka key", hint="remove it")
+    for option in given.source.options:
+        if option.lower() in {"path", "maxfilespertrigger", "mode", "columnnameofcorruptrecord", "multiline"}:
+            yield InvalidInput(
+                f".source.options.{option}: is set by weft", hint="use path or max_files_per_trigger, or remove it"
+            )
 
 
 def _kafka_problems(source: KafkaSection, kafka: Mapping[str, str]) -> Iterator[InvalidInput]:

@@ -7,6 +7,7 @@ source. Expressions are checked one by one, so that every wrong one is found.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -20,7 +21,8 @@ from streams import kafka
 from streams.kafka.kafka_source import columns as kafka_columns
 from streams.pipeline.check import key_of
 from streams.pipeline.model import WriterSpec
-from streams.write.decode import decode_messages
+from streams.write.decode_events import decode_events
+from streams.write.file_source import message_columns
 
 _CONSTANT = "1"  # a column that every message has, for the check of a condition alone
 
@@ -66,6 +68,8 @@ def _rows(spark: SparkSession, writer: WriterSpec) -> DataFrame:
     if writer.reader_format == kafka.FORMAT:
         headers = writer.reader_options.get("includeHeaders", "true") == "true"
         return spark.createDataFrame([], kafka_columns(include_headers=headers))
+    if writer.file_format is not None:
+        return spark.createDataFrame([], message_columns(writer.file_format))
     if writer.reader_schema is not None:
         return spark.createDataFrame([], writer.reader_schema)
     found: StructType = spark.readStream.format(writer.reader_format).options(**writer.reader_options).load().schema
@@ -88,16 +92,9 @@ def _events(
     if writer.message is None:
         kept = rows if where is None else rows.where(where)
         return kept.selectExpr(*(f"{sql} AS {_quoted(name)}" for name, sql in select.items())).schema
-    return decode_messages(
-        rows,
-        writer.message,
-        message_format=writer.message_format,
-        select=select,
-        where=where,
-        keep_source=True,
-        tombstones=writer.tombstones if key is not None or writer.tombstones != "delete" else "ignore",
-        key=key,
-    ).schema
+    if writer.tombstones == "delete" and key is None:  # reported by `streams.pipeline.check.writer_problems`
+        writer = replace(writer, tombstones="ignore")
+    return decode_events(rows, writer, key, select=select, where=where).schema
 
 
 def _type_problems(

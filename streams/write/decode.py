@@ -40,6 +40,9 @@ from streams.write.tombstones import DECODED_KEY, KEY_REASON, NO_KEY, add_key
 METADATA: Final = ("topic", "partition", "offset", "timestamp", "key", "headers")
 """Fields of the struct `KAFKA`. The struct contains those that the source has."""
 
+UNREADABLE: Final = "unreadable"
+"""Optional column of messages, string: why the source could not read the message; NULL if it could."""
+
 SOURCE_TYPE: Final = StructType.fromJson(
     {
         "type": "struct",
@@ -66,7 +69,6 @@ SOURCE_TYPE: Final = StructType.fromJson(
                     },
                 ),
                 ("value", "binary"),
-                ("schema_id", "integer"),
                 ("reason", "string"),
             )
         ],
@@ -106,7 +108,8 @@ def decode_messages(
     """Decode messages.
 
     Args:
-        df: Messages with the columns of a Kafka source: ``value`` (binary or string), and any columns of `METADATA`.
+        df: Messages with the columns of a Kafka source: ``value`` (binary or string), and any columns of `METADATA`;
+            optionally `UNREADABLE`.
         schema: Fields of the message and their Spark SQL types, nested types too.
         message_format: Name of the format of the value, see `streams.formats`.
         format_options: Options of the format.
@@ -241,7 +244,8 @@ def _parsed(
         )
     known = [name for name in METADATA if name in given]
     value = F.col(_VALUE)
-    rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in (*known, "value")))
+    used = [*known, "value", *([UNREADABLE] if UNREADABLE in given else [])]
+    rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in used))
     without_value: Column | str | None = {"ignore": IGNORED, "dead_letter": TOMBSTONE, "delete": None}[tombstones]
     bad_key = F.lit(None).cast("string")
     if key is not None:
@@ -259,6 +263,8 @@ def _parsed(
         extras = _extra_columns(message_format.extras(parsed))
         more[:] = extras
         reason = F.coalesce(reason.cast("string"), bad_key)
+        if UNREADABLE in given:
+            reason = F.coalesce(F.col(f"{_HIDDEN}{UNREADABLE}"), reason)
         found = {_MESSAGE: message_format.message(parsed), _REASON: reason, **extras}
         return F.struct(*(column.alias(name) for name, column in found.items()))
 

@@ -23,7 +23,8 @@ from streams.pipeline.check import check_deletes, key_of
 from streams.pipeline.model import WriterSpec
 from streams.spark.for_workers import for_workers
 from streams.write.dead_letter import DeadLetters
-from streams.write.decode import decode_messages
+from streams.write.decode_events import decode_events
+from streams.write.left_out import partial_columns
 from streams.write.replay import Choose, Run, replayable
 from streams.write.sink import check_columns, run_tasks
 from streams.write.sink_task import TaskReport
@@ -80,23 +81,16 @@ def spark_run(spark: SparkSession, table: Table, writer: WriterSpec, store: Obje
             f"writers.{writer.name}: its dead letters hold rows of the source, not messages",
             hint="a replay needs a writer with a schema; correct the rows in their source instead",
         )
-    message, key = writer.message, writer.key
+    key = writer.key
+    schema = table.schema
+    stream = schema.stream(writer.stream)
     if writer.tombstones == "delete":
-        schema = table.schema
-        check_deletes(writer, schema.stream(writer.stream), schema)
+        check_deletes(writer, stream, schema)
         key = key_of(writer, schema)
+    partial = partial_columns(schema, stream)
 
     def decoded(letters: Mapping[str, Sequence[Span]]) -> DataFrame:
-        return decode_messages(
-            messages_frame(spark, store, letters),
-            message,
-            message_format=writer.message_format,
-            select=writer.select,
-            where=writer.where,
-            keep_source=True,
-            tombstones=writer.tombstones,
-            key=key,
-        )
+        return decode_events(messages_frame(spark, store, letters), writer, key, partial=partial)
 
     check_columns(decoded({}), table, writer.stream)  # before a plan is made
 

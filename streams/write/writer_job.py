@@ -291,10 +291,13 @@ def read_events(
         InvalidInput: The source, an option or an expression is wrong.
     """
     from streams import kafka
-    from streams.write.decode import decode_messages
+    from streams.write.decode_events import decode_events
+    from streams.write.file_source import read_files
 
     if writer.reader_format == kafka.FORMAT:
         kafka.register(spark, python=python)
+    if writer.file_format is not None:
+        return decode_events(read_files(spark, writer), writer, key)
     options = dict(writer.reader_options)
     if point is not None:
         topics = options["subscribe"].split(",")
@@ -306,20 +309,7 @@ def read_events(
         reader = reader.schema(writer.reader_schema)
     rows = reader.load()
     if writer.message is not None:
-        return decode_messages(
-            rows,
-            writer.message,
-            message_format=writer.message_format,
-            format_options=writer.format_options,
-            key_format=writer.key_format,
-            registry=writer.registry,
-            select=writer.select,
-            where=writer.where,
-            keep_source=True,
-            tombstones=writer.tombstones,
-            key=key,
-            partial=partial_names,
-        )
+        return decode_events(rows, writer, key, partial=partial_names)
     if writer.where is not None:
         rows = rows.where(writer.where)
     if writer.select is not None:

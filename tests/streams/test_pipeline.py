@@ -45,6 +45,9 @@ WHOLE: dict[str, Any] = {
 }
 
 
+FILES: dict[str, Any] = {"type": "files", "format": "csv", "path": "./landing"}
+
+
 @pytest.fixture
 def load(tmp_path: Path) -> Any:
     """Load WHOLE with some fields replaced (dotted path) or removed (value `...`)."""
@@ -273,8 +276,34 @@ def test_secrets_are_not_printed(load: Any) -> None:
             "writers.orders.source.topics: cannot be combined with topic",
             "one of the two",
         ),
+        (
+            {"writers/orders/source": {"type": "files", "format": "xml", "path": "x"}},
+            "writers.orders.source.format: Input should be 'json', 'csv' or 'parquet'",
+            "",
+        ),
+        (
+            {"writers/orders/source": {"type": "files", "format": "csv"}},
+            "writers.orders.source.path: is missing",
+            "add",
+        ),
+        (
+            {"writers/orders/source": FILES, "writers/orders/schema": ...},
+            "writers.orders.schema: is missing",
+            "of the files",
+        ),
+        (
+            {"writers/orders/source": FILES, "writers/orders/tombstones": "delete"},
+            "writers.orders.tombstones: files have no Kafka key",
+            "remove",
+        ),
+        (
+            {"writers/orders/source": {**FILES, "options": {"mode": "FAILFAST"}}},
+            "writers.orders.source.options.mode: is set by weft",
+            "remove",
+        ),
+        ({"writers/orders/source": FILES, "writers/orders/resume": "table"}, "writers.orders.resume: only a Kafka", ""),
         ({"writers/orders/source/tpoic": "x"}, "writers.orders.source.tpoic: is not a known field", "mean topic?"),
-        ({"writers/orders/source/type": "files"}, "writers.orders.source: Input tag 'files'", ""),
+        ({"writers/orders/source/type": "folder"}, "writers.orders.source: Input tag 'folder'", ""),
         (
             {"writers/orders/source/format": "xml"},
             "writers.orders.source.format: there is no message format 'xml'",
