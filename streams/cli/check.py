@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -55,21 +54,17 @@ def _as_errors(problems: list[FileProblem]) -> list[TableError]:
 
 
 def _expression_problems(checked: CheckedFile) -> Iterator[TableError]:
-    from streams.spark.session import build_session
+    from streams.spark.session import temporary_session
     from streams.write.check_expressions import expression_problems
 
     assert checked.pipeline is not None, "the caller has checked this"
-    with tempfile.TemporaryDirectory(prefix="weft-check-") as scratch:
-        # Only local, and only with defaults: settings for a cluster do not matter for the analysis.
-        spark = build_session("weft check", {}, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
-        try:
-            for writer in checked.pipeline.writers.values():
-                where = tuple(f"writers.{writer.name}.{section}" for section in ("schema", "key", "source"))
-                if any(problem.message.startswith(where) for problem in checked.problems):
-                    continue  # each expression would have the same problem again
-                yield from expression_problems(spark, writer, checked.schema)
-        finally:
-            spark.stop()
+    # Without the settings of the file: those for a cluster do not matter for the analysis.
+    with temporary_session("weft check", {}) as spark:
+        for writer in checked.pipeline.writers.values():
+            where = tuple(f"writers.{writer.name}.{section}" for section in ("schema", "key", "source"))
+            if any(problem.message.startswith(where) for problem in checked.problems):
+                continue  # each expression would have the same problem again
+            yield from expression_problems(spark, writer, checked.schema)
 
 
 def _print(pipeline: Path, problem: FileProblem, *, as_json: bool) -> None:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from storage import Table
 from storage.errors import InvalidInput, NotFound
 from streams.cli.arguments import Json, console, errors, open_location, usage_errors
 from streams.cli.output import counted, limit_note, print_json, print_result, print_rows
@@ -27,8 +26,6 @@ from streams.letters.letter_folder import LetterFolder, State, Survey
 from streams.pipeline.letter_places import LetterPlace, choose_places, load_letter_places
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from streams.write.replay import ReplayResult
 
 letters = typer.Typer(no_args_is_help=True, help="Messages that could not be stored: show, replay or drop them.")
@@ -130,7 +127,10 @@ def replay(pipeline: PipelineFile, only: Only = None, where: Where = None, as_js
     """
     from streams.pipeline.pipeline import load_pipeline
     from streams.pipeline.run import check_sources
-    from streams.spark.session import check_java
+    from streams.spark.session import check_java, temporary_session
+    from streams.write.replay import replay as replay_letters
+    from streams.write.replay import replayable
+    from streams.write.replay_frame import check_condition, choose_where, spark_run
 
     with usage_errors():
         loaded = load_pipeline(pipeline)
@@ -139,16 +139,22 @@ def replay(pipeline: PipelineFile, only: Only = None, where: Where = None, as_js
         chosen = choose_places(places, only)
     check_java()
     table = open_location(location)
-    results = []
+    results: list[tuple[LetterPlace, ReplayResult]] = []
     for place in chosen:
         folder = place.open(table, location)
         if not any(True for _ in folder.survey().chosen(State.WAITING, State.REPLAYING)):
             continue
         writer = loaded.writer(place.writer)
-        with _spark(writer.spark) as spark:
-            results += [(place, done) for done in _replay(spark, loaded, table, place, folder, where)]
-    for place, done in results:
-        print_result({"writer": place.writer, **_plain(done)}, _describe(place, done), as_json=as_json)
+        with temporary_session("weft dead-letters", writer.spark) as spark:
+            if where is not None:
+                with usage_errors():
+                    check_condition(spark, where)
+            run = spark_run(spark, table, writer, folder.store)
+            choose = replayable if where is None else choose_where(spark, where)
+            done = replay_letters(folder, table, place.stream, run, where=where or "", choose=choose)
+            results.extend((place, each) for each in done)
+    for place, each in results:
+        print_result({"writer": place.writer, **asdict(each)}, _describe(place, each), as_json=as_json)
     if not results and not as_json:
         typer.echo("no dead letter waits")
 
@@ -192,9 +198,10 @@ def _folders(
     if where is None:
         yield folders, _by_state
         return
-    with _spark({}) as spark:
-        from streams.write.replay_frame import check_condition, letters_where
+    from streams.spark.session import temporary_session
+    from streams.write.replay_frame import check_condition, letters_where
 
+    with temporary_session("weft dead-letters", {}) as spark:
         with usage_errors():
             check_condition(spark, where)
 
@@ -210,36 +217,6 @@ def _by_state(survey: Survey, states: Sequence[State]) -> Iterator[tuple[State, 
     return ((state, letter) for state, letter in survey.letters() if state in states)
 
 
-@contextmanager
-def _spark(settings: Any) -> Iterator[SparkSession]:
-    """A new local Spark session."""
-    from streams.spark.session import build_session
-
-    with tempfile.TemporaryDirectory(prefix="weft-letters-") as scratch:
-        spark = build_session(
-            "weft dead-letters", settings, scratch=Path(scratch) / "spark", quick_start=True, quiet=True
-        )
-        try:
-            yield spark
-        finally:
-            spark.stop()
-
-
-def _replay(
-    spark: SparkSession, loaded: Any, table: Table, place: LetterPlace, folder: LetterFolder, where: str | None
-) -> Iterable[ReplayResult]:
-    from streams.write.replay import replay as replay_letters
-    from streams.write.replay import replayable
-    from streams.write.replay_frame import check_condition, choose_where, spark_run
-
-    if where is not None:
-        with usage_errors():
-            check_condition(spark, where)
-    run = spark_run(spark, table, loaded.writer(place.writer), folder.store)
-    choose = replayable if where is None else choose_where(spark, where)
-    return replay_letters(folder, table, place.stream, run, where=where or "", choose=choose)
-
-
 def _describe(place: LetterPlace, done: ReplayResult) -> str:
     text = f"{place.writer}: {counted(done.letters, 'letter')} replayed"
     if done.resumed:
@@ -250,12 +227,6 @@ def _describe(place: LetterPlace, done: ReplayResult) -> str:
     if done.missing:
         text += f", {counted(done.missing, 'letter')} deleted meanwhile"
     return text
-
-
-def _plain(done: ReplayResult) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(done)
 
 
 def _confirm(question: str, *, yes: bool) -> None:

@@ -182,9 +182,10 @@ def resolve(path: Path, given: PipelineConfig, report: Report = raise_problem) -
     location = TableLocation(resolve_location(given.table.uri, folder), given.table.storage_options)
     spark = resolve_archives(given.spark, folder)
     pipeline = Pipeline(path, location, config, writers, given.compaction, given.clean, spark, state)
-    for writer in writers.values() if schema is not None else ():
-        for problem in writer_problems(writer, schema):
-            report(problem)
+    if schema is not None:
+        for writer in writers.values():
+            for problem in writer_problems(writer, schema):
+                report(problem)
     return pipeline
 
 

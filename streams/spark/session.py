@@ -27,6 +27,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -129,6 +130,22 @@ def build_session(
         session = _start(settled, planner)
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+@contextlib.contextmanager
+def temporary_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session for one command: quick to start, quiet, and stopped at the end of the block. Raises as `build_session`.
+
+    Args:
+        name: Name of the application.
+        settings: Settings of the pipeline file.
+    """
+    with tempfile.TemporaryDirectory(prefix="weft-") as scratch:
+        spark = build_session(name, settings, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
+        try:
+            yield spark
+        finally:
+            spark.stop()
 
 
 def _submitted_settings() -> dict[str, str]:
