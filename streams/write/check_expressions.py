@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from storage.engine import OP_COLUMN, TableSchema, check_columns
 from storage.errors import InvalidInput, NotFound
@@ -41,6 +41,12 @@ def expression_problems(spark: SparkSession, writer: WriterSpec, schema: TableSc
         key = _key(writer, schema)
     except (PySparkException, InvalidInput) as error:
         yield InvalidInput(f"{where}.source: {_text(error)}", hint=getattr(error, "hint", ""))
+        return
+    if writer.message is not None and not isinstance(_type_of(rows, "value"), BinaryType | StringType):
+        yield InvalidInput(
+            f"{where}.source: it has no column 'value' of type binary or string, which a message has",
+            hint=f"remove schema, and select its columns: {', '.join(rows.columns)}",
+        )
         return
     if writer.message is None:
         selected = writer.select or {name: _quoted(name) for name in rows.columns}
@@ -74,6 +80,10 @@ def _rows(spark: SparkSession, writer: WriterSpec) -> DataFrame:
         return spark.createDataFrame([], writer.reader_schema)
     found: StructType = spark.readStream.format(writer.reader_format).options(**writer.reader_options).load().schema
     return spark.createDataFrame([], found)
+
+
+def _type_of(rows: DataFrame, name: str) -> DataType | None:
+    return next((field.dataType for field in rows.schema if field.name == name), None)
 
 
 def _key(writer: WriterSpec, schema: TableSchema | None) -> Mapping[str, str] | None:
