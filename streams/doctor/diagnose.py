@@ -13,8 +13,8 @@ from streams.doctor.finding import Finding, Findings, Level
 from streams.doctor.kafka_checks import check_registry, check_source
 from streams.doctor.machine_checks import check_machine
 from streams.doctor.store_checks import check_dead_letters, check_table
+from streams.letters.letter_files import default_folder
 from streams.pipeline.pipeline import Pipeline
-from streams.write.dead_letter import default_folder
 
 SAMPLE: Final = 100
 
