@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 from storage.engine import Task
@@ -11,6 +11,6 @@ from storage.engine import Task
 T = TypeVar("T")
 
 
-def elsewhere(tasks: Sequence[Task[T]], /) -> Iterable[T]:
+def elsewhere(tasks: Iterable[Task[T]], /) -> Iterable[T]:
     results = [pickle.dumps(pickle.loads(sent).run()) for sent in reversed([pickle.dumps(task) for task in tasks])]
     return [pickle.loads(result) for result in reversed(results)]

@@ -11,11 +11,13 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
+from unittest import mock
 
 import pytest
 
 from storage.core.log.entries import LaneEntry, TableEntry
+from storage.services import compaction
 from tests.simulate import report
 from tests.simulation.faults import Fault
 from tests.simulation.mutant import MAX_SCHEDULES, mutated
@@ -89,6 +91,23 @@ def test_a_seed_replays_exactly_in_another_process() -> None:
         hashes.add(run.stdout.splitlines()[-1])
     assert len(hashes) == 1
     assert run_seed(REPLAYED[-1]).trace_hash in hashes.pop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "name", "broken"),
+    [
+        (compaction._Work, "_still_needed", lambda _self, task, _state: task),
+        (compaction._Work, "_look", lambda work: work.table_log.refresh()),
+        (compaction, "next_share", lambda _plan, plans, keys: [len(plans) % len(keys)]),
+    ],
+    ids=["others are not seen", "a closed plan is not seen", "another order"],
+)
+def test_no_result_depends_on_how_compactions_share_work(where: Any, name: str, broken: Any) -> None:
+    with mock.patch.object(where, name, broken):
+        for seed in range(FIRST_PART):
+            outcome = run_seed(seed)
+            assert outcome.failure is None, report(outcome)
 
 
 @pytest.mark.extended

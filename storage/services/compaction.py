@@ -1,22 +1,28 @@
 """Compaction: merges base, shadow, folds and log files of file groups into new slices, and publishes them.
 
 It takes no lock: writers commit to later slots meanwhile, and if two compactions merge the same file group, the slice
-whose BASE is published second is dropped (PROTOCOL.md, K1 to K4; invariants S10, S11, S12).
+whose BASE is published second is dropped (PROTOCOL.md, K1 to K4; invariants S10, S11, S12). Compactions that run at the
+same time divide the file groups between them (`storage.core.plan.share_work`), so that this is rare. Before a task
+begins, the table lane is read again, and file groups that others have compacted meanwhile are left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Final
 
 from storage.core.log import cut
 from storage.core.log.entries import Abort, Base
 from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
 from storage.core.log.table_state import TableState
-from storage.core.names import Path
+from storage.core.names import LaneName, Path
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
+from storage.core.plan.share_work import next_share, sharing_plans
 from storage.core.plan.slices import FileSlice
 from storage.environment import Tuning
 from storage.log.table_log import TableLog
@@ -28,6 +34,9 @@ from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files
 from storage.services.steps import Steps, finish
 from storage.services.tasks import Execute, one_by_one
 
+_OVERTAKEN: Final = "another compaction published a newer slice first"
+_AT_ONCE: Final = 16  # more tasks than this have begun only if their results come at once, too
+
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
@@ -35,10 +44,11 @@ class CompactionResult:
 
     Attributes:
         done: File groups with a new slice.
-        skipped: File groups whose new slice was dropped, with the reason.
+        skipped: File groups without a new slice of this compaction, with the reason.
         rows: Visible rows in the new slices.
         bytes_read: Stored bytes of base, shadow and log files that were merged.
         bytes_written: Stored bytes of the new base and shadow files.
+        bytes_dropped: Those of them that were written in vain: another compaction published its slices first.
         overflows: Number of rows that show NULL because the aggregate does not fit its column, by column.
         seconds: Wall-clock time.
     """
@@ -48,6 +58,7 @@ class CompactionResult:
     rows: int
     bytes_read: int
     bytes_written: int
+    bytes_dropped: int
     overflows: Mapping[str, int]
     seconds: float
 
@@ -90,15 +101,23 @@ def compaction_steps(
     chosen = [file_slice for file_slice in with_logs if only(file_slice)]
     rest = mostly_unreferenced(snapshot.slices, {file_slice.group for file_slice in chosen}, snapshot.cut.lanes)
     remaining = [file_slice for file_slice in snapshot.slices if file_slice.group in rest and only(file_slice)]
-    publisher = _Publisher(table_log, snapshot.cut.lanes, complete=len(chosen) == len(with_logs))
+    publisher = _Publisher(table_log, snapshot.cut.lanes, [file_slice.group for file_slice in with_logs])
     if chosen or remaining:
         with open_plan(table_log, snapshot.cut, len(chosen) + len(remaining)) as plan:
             # Separate tasks: file groups of a mostly unreferenced file must not share a file with slices that are soon
             # replaced.
             tuning = table_log.env.tuning
             runs = [*cut_tasks(chosen, tuning), *cut_tasks(remaining, tuning)]
-            tasks = [_task(table_log, snapshot, plan, run) for run in runs]
-            yield from _run_tasks(plan, tasks, publisher, execute)
+            work = _Work(table_log, plan, {str(run[0].group): _task(table_log, snapshot, plan, run) for run in runs})
+            while waiting := len(work.waiting):
+                with contextlib.closing(_results(execute, work.take())) as results:
+                    for made in results:
+                        task = work.begun.popleft()
+                        publisher.add(plan, work, task, made)
+                        yield task.bytes
+                assert len(work.waiting) < waiting, "an Execute takes the tasks"
+                assert not work.begun, "an Execute gives the result of each task"
+            publisher.finish(plan, work)
     return publisher.result(snapshot, started)
 
 
@@ -109,7 +128,6 @@ def rewrite(
     chosen: Sequence[FileSlice],
     rewriting: Rewriting,
     *,
-    complete: bool,
     execute: Execute = one_by_one,
 ) -> tuple[CompactionResult, int]:
     """Write new slices with changed rows, and publish them in one BASE (PROTOCOL.md, "Erase" and "Rewrite").
@@ -120,7 +138,6 @@ def rewrite(
         plan: An open plan of the snapshot.
         chosen: File groups of the snapshot, in order; at least one.
         rewriting: The change.
-        complete: Whether ``chosen`` has every file group with log files.
         execute: Runs the tasks.
 
     Returns:
@@ -131,19 +148,14 @@ def rewrite(
         SnapshotExpired: Cleaning has aborted the plan as abandoned.
     """
     started = time.monotonic()
-    publisher = _Publisher(table_log, snapshot.cut.lanes, complete=complete, rewriting=rewriting)
+    with_logs = [file_slice.group for file_slice in snapshot.slices if len(file_slice.rows)]
+    publisher = _Publisher(table_log, snapshot.cut.lanes, with_logs, rewriting=rewriting)
     runs = cut_tasks(chosen, table_log.env.tuning)
     tasks = [replace(_task(table_log, snapshot, plan, run), change=rewriting.change) for run in runs]
-    finish(_run_tasks(plan, tasks, publisher, execute))
+    for task, made in zip(tasks, execute(tasks), strict=True):
+        publisher.add(plan, None, task, made)
+    publisher.finish(plan, None)
     return publisher.result(snapshot, started), publisher.entry
-
-
-def _run_tasks(
-    plan: ServicePlan, tasks: Sequence[CompactionTask], publisher: _Publisher, execute: Execute
-) -> Steps[None]:
-    for number, (task, made) in enumerate(zip(tasks, execute(tasks), strict=True), start=1):
-        publisher.add(plan, task.slices, made, last=number == len(tasks))
-        yield task.bytes
 
 
 def run_compaction(
@@ -184,6 +196,88 @@ def _task(table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, run: Seque
     )
 
 
+def _results(execute: Execute, tasks: Iterator[CompactionTask]) -> Generator[list[SliceFile]]:
+    """The results of tasks; closing it closes what ``execute`` has returned."""
+    yield from execute(tasks)
+
+
+@dataclass(slots=True)
+class _Work:
+    """The tasks of one compaction that are not finished.
+
+    Attributes:
+        table_log: The table's log.
+        plan: The plan of the compaction.
+        waiting: Tasks that have not begun, by the name of their first file group.
+        begun: Tasks that have begun and whose results were not taken yet, in the order in which they began.
+        skipped: File groups that other compactions have compacted before their task began, with the reason.
+        shared: Whether other plans were open at the last look.
+    """
+
+    table_log: TableLog
+    plan: ServicePlan
+    waiting: dict[str, CompactionTask]
+    begun: deque[CompactionTask] = field(default_factory=deque)
+    skipped: dict[FileGroup, str] = field(default_factory=dict)
+    shared: bool = False
+    _before: TableState | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._before = self.plan.before
+
+    def take(self) -> Iterator[CompactionTask]:
+        """Take tasks off ``waiting``, each when its turn comes.
+
+        It ends before the tasks of other plans, which a further call takes: until then others may do them, and an
+        `Execute` that starts all tasks at once must not start these.
+        """
+        plans: frozenset[str] = frozenset()
+        share: deque[str] = deque()
+        while self.waiting:
+            state = self._look()
+            if state is None:
+                return
+            if (sharing := sharing_plans(self.plan.plan_id, state.plans)) != plans:
+                plans, self.shared = sharing, len(sharing) > 1
+                keys = list(self.waiting)
+                share = deque(keys[i] for i in next_share(self.plan.plan_id, plans, keys))
+            if not share:
+                return
+            task = self._still_needed(self.waiting.pop(share.popleft()), state)
+            if task is not None:
+                self.begun.append(task)
+                yield task
+
+    def is_last(self, state: TableState) -> bool:
+        """Whether no task is left in a state: other compactions have compacted all file groups that wait."""
+        return not self.begun and not any(
+            _is_current(state, each.group, _cut_before(each)) for task in self.waiting.values() for each in task.slices
+        )
+
+    def _look(self) -> TableState | None:
+        """The newest state; None if the plan is closed, and nothing that waits can be published."""
+        if self._before is not None:  # the PLAN was just published, so this is as good as the newest state
+            state, self._before = self._before, None
+            return state
+        state = self.table_log.refresh()
+        if self.plan.plan_id in state.plans:
+            return state
+        for each in (each for task in self.waiting.values() for each in task.slices):
+            current = _is_current(state, each.group, _cut_before(each))
+            self.skipped[each.group] = PLAN_CLOSED if current else _OVERTAKEN
+        self.waiting.clear()
+        return None
+
+    def _still_needed(self, task: CompactionTask, state: TableState) -> CompactionTask | None:
+        """The task without file groups that others have compacted; None if nothing is left of it."""
+        left = tuple(each for each in task.slices if _is_current(state, each.group, _cut_before(each)))
+        if len(left) == len(task.slices):
+            return task
+        kept = {each.group for each in left}
+        self.skipped.update((each.group, _OVERTAKEN) for each in task.slices if each.group not in kept)
+        return replace(task, slices=left) if left else None
+
+
 @dataclass(slots=True)
 class _Publisher:
     """Publishes the new slices of one plan in BASE entries.
@@ -191,37 +285,57 @@ class _Publisher:
     Attributes:
         table_log: The table's log.
         target: Cut of the new slices.
-        complete: Whether every file group with log files is compacted.
-        rewriting: The change of rows, if there is one: then all slices are published in one entry.
+        with_logs: All file groups that had log files in the snapshot.
+        rewriting: The change of rows, if there is one.
         entry: Slot of the newest BASE that was published; 0 if there is none.
     """
 
     table_log: TableLog
     target: cut.Seqs
-    complete: bool = field(kw_only=True)
-    rewriting: Rewriting | None = field(default=None, kw_only=True)
+    with_logs: Sequence[FileGroup]
+    rewriting: Rewriting | None = None
     done: list[FileGroup] = field(default_factory=list)
     skipped: dict[FileGroup, str] = field(default_factory=dict)
     rows: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    bytes_dropped: int = 0
     overflows: Counter[int] = field(default_factory=Counter)
     entry: int = 0
     _waiting: list[SliceFile] = field(default_factory=list)
     _waiting_bytes: int = 0
+    _ended: bool = False
 
-    def add(self, plan: ServicePlan, before: Sequence[FileSlice], made: Sequence[SliceFile], *, last: bool) -> None:
-        """Take the slices of one task; slices that share files are published in the same entry."""
+    def add(self, plan: ServicePlan, work: _Work | None, task: CompactionTask, made: Sequence[SliceFile]) -> None:
+        """Take the slices of one task; slices that share files are published in the same entry.
+
+        Args:
+            plan: The plan.
+            work: The rest of the work; None: everything is published in one entry, by `finish`.
+            task: The task.
+            made: Its slices.
+        """
         self._waiting += made
         files = _files(made)
         plan.unpublished.update(files)
         size = sum(file.size for file in files.values())
         self._waiting_bytes += size
-        self.bytes_read += sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in before)
+        self.bytes_read += task.bytes
         self.bytes_written += size
-        enough = self.rewriting is None and self._waiting_bytes >= self.table_log.env.tuning.compaction_part_bytes
-        if last or enough:
-            self._publish(plan, last=last)
+        if work is None:
+            return
+        full = self._waiting_bytes >= self.table_log.env.tuning.compaction_part_bytes
+        # Other compactions must see what is done. On a cluster the results of many tasks come at once, in one entry.
+        seen = work.shared and len(work.begun) < _AT_ONCE
+        if seen or full or not (work.waiting or work.begun):
+            self._publish(plan, work)
+
+    def finish(self, plan: ServicePlan, work: _Work | None) -> None:
+        """End the plan, unless its last slices have ended it."""
+        if not self._ended:
+            self._publish(plan, work)
+        if work is not None:
+            self.skipped |= work.skipped
 
     def result(self, snapshot: Snapshot, started: float) -> CompactionResult:
         """What was published; ``started``: the monotonic time at which the work began."""
@@ -232,16 +346,17 @@ class _Publisher:
             rows=self.rows,
             bytes_read=self.bytes_read,
             bytes_written=self.bytes_written,
+            bytes_dropped=self.bytes_dropped,
             overflows={column_names[column]: count for column, count in self.overflows.items()},
             seconds=time.monotonic() - started,
         )
 
-    def _publish(self, plan: ServicePlan, *, last: bool) -> None:
+    def _publish(self, plan: ServicePlan, work: _Work | None) -> None:
         offered = {made.group: made for made in self._waiting}
         self._waiting, self._waiting_bytes = [], 0
         plan.unpublished.clear()  # from here on the entry may exist: only cleaning may delete files
         kept: dict[FileGroup, SliceFile] = {}
-        reason = "another compaction published a newer slice first"
+        reason = _OVERTAKEN
 
         def build(state: TableState) -> Base | Abort | None:
             # Rule K3: publish only slices whose parent is still the newest slice. Called again after every lost race.
@@ -250,15 +365,14 @@ class _Publisher:
             if plan.plan_id not in state.plans:
                 reason = PLAN_CLOSED
                 return None
-            kept.update((group, made) for group, made in offered.items() if _is_current(state, group, made))
+            kept.update((group, made) for group, made in offered.items() if _is_current(state, group, made.parent))
             if self.rewriting is not None and self.rewriting.whole and len(kept) < len(offered):
                 kept.clear()
             header = self.table_log.header(state)
+            last = work is None or work.is_last(state)
             if kept:
                 slices = list(kept.values())
-                # The slice of the compaction that published first may contain fewer commits.
-                whole = last and self.complete and not self.skipped and len(kept) == len(offered)
-                covered = dict(self.target) if whole else {}
+                covered = _covered(state, kept, self.with_logs, self.target) if last else {}
                 return Base(
                     **header,
                     plan_id=plan.plan_id,
@@ -271,9 +385,10 @@ class _Publisher:
                 return Abort(**header, plan_id=plan.plan_id, reason="other compactions published all of it first")
             return None
 
-        published = self.table_log.publish(build)
-        if isinstance(published, Base):
-            self.entry = published.seq
+        entry = self.table_log.publish(build)
+        self._ended = isinstance(entry, Abort) or (isinstance(entry, Base) and entry.last)
+        if isinstance(entry, Base):
+            self.entry = entry.seq
         for group, made in offered.items():
             if group in kept:
                 self.done.append(group)
@@ -281,14 +396,35 @@ class _Publisher:
                 self.overflows.update(made.overflows)
             else:
                 self.skipped[group] = reason
-        used = _files(kept.values())
-        delete_files(self.table_log.store, (path for path in _files(offered.values()) if path not in used))
+        published = _files(kept.values())
+        dropped = {path: file for path, file in _files(offered.values()).items() if path not in published}
+        self.bytes_dropped += sum(file.size for file in dropped.values())
+        delete_files(self.table_log.store, dropped)
 
 
-def _is_current(state: TableState, group: FileGroup, made: SliceFile) -> bool:
-    """Whether a slice was made from the newest one of its file group."""
-    newest = state.slices.get(group)
-    return made.parent == (newest.cut if newest is not None else {})
+def _is_current(state: TableState, group: FileGroup, parent: cut.Seqs) -> bool:
+    """Whether the newest slice of a file group has this cut; empty if it has none."""
+    return parent == state.slices.cut_of(group)
+
+
+def _cut_before(file_slice: FileSlice) -> cut.Seqs:
+    return file_slice.slice.cut if file_slice.slice is not None else {}
+
+
+def _covered(
+    state: TableState, kept: Mapping[FileGroup, SliceFile], with_logs: Sequence[FileGroup], target: cut.Seqs
+) -> dict[LaneName, int]:
+    """A cut up to which every row is in a slice, once ``kept`` are the newest slices; empty if that is known already.
+
+    Args:
+        state: The newest state.
+        kept: Slices that are published on top of it.
+        with_logs: The file groups that had log files in the snapshot. All rows of the others were in their slices.
+        target: Cut of the snapshot.
+    """
+    cuts = [kept[group].cut if group in kept else state.slices.cut_of(group) for group in with_logs]
+    covered = reduce(cut.lowest, {id(each): each for each in cuts}.values(), target)
+    return {} if cut.within(covered, state.covered) else dict(covered)
 
 
 def _files(slices: Iterable[SliceFile]) -> dict[Path, FileRef]:

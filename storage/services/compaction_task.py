@@ -26,6 +26,7 @@ from storage.files.slice_statistics import SliceStatistics
 from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import only_needed
 from storage.services.row_change import RowChange
+from storage.services.tasks import UNPACKED, WORKING_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ class CompactionTask:
     def bytes(self) -> int:
         """Stored bytes that the task reads."""
         return sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimate of the memory that the task needs: the logs of one file group are in memory at once."""
+        return WORKING_BYTES + UNPACKED * max(file_slice.log_bytes for file_slice in self.slices)
 
     def __reduce__(self) -> tuple[Any, ...]:
         slices, files = only_needed(self.slices, self.files)

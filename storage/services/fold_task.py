@@ -19,6 +19,7 @@ from storage.files.log_reader import LogReader
 from storage.files.register_file import write_register_file
 from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import only_needed
+from storage.services.tasks import UNPACKED, WORKING_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ class FoldTask:
     def bytes(self) -> int:
         """Stored bytes that the task reads."""
         return sum(ranges.log_bytes for ranges in self.slices)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimate of the memory that the task needs: everything that it reads."""
+        return WORKING_BYTES + UNPACKED * self.bytes
 
     def run(self) -> LogFile | None:
         """Write the file; None if the events leave no registers.

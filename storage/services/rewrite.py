@@ -78,9 +78,7 @@ def rewrite_column(
             return RewriteResult(str(snapshot.cut), 0, 0, 0, time.monotonic() - started)
         try:
             with open_plan(table_log, snapshot.cut, len(snapshot.slices)) as plan:
-                result, entry = rewrite(
-                    table_log, snapshot, plan, snapshot.slices, rewriting, complete=True, execute=execute
-                )
+                result, entry = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute)
         except (Conflict, SnapshotExpired):
             continue  # a restore, an erase or a clean came between
         if entry:

@@ -31,11 +31,13 @@ class ServicePlan:
         plan_id: Its id.
         slot: Slot of its PLAN in the table lane, which is part of the names of its files.
         unpublished: Files that were written for the plan and that no entry can name yet.
+        before: State of the table that its PLAN follows; None if it is not known.
     """
 
     plan_id: str
     slot: int
     unpublished: set[Path] = field(default_factory=set)
+    before: TableState | None = None
 
 
 @contextlib.contextmanager
@@ -64,8 +66,11 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int) -> Iterator[Servic
 
 def _publish_plan(table_log: TableLog, at: Cut, file_groups: int) -> ServicePlan:
     plan_id = table_log.env.ids.new()
+    before: TableState | None = None
 
     def build(state: TableState) -> Plan:
+        nonlocal before
+        before = state
         if at.table < state.oldest_retained:
             raise SnapshotExpired(f"snapshot {at} of the compaction or fold has expired", hint="start it again")
         if at.table < state.oldest_continued:
@@ -79,7 +84,7 @@ def _publish_plan(table_log: TableLog, at: Cut, file_groups: int) -> ServicePlan
 
     published = table_log.publish(build)
     assert published is not None, "a PLAN is always published"
-    return ServicePlan(plan_id, published.seq)
+    return ServicePlan(plan_id, published.seq, before=before)
 
 
 def abort_plan(table_log: TableLog, plan_id: str, reason: str) -> bool:

@@ -6,12 +6,18 @@ processes. Only the service publishes their results, so a task may be killed, or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+WORKING_BYTES: Final = 96 * 1024 * 1024
+"""Memory that any task needs: row groups that are read and written, and blocks that are fetched."""
+
+UNPACKED: Final = 4
+"""Estimate of the bytes in memory for each stored byte."""
 
 
 class Task(Protocol[T_co]):
@@ -22,18 +28,26 @@ class Task(Protocol[T_co]):
         """Stored bytes that the task reads."""
         ...
 
+    @property
+    def memory_bytes(self) -> int:
+        """Estimate of the memory that the task needs, in bytes."""
+        ...
+
     def run(self) -> T_co:
         """Do the work and return the result. Raises errors of weft."""
         ...
 
 
 class Execute(Protocol):
-    """Runs tasks, and yields their results in the same order."""
+    """Runs tasks, and yields their results in the same order.
 
-    def __call__(self, tasks: Sequence[Task[T]], /) -> Iterable[T]: ...
+    It may take a task when it can start it, or all tasks first: a compaction decides late what its next task is.
+    """
+
+    def __call__(self, tasks: Iterable[Task[T]], /) -> Iterable[T]: ...
 
 
-def one_by_one(tasks: Sequence[Task[T]], /) -> Iterator[T]:
+def one_by_one(tasks: Iterable[Task[T]], /) -> Iterator[T]:
     """Run tasks in this process, one after the other; only one task needs memory at a time."""
     for task in tasks:
         yield task.run()

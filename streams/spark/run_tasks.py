@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -35,8 +35,8 @@ def spark_executor(spark: SparkSession, what: str) -> Execute:
     """
     context = spark.sparkContext
 
-    def execute(tasks: Sequence[Task[T]], /) -> Iterator[T]:
-        done = 0
+    def execute(given: Iterable[Task[T]], /) -> Iterator[T]:
+        tasks, done = list(given), 0
         with _Broadcasts(context) as broadcasts:
             for bundles in plan_jobs([task.bytes for task in tasks], context.defaultParallelism):
                 payloads = [broadcasts.dump([tasks[position] for position in bundle]) for bundle in bundles]

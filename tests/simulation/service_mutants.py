@@ -100,14 +100,14 @@ def claims_at_the_end(fence_lane: Any) -> Any:
 
 
 def publishes_for_a_plan_that_ended(publish: Any) -> Any:
-    def broken(self: Any, plan: service_plan.ServicePlan, *, last: bool) -> None:
+    def broken(self: Any, plan: service_plan.ServicePlan, work: Any) -> None:
         right = self.table_log.publish
 
         def doctored(build: Callable[[Any], Any]) -> Any:
             return right(lambda state: build(replace(state, plans={**state.plans, plan.plan_id: None})))
 
         with mock.patch.object(self.table_log, "publish", doctored):
-            publish(self, plan, last=last)
+            publish(self, plan, work)
 
     return broken
 
@@ -290,10 +290,10 @@ def of_what_was_known(mark: Any) -> Any:
 
 
 def deletes_what_it_offered(publish: Any) -> Any:
-    def broken(self: Any, plan: service_plan.ServicePlan, *, last: bool) -> None:
+    def broken(self: Any, plan: service_plan.ServicePlan, work: Any) -> None:
         offered = compaction._files(self._waiting)
         try:
-            publish(self, plan, last=last)
+            publish(self, plan, work)
         except CommitUnknown:
             service_plan.delete_files(self.table_log.store, offered)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from storage import Table
@@ -67,12 +67,12 @@ def twice_and_clean(table: Table, abandon_after: dt.timedelta | None = None) -> 
     assert table.clean(NOW, abandon_after=abandon_after).files
 
 
-def killed(_: Sequence[CompactionTask]) -> Iterator[None]:
+def killed(_: Iterable[CompactionTask]) -> Iterator[None]:
     """Run the tasks of a compaction, and die at once."""
     raise KeyboardInterrupt
 
 
-def killed_late(tasks: Sequence[CompactionTask]) -> Iterator[None]:
+def killed_late(tasks: Iterable[CompactionTask]) -> Iterator[None]:
     """Run the tasks of a compaction, and die before anything is published."""
     for task in tasks:
         task.run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -93,7 +93,7 @@ class Sent:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def __call__(self, tasks: Sequence[Task[T]]) -> Iterator[T]:
+    def __call__(self, tasks: Iterable[Task[T]]) -> Iterator[T]:
         sent = [pickle.dumps(task) for task in tasks]
         self.sizes.extend(map(len, sent))
         return one_by_one([pickle.loads(task) for task in sent])

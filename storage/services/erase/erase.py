@@ -250,17 +250,17 @@ def _rewrite_once(
     """One attempt: the slot of the BASE and the number of file groups; None if another service published first."""
     with open_plan(table_log, snapshot.cut, len(snapshot.slices)) as plan:
         with explain_missing_file(table_log.env, snapshot.cut):
-            chosen, complete = _choose(table_log, snapshot, search)
+            chosen = _choose(table_log, snapshot, search)
         if not chosen:
             abort_plan(table_log, plan.plan_id, "no file of the snapshot has the keys")
             return 0, 0
         rewriting = Rewriting(why, WithoutKeys(search.vector))
-        result, entry = rewrite(table_log, snapshot, plan, chosen, rewriting, complete=complete, execute=execute)
+        result, entry = rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute)
     return (entry, len(result.done)) if entry and not result.skipped else None
 
 
-def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> tuple[list[FileSlice], bool]:
-    """The file groups to rewrite, and whether these are all with log files.
+def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> list[FileSlice]:
+    """The file groups to rewrite.
 
     A file with a key can be deleted only if nothing refers to it. So all file groups in a base or shadow file with a
     key are rewritten; and if a log file has one, all file groups with log files, because log files are deleted by
@@ -271,7 +271,7 @@ def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> tuple
     chosen = [part for part in snapshot.slices if (in_logs and len(part.rows)) or _is_in(part, stored)]
     if in_logs and not chosen:
         chosen = snapshot.slices[:1]  # all rows are in slices already: only `covered` has to be moved
-    return chosen, in_logs
+    return chosen
 
 
 def _is_in(file_slice: FileSlice, paths: frozenset[Path]) -> bool:

@@ -15,7 +15,7 @@ from storage.core.log.cut import Seqs
 from storage.core.log.file_refs import LogFile, SliceFile
 from storage.core.names import Path
 from storage.core.schema.table_schema import TableSchema
-from storage.services.tasks import Execute, Shared, Task, one_by_one
+from storage.services.tasks import UNPACKED, WORKING_BYTES, Execute, Shared, Task, one_by_one
 from storage.services.verify.check_lanes import Arrivals
 from storage.services.verify.check_log_files import LogFileChecker
 from storage.services.verify.check_slices import SliceChecker, SliceFiles
@@ -48,6 +48,11 @@ class CheckLogFile:
         """Size of the file."""
         return self.file.file.size
 
+    @property
+    def memory_bytes(self) -> int:
+        """Estimate of the memory that the task needs: the whole file."""
+        return WORKING_BYTES + UNPACKED * self.bytes
+
     def run(self) -> list[Found]:
         """Check the file."""
         findings = Findings()
@@ -77,6 +82,11 @@ class CheckSlices:
     def bytes(self) -> int:
         """Size of the files, each counted once."""
         return sum({stored.path: stored.size for each in self.slices for stored in each.file.objects}.values())
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimate of the memory that the task needs: some row groups."""
+        return WORKING_BYTES
 
     def run(self) -> list[Found]:
         """Check the slices."""
