@@ -3,7 +3,7 @@
     plan a read   Snapshot.scan -> Scan.tasks         run Scan.read(task) anywhere
     changes       scan_changes -> ChangeScan.tasks    run ChangeScan.read(task) anywhere
     write         Writer.begin -> WriteTicket         run write_rows(ticket, rows) anywhere, then Writer.commit
-    services      Table.compact, fold, verify         with execute=..., which runs Task.run() anywhere
+    services      Table.compact, fold, verify         with execute=..., which runs Task.run() anywhere: in_threads
     in steps      plan_compaction, plan_fold          other work may be done between two steps
     resume        lane_progress                       where a lane ends, without claiming it
     observe       LaneObserver, Inspection            what lanes and the table hold
@@ -25,12 +25,13 @@ import pyarrow as pa
 from storage.clock import MAX_AHEAD_MS, Stamps
 from storage.core.log.cut import PREFIX
 from storage.core.log.entries import Claim, Data
-from storage.core.log.file_refs import FileRef, SliceFile
+from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
 from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
 from storage.core.merge.events import OP_COLUMN, Problem, prepare, prepare_good
 from storage.core.model import Stream
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_name
 from storage.core.plan.due_policy import Due, DuePolicy, Work
+from storage.core.plan.read_cost import ReadCost, read_cost
 from storage.core.plan.slices import FileSlice, base_slices, whole_files
 from storage.core.plan.watermarks import check_lateness
 from storage.core.predicate import And, Comparison, Condition, In, IsNull, Not, Operator, Or, StartsWith
@@ -57,14 +58,16 @@ from storage.services.compaction import CompactionResult
 from storage.services.compaction_task import CompactionTask
 from storage.services.due_work import Only, every_group, find_due
 from storage.services.erase.erase import EraseResult
+from storage.services.due_work import Only, every_group, find_due, only_due
 from storage.services.fold import NOT_FOLDED, FoldResult
 from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample
+from storage.services.parallel_tasks import in_threads
 from storage.services.restore import RestoreResult
 from storage.services.rewrite import RewriteResult
 from storage.services.schema_changes import SchemaChange
 from storage.services.steps import Steps, cancel, finish
-from storage.services.tasks import Execute, Shared, Task, one_by_one
+from storage.services.tasks import UNPACKED, Execute, Shared, Task, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import check_reachable, open_store
@@ -81,6 +84,7 @@ __all__ = [
     "DEFAULT_RETENTION",
     "OP_COLUMN",
     "TABLE_LANE",
+    "UNPACKED",
     "And",
     "Batch",
     "ChangeScan",
@@ -94,6 +98,7 @@ __all__ = [
     "DuePolicy",
     "EraseResult",
     "Execute",
+    "FileGroup",
     "FileRef",
     "FileReport",
     "FileSlice",
@@ -116,6 +121,7 @@ __all__ = [
     "PlannedWork",
     "Problem",
     "Progress",
+    "ReadCost",
     "ReadTask",
     "RestoreResult",
     "RewriteResult",
@@ -155,6 +161,7 @@ __all__ = [
     "find_problems",
     "finish",
     "format_type",
+    "in_threads",
     "is_cut",
     "lane_name",
     "lane_progress",
@@ -165,11 +172,13 @@ __all__ = [
     "plan_compaction",
     "plan_fold",
     "probe_store",
+    "read_cost",
     "sample",
     "scan_changes",
     "state_columns",
     "whole_files",
     "widens",
+    "with_small_tasks",
     "write_rows",
 ]
 
@@ -245,33 +254,40 @@ class PlannedWork(Generic[T_co]):
     steps: Steps[T_co]
 
 
-def plan_compaction(table: Table, policy: DuePolicy, execute: Execute = one_by_one) -> PlannedWork[CompactionResult]:
-    """`storage.Table.compact` of what is due, in steps.
+def plan_compaction(
+    table: Table, policy: DuePolicy | None, execute: Execute = one_by_one, *, only: Only = every_group
+) -> PlannedWork[CompactionResult]:
+    """`storage.Table.compact` in steps.
 
     Args:
         table: The table.
-        policy: Decides what is due.
+        policy: Decides what is due; None: all file groups that have logs.
         execute: Where the work is done.
+        only: Selects some of these file groups.
 
     Raises:
         UnsupportedFormat: This version cannot write to the table.
     """
     snapshot = table.writable_snapshot()
-    due = find_due(snapshot, policy, {Work.COMPACT})
+    chosen = only_due(snapshot, policy, only)
+    # With a policy file groups without logs may be due, too.
+    due = sum(
+        each.base_bytes + each.log_bytes
+        for each in snapshot.slices
+        if (policy is not None or len(each.rows)) and chosen(each)
+    )
 
     def steps() -> Steps[CompactionResult]:
-        result = yield from compaction.compaction_steps(
-            snapshot.table_log, snapshot, lambda each: each.group in due, execute
-        )
+        result = yield from compaction.compaction_steps(snapshot.table_log, snapshot, chosen, execute)
         table.mark_if_due(None if due else snapshot.state)
         return result
 
-    return PlannedWork(snapshot, sum(each.bytes for each in due.values()), steps())
+    return PlannedWork(snapshot, due, steps())
 
 
 def plan_fold(
     table: Table,
-    policy: DuePolicy,
+    policy: DuePolicy | None,
     after: PlannedWork[CompactionResult] | None = None,
     execute: Execute = one_by_one,
 ) -> PlannedWork[FoldResult]:
@@ -279,7 +295,7 @@ def plan_fold(
 
     Args:
         table: The table.
-        policy: Decides what is due.
+        policy: Decides what is due; None: everything that is not folded.
         after: The compaction that was done just before. If it had nothing to do, its snapshot is as good as a new one,
             which costs requests for each lane.
         execute: Where the work is done.
@@ -288,7 +304,10 @@ def plan_fold(
         UnsupportedFormat: This version cannot write to the table.
     """
     snapshot = table.writable_snapshot() if after is None or after.bytes else after.snapshot
-    due = find_due(snapshot, policy, {Work.FOLD})
+    if policy is None:
+        due = sum(each.log_bytes for each in snapshot.slices)
+    else:
+        due = sum(each.bytes for each in find_due(snapshot, policy, {Work.FOLD}).values())
 
     def steps() -> Steps[FoldResult]:
         if not due:
@@ -297,7 +316,20 @@ def plan_fold(
         table.mark_if_due()
         return result
 
-    return PlannedWork(snapshot, sum(each.bytes for each in due.values()), steps())
+    return PlannedWork(snapshot, due, steps())
+
+
+def with_small_tasks(table: Table, task_bytes: int) -> Table:
+    """The table opened again, so that tasks of its compactions and folds read at most this many stored bytes.
+
+    Only one file group cannot be divided.
+    """
+    tuning = table.env.tuning
+    sizes = {
+        "shared_file_bytes": min(task_bytes, tuning.shared_file_bytes),
+        "fold_file_bytes": min(task_bytes, tuning.fold_file_bytes),
+    }
+    return Table(table.env.tuned(**sizes))
 
 
 def clock_lead_ms(table: Table) -> int:

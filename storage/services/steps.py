@@ -6,7 +6,7 @@ plan of the work is aborted in the table; what was published remains.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from storage.errors import Conflict, TableError
@@ -15,11 +15,16 @@ T = TypeVar("T")
 Steps = Generator[int, None, T]
 
 
-def finish(steps: Steps[T]) -> T:
-    """Run all steps, and return the result."""
+def finish(steps: Steps[T], on_step: Callable[[int], object] = lambda _: None) -> T:
+    """Run all steps, and return the result.
+
+    Args:
+        steps: The work.
+        on_step: Called after each step with the stored bytes that it read.
+    """
     while True:
         try:
-            next(steps)
+            on_step(next(steps))
         except StopIteration as done:
             result: T = done.value
             return result

@@ -46,6 +46,11 @@ Http = Annotated[
     str | None,
     typer.Option(metavar="[ADDRESS:]PORT", help="Serve /metrics, /healthz and /readyz; at 127.0.0.1 by default."),
 ]
+Concurrency = Annotated[int | None, typer.Option(min=1, help="Tasks at the same time in this process; by default 1.")]
+Memory = Annotated[
+    str | None,
+    typer.Option(help="Memory that these tasks need together, by estimate: 2 GB. A larger task runs alone."),
+]
 StatusJson = Annotated[bool, typer.Option("--json", help="Status as JSON lines.")]
 LogFormat = Annotated[
     Literal["text", "json"] | None,

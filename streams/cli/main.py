@@ -144,7 +144,7 @@ def run(
 
     with usage_errors():
         loaded = load_pipeline(pipeline)
-        writers, chosen_services = choose_part(loaded, only)
+        writers, chosen_services = choose_part(loaded, only, once=once)
         check_sources(loaded)
         place = None if http is None else parse_address(http)
     page = StatusPage()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
@@ -23,11 +24,15 @@ from storage.engine import (
     check_reachable,
     clock_lead_ms,
     one_by_one,
+    plan_compaction,
+    plan_fold,
 )
 from storage.errors import Conflict, InvalidInput
 from streams.cli.arguments import (
     FAILED,
+    Concurrency,
     Json,
+    Memory,
     Section,
     StorageOption,
     Target,
@@ -41,6 +46,7 @@ from streams.cli.arguments import (
     usage_errors,
 )
 from streams.cli.output import json_value, print_result
+from streams.cli.progress import finish_shown
 from streams.pipeline.letter_places import expire_letters, load_letter_places, retentions_of
 from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
 from streams.pipeline.pipeline import is_pipeline
@@ -82,6 +88,8 @@ def compact(
     ] = None,
     max_age: Annotated[str | None, typer.Option(help="Or when a commit has waited for this long: 1 hour.")] = None,
     fold_commits: Annotated[int | None, typer.Option(min=2, help="Fold when this many commits are not folded.")] = None,
+    concurrency: Concurrency = None,
+    memory: Memory = None,
     on_cluster: Annotated[
         bool | None,
         typer.Option("--on-cluster/--here", help="With Spark, by the pipeline's section spark; else in this process."),
@@ -104,22 +112,25 @@ def compact(
     }
     with usage_errors():
         section = _compaction_section(settings, flags, everything=everything)
+        here = settings.compaction or CompactionSection()
+        here = _with_flags(settings, COMPACTION, here, {"concurrency": concurrency, "memory": memory})
     if on_cluster is None:
         on_cluster = settings.compaction is not None and settings.compaction.on == "cluster"
     table = open_location(settings.table)
     policy = None if section is None else section.policy
     rounds: list[CompactionResult | FoldResult] = []
-    with _executor("compact", settings, on_cluster=on_cluster) as execute:
+    with _executor("compact", settings, on_cluster=on_cluster, here=here.execute) as execute:
         if not fold:
-            rounds.append(table.compact(policy=policy, execute=execute))
+            rounds.append(finish_shown("compacting", plan_compaction(table, policy, execute), quiet=as_json))
         if fold or policy is not None:
-            rounds.append(table.fold(policy=policy, execute=execute))
+            rounds.append(finish_shown("folding", plan_fold(table, policy, execute=execute), quiet=as_json))
     if policy is not None:
         rounds = [result for result in rounds if result.done or result.skipped]
     lines = [_describe_round(result) for result in rounds] or [
         "nothing is due by the settings; --all compacts everything"
     ]
-    lines.extend(f"skipped {group}: {why}" for result in rounds for group, why in result.skipped.items())
+    reasons = Counter(why for result in rounds for why in result.skipped.values())
+    lines.extend(f"skipped {count} file groups: {why}" for why, count in reasons.items())
     compacted = next((result for result in rounds if fold or isinstance(result, CompactionResult)), None)
     folded = next((result for result in rounds if result is not compacted), None)
     done = {
@@ -134,10 +145,12 @@ def compact(
     print_result(done, "\n".join(lines), as_json=as_json)
 
 
-def _executor(what: str, settings: CommandSettings, *, on_cluster: bool) -> AbstractContextManager[Execute]:
-    """The `Execute` that runs the tasks of a command: on a cluster or in this process."""
+def _executor(
+    what: str, settings: CommandSettings, *, on_cluster: bool, here: Execute = one_by_one
+) -> AbstractContextManager[Execute]:
+    """The `Execute` that runs the tasks of a command: on a cluster, or ``here`` in this process."""
     if not on_cluster:
-        return nullcontext(one_by_one)
+        return nullcontext(here)
     from streams.write.cluster_job import cluster_executor
 
     return cluster_executor(what, settings)

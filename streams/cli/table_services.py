@@ -13,9 +13,11 @@ import typer
 
 from streams.cli.arguments import (
     FAILED,
+    Concurrency,
     Http,
     LogFile,
     LogFormat,
+    Memory,
     StatusJson,
     StorageOption,
     console,
@@ -54,6 +56,8 @@ def serve(
     retain: Annotated[
         str | None, typer.Option(help="Clean all tables, and keep the snapshots of this period: 24 hours.")
     ] = None,
+    concurrency: Concurrency = None,
+    memory: Memory = None,
     http: Http = None,
     log_format: LogFormat = None,
     log_file: LogFile = None,
@@ -72,9 +76,11 @@ def serve(
     with usage_errors():
         targets = list_tables(tables)
         options = parse_storage_options(storage_option or ())
+        limits = {"every": every, "concurrency": concurrency, "memory": memory}
         override(CleanSection(), {"every": every, "retain": retain})  # reports values that cannot be parsed
+        override(CompactionSection(), limits)
         place = None if http is None else parse_address(http)
-    loaders = {target.name: _loader(target.text, options, every, retain) for target in targets}
+    loaders = {target.name: _loader(target.text, options, limits, retain) for target in targets}
     opener = ThreadPoolExecutor(MAX_OPENING, thread_name_prefix="weft-open")
     page, stop = StatusPage(), threading.Event()
     many = ManyTables(loaders, once=once, opener=opener, on_view=None if place is None else page.show_table)
@@ -101,7 +107,7 @@ def serve(
 
 
 def _loader(
-    text: str, options: Mapping[str, Any], every: str | None, retain: str | None
+    text: str, options: Mapping[str, Any], limits: Mapping[str, object], retain: str | None
 ) -> Callable[[], TableSettings]:
     """Reads the settings of a table: its pipeline file, with the options of the command line."""
 
@@ -111,7 +117,7 @@ def _loader(
         location = replace(settings.table, storage_options={**known, **options})
         compaction = settings.compaction if is_pipeline(text) else CompactionSection()
         if compaction is not None:
-            compaction = override(compaction, {"every": every})
+            compaction = override(compaction, limits)
         clean = settings.clean if retain is None else override(settings.clean or CleanSection(), {"retain": retain})
         return TableSettings(location, compaction, clean)
 

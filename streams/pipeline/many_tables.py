@@ -255,7 +255,8 @@ class ManyTables:
         """One round in steps. The first steps of compaction and of fold only plan, and set ``entry.due``."""
         if settings.compaction is not None:
             policy = settings.compaction.policy
-            compaction = plan_compaction(table, policy)
+            execute = settings.compaction.execute
+            compaction = plan_compaction(table, policy, execute)
             self._show(settings.location.uri, compaction.snapshot, policy)
             entry.due = compaction.bytes
             entry.update(due_bytes=entry.due)
@@ -264,7 +265,7 @@ class ManyTables:
             compacted = yield from compaction.steps
             if compacted.done or compacted.skipped:
                 entry.update(**after_compaction(entry.report, compacted))
-            fold = plan_fold(table, policy, compaction)
+            fold = plan_fold(table, policy, compaction, execute)
             entry.due = fold.bytes
             entry.update(due_bytes=entry.due)
             yield 0

@@ -17,11 +17,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from storage import DuePolicy
 from storage.config import TableConfig
 from storage.config_file import FieldError
-from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION
+from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION, Execute, in_threads
 from storage.errors import InvalidInput
 from streams.formats import check_format
 from streams.letters.limit import LetterLimit
-from streams.pipeline.pipeline_file import parse_duration, parse_lateness
+from streams.pipeline.pipeline_file import parse_duration, parse_lateness, parse_size
 
 _POLICY: Final = DuePolicy()
 _MIN_EVERY_SECONDS: Final = 0.1  # at shorter intervals the service would only check the table
@@ -38,6 +38,16 @@ def _none_if_off(value: Any) -> Any:
     return None if value is False else value
 
 
+def _section_of_word(value: Any) -> Any:
+    """The section for ``false``, and for the short form ``inline`` or ``cluster``."""
+    return {"on": value} if isinstance(value, str) else _none_if_off(value)
+
+
+def _section_if_on(value: Any) -> Any:
+    """The section for ``false`` and ``true``."""
+    return {} if value is True else _none_if_off(value)
+
+
 def _known_format(name: str) -> str:
     try:
         return check_format(name)
@@ -46,6 +56,7 @@ def _known_format(name: str) -> str:
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration)]
+Size = Annotated[int, BeforeValidator(parse_size)]
 Lateness = Annotated[int | dt.timedelta, BeforeValidator(parse_lateness)]
 Setting = Annotated[str, BeforeValidator(_text)]
 Settings = dict[str, Setting]
@@ -138,18 +149,22 @@ class WriterSection(_Model):
 
 
 class CompactionSection(_Model):
-    """How often compaction checks the table, what is due, and where the work is done.
+    """How often compaction checks the table, what is due, where the work is done, and with how much of the machine.
 
     The defaults of what is due are those of `storage.DuePolicy`.
     """
 
     every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
-    min_commits: int = Field(default=_POLICY.min_commits, ge=1)
+    min_commits: int | None = Field(default=_POLICY.min_commits, ge=1)
     max_log_ratio: float = Field(default=_POLICY.max_log_ratio, gt=0)
     max_read_amplification: float | None = Field(default=_POLICY.max_read_amplification, ge=1)
     max_age: Duration | None = None
     fold_commits: Annotated[int | None, BeforeValidator(_none_if_off)] = Field(default=_POLICY.fold_commits, ge=2)
-    on: Literal["here", "cluster"] = "here"
+    min_fold_ratio: float = Field(default=_POLICY.min_fold_ratio, ge=0)
+    on: Literal["here", "cluster", "inline"] = "here"
+    share: float = Field(default=0.2, gt=0, le=1)
+    concurrency: int = Field(default=1, ge=1)
+    memory: Size | None = None
 
     @property
     def policy(self) -> DuePolicy:
@@ -160,7 +175,22 @@ class CompactionSection(_Model):
             max_read_amplification=self.max_read_amplification,
             max_age=None if self.max_age is None else dt.timedelta(seconds=self.max_age),
             fold_commits=self.fold_commits,
+            min_fold_ratio=self.min_fold_ratio,
         )
+
+    @property
+    def execute(self) -> Execute:
+        """Runs tasks in this process, as many at the same time as the section allows."""
+        return in_threads(self.concurrency, self.memory)
+
+
+class BackPressureSection(_Model):
+    """When writers slow down; the defaults are those of `streams.write.back_pressure.BackPressure`."""
+
+    max_read_amplification: Annotated[float | None, BeforeValidator(_none_if_off)] = Field(default=8.0, gt=1)
+    max_commits: Annotated[int | None, BeforeValidator(_none_if_off)] = Field(default=10_000, ge=1)
+    max_delay: Duration = Field(default=60.0, gt=0, le=300)
+    every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
 
 
 class CleanSection(_Model):
@@ -180,8 +210,9 @@ class PipelineConfig(_Model):
     kafka: Settings = {}
     registry: Settings = {}
     spark: Settings = {}
-    compaction: Annotated[CompactionSection | None, BeforeValidator(_none_if_off)] = CompactionSection()
+    compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
     clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
+    back_pressure: Annotated[BackPressureSection | None, BeforeValidator(_section_if_on)] = None
     state: str | None = None
 
 
@@ -205,7 +236,7 @@ class CommandConfig(_Model):
 
     table: TableSection
     spark: Settings = {}
-    compaction: Annotated[CompactionSection | None, BeforeValidator(_none_if_off)] = CompactionSection()
+    compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
     clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
 
 
@@ -298,6 +329,7 @@ class Pipeline:
         writers: Writers by name, in the order of the file.
         compaction: None: no compaction service.
         clean: None: no cleaning service.
+        back_pressure: When writers slow down; None: never.
         spark: Spark settings of all sessions.
         state: Folder of checkpoints, logs and scratch files.
     """
@@ -310,11 +342,17 @@ class Pipeline:
     clean: CleanSection | None
     spark: Mapping[str, str] = field(repr=False)
     state: Path
+    back_pressure: BackPressureSection | None = None
 
     @property
     def compacts_on_cluster(self) -> bool:
         """Whether the compaction service is a Spark application."""
         return self.compaction is not None and self.compaction.on == "cluster"
+
+    @property
+    def compacts_inline(self) -> bool:
+        """Whether the writers compact, instead of a service."""
+        return self.compaction is not None and self.compaction.on == "inline"
 
     def writer(self, name: str) -> WriterSpec:
         """The writer of that name.

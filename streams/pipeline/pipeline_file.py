@@ -21,6 +21,12 @@ SUFFIXES: Final = (".yaml", ".yml")
 MAX_SECONDS: Final = 366 * 24 * 3600  # a longer one is a mistake; a year in milliseconds still fits into Spark's int
 
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?B?)\s*", re.IGNORECASE)
+_BYTES: Final = {
+    unit + suffix: factor
+    for unit, decimal, binary in (("", 1, 1), ("K", 10**3, 2**10), ("M", 10**6, 2**20), ("G", 10**9, 2**30))
+    for suffix, factor in (("", decimal), ("B", decimal), ("IB", binary))
+}
 _WHOLE: Final = re.compile(r"\s*\d{1,19}\s*")
 _UNITS: Final = {
     "": 1,
@@ -68,6 +74,20 @@ def parse_duration(value: Any) -> float:
     if seconds > MAX_SECONDS:
         raise ValueError(f"{value!r} is longer than a year")
     return seconds
+
+
+def parse_size(value: Any) -> int:
+    """Parse ``500 MB``, ``2 GB`` or a number of bytes; returns bytes.
+
+    Raises:
+        ValueError: The value is not a positive size.
+    """
+    text = str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+    match = _SIZE.fullmatch(text)
+    size = int(float(match.group(1)) * _BYTES.get(match.group(2).upper(), 0)) if match else 0
+    if size < 1:
+        raise ValueError(f"{value!r} is not a size; write for example 500 MB or 2 GB")
+    return size
 
 
 def parse_lateness(value: Any) -> int | dt.timedelta:

@@ -171,25 +171,38 @@ def compact_round(
     """
     from storage.engine import finish, one_by_one, plan_compaction, plan_fold
 
-    tasks: Execute = execute if execute is not None else one_by_one
+    if execute is None:
+        execute = one_by_one if section is None else section.execute
+    policy = None if section is None else section.policy
+    left = 0
+
+    def on_step(size: int) -> None:
+        nonlocal left
+        left = max(0, left - size)
+        reporter.update(due_bytes=left)
+
     reporter.update(doing="compacting")
-    if section is None:
-        reporter.update(**after_compaction(reporter.report, table.compact(execute=tasks)))
-    else:
-        compaction = plan_compaction(table, section.policy, tasks)
-        compacted = finish(compaction.steps)
-        if compacted.done or compacted.skipped:
-            reporter.update(**after_compaction(reporter.report, compacted))
-        folded = finish(plan_fold(table, section.policy, compaction, tasks).steps)
+    compaction = plan_compaction(table, policy, execute)
+    left = compaction.bytes
+    compacted = finish(compaction.steps, on_step)
+    if policy is None or compacted.done or compacted.skipped:
+        reporter.update(**after_compaction(reporter.report, compacted))
+    if policy is not None:
+        fold = plan_fold(table, policy, compaction, execute)
+        left = fold.bytes
+        folded = finish(fold.steps, on_step)
         if folded.done or folded.skipped:
             reporter.update(**after_fold(reporter.report, folded))
-    reporter.update(doing="idle")
+    reporter.update(doing="idle", due_bytes=0)
 
 
 def after_compaction(last: Report, result: CompactionResult) -> dict[str, Any]:
     """The changes to the report after a compaction."""
-    skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
-    done = f"{len(result.done)} file groups{skipped}"
+    done = f"{len(result.done)} file groups"
+    if result.skipped:
+        done += f", {len(result.skipped)} skipped"
+    if result.bytes_dropped:
+        done += f", {result.bytes_dropped / 1e6:.1f} MB dropped because another compaction was first"
     message = f"{done}, {result.bytes_read / 1e6:.1f} MB compacted in {result.seconds:.1f} s"
     return _changes(last, message, counts=bool(result.done), rows=result.rows, bytes_read=result.bytes_read)
 

@@ -7,10 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.core.log.file_refs import Blocks, FileGroup, FileRef, LogFile, LogIndex, LogRanges, SliceFile
 from storage.core.names import TABLE_LANE, LaneName, Path
-from storage.core.plan.due_policy import COLD_FACTOR, Due, DuePolicy, Work, plan_due, read_amplification
+from storage.core.plan.due_policy import (
+    COLD_FACTOR,
+    LEAST_COMMITS,
+    MAX_POSTPONED,
+    RANGE_BYTES,
+    Due,
+    DuePolicy,
+    Work,
+    commits_of_base,
+    plan_due,
+)
+from storage.core.plan.read_cost import ReadCost, read_amplification, read_cost
 from storage.core.plan.slices import FileSlice, LiveFile
 
 A, B = LaneName("a"), LaneName("b")
@@ -156,3 +169,69 @@ def test_blocks_are_fetched_whole_and_once() -> None:
     assert read_amplification(group(0, [0]), files) == float("inf")
     assert works(replace(PATIENT, max_read_amplification=2.7), [first], files) == {}
     assert works(replace(PATIENT, max_read_amplification=2.6), [first], files) == {0: "compact: read amplification"}
+
+
+def folds_and_commits(folded_rows: int, commits: int) -> tuple[list[FileSlice], list[LiveFile]]:
+    """A file group with a fold of that many rows, and commits of one row each."""
+    fold = LiveFile(TABLE_LANE, 7, 0, log_file(TABLE_LANE, 7).file, EMPTY, {A: 9})
+    files = [fold, *(log_file(A, 10 + number) for number in range(commits))]
+    whole = group(0, list(range(commits + 1)), base=10**9)
+    return [replace(whole, rows=np.array([folded_rows, *[1] * commits]))], files
+
+
+@given(st.integers(1, 10_000), st.integers(1, 200), st.integers(2, 50), st.floats(0, 2))
+def test_a_fold_that_is_small_beside_the_folds_waits_for_a_bounded_number_of_commits(
+    folded_rows: int, commits: int, fold_commits: int, ratio: float
+) -> None:
+    policy = DuePolicy(min_commits=10**6, max_log_ratio=1e9, fold_commits=fold_commits, min_fold_ratio=ratio)
+    slices, files = folds_and_commits(folded_rows, commits)
+    many = commits >= MAX_POSTPONED * fold_commits
+    expected = many or (commits >= fold_commits and commits >= ratio * folded_rows)
+    assert bool(works(policy, slices, files)) == expected
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12), st.floats(0.01, 10))
+def test_the_default_number_of_commits_grows_with_the_base(one: int, two: int, ratio: float) -> None:
+    small, large = sorted((one, two))
+    assert LEAST_COMMITS <= commits_of_base(small, ratio) <= commits_of_base(large, ratio)
+    assert commits_of_base(large, ratio) <= max(LEAST_COMMITS, ratio * large / RANGE_BYTES)
+
+
+@pytest.mark.parametrize(("base", "least"), [(0, 8), (1 << 18, 8), (1 << 22, 128), (1 << 29, 16_384)])
+def test_by_default_a_large_file_group_waits_for_more_commits(base: int, least: int) -> None:
+    assert commits_of_base(base, 0.5) == least
+    policy = DuePolicy(max_log_ratio=0.5, fold_commits=None)
+    for commits in (least - 1, least):
+        files = [log_file(A, number) for number in range(1, min(commits, 200) + 1)]
+        if len(files) == commits and base:
+            found = works(policy, [group(0, list(range(commits)), base=base)], files)
+            assert found == ({0: "compact: commits"} if commits == least else {})
+
+
+@given(st.data())
+def test_a_stricter_policy_never_makes_more_due(data: st.DataObject) -> None:
+    """Criteria are limits: with larger ones no further file group is due for compaction."""
+    numbers = st.integers(1, 20)
+    count = data.draw(st.integers(1, 5))
+    files = [with_blocks(log_file(A, data.draw(numbers)), data.draw(st.integers(1, 5_000))) for _ in range(count)]
+    slices = [
+        group(bucket, sorted(data.draw(st.sets(st.integers(0, count - 1)))), base=data.draw(st.integers(1, 3_000)))
+        for bucket in range(3)
+    ]
+    low, high = sorted([data.draw(numbers), data.draw(numbers)])
+    few, much = sorted([data.draw(st.floats(0.01, 5)), data.draw(st.floats(0.01, 5))])
+    cheap, dear = sorted([data.draw(st.floats(1, 9)), data.draw(st.floats(1, 9))])
+    loose = DuePolicy(min_commits=low, max_log_ratio=few, max_read_amplification=cheap)
+    strict = DuePolicy(min_commits=high, max_log_ratio=much, max_read_amplification=dear)
+    work = {Work.COMPACT}
+    assert works(strict, slices, files, work=work).keys() <= works(loose, slices, files, work=work).keys()
+
+
+def test_a_read_fetches_each_block_of_the_table_once() -> None:
+    files = [with_blocks(log_file(A, 8), 300 << 20, 700 << 20), with_blocks(log_file(A, 9), 1000)]
+    shared = [group(0, [0, 1], base=100 << 20), group(1, [0], base=100 << 20), group(2, [], base=50 << 20)]
+    found = read_cost(shared, files)
+    assert found.commits == 2
+    assert found.amplification == pytest.approx((250 + 300) / 250, rel=1e-3)
+    assert read_cost(shared[2:], files) == ReadCost(1.0, 0)
+    assert read_cost([], []) == ReadCost(1.0, 0)

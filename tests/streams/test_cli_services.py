@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 import re
 import time
@@ -13,12 +14,15 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from rich.console import Console
 
 from storage import Table
 from storage.clock import SystemClock
+from storage.engine import one_by_one, plan_compaction
 from storage.errors import InvalidInput
 from streams.cli.arguments import parse_storage_options
 from streams.cli.main import app
+from streams.cli.progress import finish_shown
 from tests.storage.damage import lane as lane_entry
 from tests.storage.shop import SHOP, append, contents, orders, payments
 from tests.streams.pipelines import weft
@@ -423,3 +427,48 @@ def test_flags_override_storage_options_of_the_file(tmp_path: Path) -> None:
     assert "of-the-command" in result.stderr
     assert "--storage-option profile instead of the pipeline's value" in result.stderr
     assert "of-the-file" not in result.stderr
+
+
+# Limits and progress of compaction.
+
+
+def test_compact_takes_limits_from_the_file_and_from_flags(table: Table, tmp_path: Path) -> None:
+    path = pipeline_of(table, tmp_path, compaction={"concurrency": 2, "memory": "1 GB"})
+    result = weft("compact", path, "--all", "--concurrency", "3", "--json")
+    assert json.loads(result.stdout)["file_groups"] > 0
+    assert "--concurrency 3 instead of the pipeline's 2" in result.stderr
+    assert weft("compact", table.uri, "--concurrency", "0").exit_code == 2
+    wrong = weft("compact", table.uri, "--memory", "much")
+    assert wrong.exit_code == 2
+    assert "--memory: 'much' is not a size; write for example 500 MB or 2 GB" in wrong.stderr
+
+
+def test_compact_prints_lines_of_progress_where_there_is_no_terminal(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.cli.progress.LINE_SECONDS", 0.0)
+    result = weft("compact", table.uri)
+    assert re.search(r"^compacting: \d+ of \d+ MB read$", result.stderr, re.MULTILINE), result.stderr
+    append(table, orders(1, ts=99))
+    assert weft("compact", table.uri, "--json").stderr == ""
+
+
+def test_on_a_terminal_progress_is_a_bar(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = io.StringIO()
+    monkeypatch.setattr("streams.cli.progress.errors", Console(file=drawn, force_terminal=True, width=100))
+    result = finish_shown("compacting", plan_compaction(table, None))
+    assert result.done
+    assert "compacting" in drawn.getvalue()
+    assert "━" in drawn.getvalue()
+
+
+def test_skipped_file_groups_are_counted_by_reason(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another compaction is first, between the plan of this one and its first task."""
+
+    def overtaken(work: Any, *_: Any, **__: Any) -> Any:
+        Table.open(table.uri).compact()
+        return one_by_one(work)
+
+    monkeypatch.setattr("streams.pipeline.model.in_threads", lambda *_: overtaken)
+    result = weft("compact", table.uri)
+    assert re.search(r"^skipped \d+ file groups: another compaction published", result.stdout, re.MULTILINE)

@@ -3,7 +3,9 @@
 The service, ``weft compact`` and the functions on a cluster use this policy. A file group is due for compaction if one
 of these reasons applies; the first one is reported:
 
-- **commits**: many commits (or folds) wait, and every read has to fetch and merge a range of each.
+- **commits**: many commits (or folds) wait, and every read has to fetch and merge a range of each. Folds reduce their
+  number, and write only what waits instead of the whole base. So by default a large file group is left to folds, and a
+  small one, which costs little to rewrite, is compacted soon (`commits_of_base`).
 - **bytes**: its logs are large compared to its base, so merging is a large part of each read. A base grows with each
   compaction, so each row is rewritten a bounded number of times per doubling.
 - **read amplification**: a read fetches many times the bytes of its base, because log blocks are fetched whole.
@@ -15,7 +17,8 @@ of these reasons applies; the first one is reported:
   (`storage.core.plan.mostly_unreferenced`).
 
 File groups that are not due for compaction are due for a **fold** when together they have a given number of commits
-that are not folded.
+that are not folded. Each fold that replaces the folds before it writes all that waits again. So a fold is postponed
+while it would be small compared to these, up to `MAX_POSTPONED` times the number of commits.
 
 A clock is used only for ``age``: it affects when work is done, never what a read returns (S22 ClockFree).
 """
@@ -34,10 +37,23 @@ from storage.core.log import cut
 from storage.core.log.file_refs import FileGroup
 from storage.core.names import LaneName
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
+from storage.core.plan.read_cost import read_amplification
 from storage.core.plan.slices import FileSlice, LiveFile
 
 COLD_FACTOR: Final = 8
-"""A commit is cold when ``min_commits`` times this many entries of its lane follow it."""
+"""A commit is cold when ``min_commits`` (by default `COLD_COMMITS`) times this many entries of its lane follow it."""
+
+COLD_COMMITS: Final = 1_000
+
+LEAST_COMMITS: Final = 8
+"""By default at least so many commits wait for a file group before their number makes it due."""
+
+RANGE_BYTES: Final = 16 * 1024
+"""A reader takes about as long for one more log range as for this many bytes of a base, compacting it included, if it
+reads the file group about ten times between two compactions (``python -m tests.benchmarks.due_policy``)."""
+
+MAX_POSTPONED: Final = 16
+"""A fold is made in any case when ``fold_commits`` times this many commits are not folded."""
 
 
 class Work(StrEnum):
@@ -55,7 +71,8 @@ class DuePolicy:
     """Settings that decide when file groups are due.
 
     Attributes:
-        min_commits: A file group is due for compaction when this many commits or folds wait for it; at least 1.
+        min_commits: A file group is due for compaction when this many commits or folds wait for it; at least 1. None:
+            `LEAST_COMMITS` for a small base, and more for a large one (`commits_of_base`).
         max_log_ratio: Or when its logs have more than this multiple of the bytes of its base. Without a base it is
             always due.
         max_read_amplification: Or when a read fetches more than this many times the bytes of its base; at least 1.
@@ -63,13 +80,16 @@ class DuePolicy:
         max_age: Or when a commit has waited for longer than this. None: no limit.
         fold_commits: File groups that are not due for compaction are due for a fold when together they have this many
             commits that are not folded; at least 2. None: never.
+        min_fold_ratio: And these commits have at least this multiple of the rows in folds; 0: no such condition. With
+            `MAX_POSTPONED` times the number of commits it does not apply.
     """
 
-    min_commits: int = 8
+    min_commits: int | None = None
     max_log_ratio: float = 0.5
     max_read_amplification: float | None = None
     max_age: dt.timedelta | None = None
     fold_commits: int | None = 64
+    min_fold_ratio: float = 0.125
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +116,15 @@ class Due:
         return self.log_bytes + (self.base_bytes if self.work is Work.COMPACT else 0)
 
 
+def commits_of_base(base_bytes: int, max_log_ratio: float) -> int:
+    """The number of waiting commits that make a file group due by default.
+
+    A range counts as `RANGE_BYTES` of logs, whatever its size: for a base of 256 KiB 8 commits are as expensive to read
+    as logs of half its size, for one of 4 MiB 128 commits. A large file group never gets so many, because of folds.
+    """
+    return max(int(max_log_ratio * base_bytes / RANGE_BYTES), LEAST_COMMITS)
+
+
 def plan_due(
     policy: DuePolicy,
     slices: Sequence[FileSlice],
@@ -120,32 +149,17 @@ def plan_due(
     due: dict[FileGroup, Due] = {}
     if Work.COMPACT in work:
         due = _due_for_compaction(policy, slices, files, heads, waiting, frozenset(aged))
-    if Work.FOLD in work and policy.fold_commits is not None:
+    if Work.FOLD in work:
         unfolded = {
             group: used
             for group, used in waiting.items()
             if group not in due and any(not files[i].is_fold for i in used)
         }
-        commits = {(files[i].lane, files[i].seq) for used in unfolded.values() for i in used if not files[i].is_fold}
-        if len(commits) >= policy.fold_commits:
+        if _folds_now(policy, [s for s in slices if s.group in unfolded], files):
             due |= {
                 s.group: _due(s, waiting[s.group], files, "commits", Work.FOLD) for s in slices if s.group in unfolded
             }
     return {s.group: due[s.group] for s in slices if s.group in due}
-
-
-def read_amplification(file_slice: FileSlice, files: Sequence[LiveFile]) -> float:
-    """Bytes that a read of a file group fetches, divided by the bytes of its base and shadow; infinite without these.
-
-    Blocks of log files with rows of the file group are fetched whole.
-    """
-    if len(file_slice.rows) == 0:
-        return 1.0
-    if file_slice.base_bytes == 0:
-        return float("inf")
-    blocks = np.unique(np.stack([file_slice.file, file_slice.block]), axis=1)
-    fetched = sum(files[file].index.blocks.length[block] for file, block in blocks.T.tolist())
-    return 1.0 + float(fetched) / file_slice.base_bytes
 
 
 def _due_for_compaction(
@@ -156,14 +170,15 @@ def _due_for_compaction(
     waiting: Mapping[FileGroup, set[int]],
     aged: frozenset[int],
 ) -> dict[FileGroup, Due]:
-    cold_after = COLD_FACTOR * policy.min_commits
+    cold_after = COLD_FACTOR * (policy.min_commits or COLD_COMMITS)
     used = [files[i] for i in set().union(*waiting.values())]
     cold = any(heads[lane] - seq >= cold_after for file in used for lane, seq in file.reach.items())
     reasons: dict[FileGroup, str] = {}
     for file_slice in slices:
         if file_slice.group not in waiting:
             continue
-        if len(_commits(waiting[file_slice.group], files)) >= policy.min_commits:
+        least = policy.min_commits or commits_of_base(file_slice.base_bytes, policy.max_log_ratio)
+        if len(_commits(waiting[file_slice.group], files)) >= least:
             reason = "commits"
         elif file_slice.log_bytes > policy.max_log_ratio * file_slice.base_bytes:
             reason = "bytes"
@@ -183,6 +198,21 @@ def _due_for_compaction(
     return {
         s.group: _due(s, waiting.get(s.group, set()), files, reasons[s.group]) for s in slices if s.group in reasons
     }
+
+
+def _folds_now(policy: DuePolicy, unfolded: Sequence[FileSlice], files: Sequence[LiveFile]) -> bool:
+    """Whether a fold of these file groups, which have commits that are not folded, is worth its cost."""
+    if policy.fold_commits is None or not unfolded:
+        return False
+    rows = np.zeros(len(files), np.int64)
+    for file_slice in unfolded:
+        np.add.at(rows, file_slice.file, file_slice.rows)
+    is_fold = np.array([file.is_fold for file in files])
+    used = set(np.flatnonzero((rows > 0) & ~is_fold).tolist())
+    commits = len(_commits(used, files))
+    if commits < policy.fold_commits or commits >= MAX_POSTPONED * policy.fold_commits:
+        return commits >= policy.fold_commits
+    return bool(rows[~is_fold].sum() >= policy.min_fold_ratio * rows[is_fold].sum())
 
 
 def _due(

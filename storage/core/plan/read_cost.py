@@ -1,0 +1,70 @@
+"""What it costs a reader that file groups have logs. Pure functions.
+
+A reader fetches the base of a file group and the blocks of log files that have rows of it. Blocks are fetched whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from storage.core.plan.slices import FileSlice, LiveFile
+
+SMALL_TABLE_BYTES: Final = 64 * 1024 * 1024
+"""A smaller table is read in less than a second whatever its logs are, so it counts as one of this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCost:
+    """What a read of a whole snapshot costs.
+
+    Attributes:
+        amplification: Bytes that it fetches, divided by the bytes of the table when it is compacted. File groups that
+            were never compacted count as half of their logs, and a table counts as at least `SMALL_TABLE_BYTES`.
+        commits: Commits and folds whose files it opens.
+    """
+
+    amplification: float
+    commits: int
+
+
+def read_amplification(file_slice: FileSlice, files: Sequence[LiveFile]) -> float:
+    """Bytes that a read of a file group fetches, divided by the bytes of its base and shadow; infinite without these.
+
+    Blocks of log files with rows of the file group are fetched whole.
+    """
+    if len(file_slice.rows) == 0:
+        return 1.0
+    if file_slice.base_bytes == 0:
+        return float("inf")
+    return 1.0 + _fetched([file_slice], files) / file_slice.base_bytes
+
+
+def read_cost(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadCost:
+    """The cost of a read of a whole snapshot.
+
+    Args:
+        slices: All slices of the snapshot.
+        files: Its log files.
+    """
+    with_logs = [file_slice for file_slice in slices if len(file_slice.rows)]
+    stored = sum(file_slice.base_bytes for file_slice in slices)
+    compacted = stored + sum(each.log_bytes // 2 for each in with_logs if each.base_bytes == 0)
+    fetched = stored + _fetched(with_logs, files)
+    used: set[int] = set().union(*(file_slice.file.tolist() for file_slice in with_logs))
+    return ReadCost(
+        amplification=max(1.0, fetched / max(compacted, SMALL_TABLE_BYTES)),
+        commits=len({(files[i].lane, files[i].seq) for i in used}),
+    )
+
+
+def _fetched(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> int:
+    """Bytes of the blocks that have rows of file groups, each block once."""
+    if not slices:
+        return 0
+    file, block = (np.concatenate([getattr(each, name) for each in slices]) for name in ("file", "block"))
+    blocks = np.unique(np.stack([file, block]), axis=1)
+    return sum(files[number].index.blocks.length[place] for number, place in blocks.T.tolist())
