@@ -56,9 +56,8 @@ from storage.services.clean.clean import CleanResult
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.services.compaction import CompactionResult
 from storage.services.compaction_task import CompactionTask
-from storage.services.due_work import Only, every_group, find_due
-from storage.services.erase.erase import EraseResult
 from storage.services.due_work import Only, every_group, find_due, only_due
+from storage.services.erase.erase import EraseResult
 from storage.services.fold import NOT_FOLDED, FoldResult
 from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample

@@ -25,6 +25,7 @@ from streams.formats.registry import check_registry_settings
 from streams.letters.limit import LetterLimit
 from streams.pipeline.check import writer_problems
 from streams.pipeline.model import (
+    BackPressureSection,
     CleanSection,
     CommandConfig,
     CommandSettings,
@@ -62,6 +63,7 @@ SECTIONS: Final[Sections] = {
     "table": TableSection,
     "compaction": CompactionSection,
     "clean": CleanSection,
+    "back_pressure": BackPressureSection,
     "writers.*.source.kafka": KafkaSection,
     "writers.*.source.files": FilesSection,
     "writers.*.source.spark": SparkSection,
@@ -181,7 +183,9 @@ def resolve(path: Path, given: PipelineConfig, report: Report = raise_problem) -
         report(problem)
     location = TableLocation(resolve_location(given.table.uri, folder), given.table.storage_options)
     spark = resolve_archives(given.spark, folder)
-    pipeline = Pipeline(path, location, config, writers, given.compaction, given.clean, spark, state)
+    pipeline = Pipeline(
+        path, location, config, writers, given.compaction, given.clean, spark, state, given.back_pressure
+    )
     if schema is not None:
         for writer in writers.values():
             for problem in writer_problems(writer, schema):

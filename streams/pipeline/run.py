@@ -125,25 +125,28 @@ def service_name(pipeline: Pipeline, service: str) -> str:
     return name
 
 
-def choose_part(pipeline: Pipeline, only: str | None) -> tuple[list[str], list[str]]:
+def choose_part(pipeline: Pipeline, only: str | None, *, once: bool = False) -> tuple[list[str], list[str]]:
     """The writers and the services to run, by name.
 
     Args:
         pipeline: The pipeline.
         only: Name of one writer or service, as the status shows it. None: all of them.
+        once: For a run that ends: its writers do not compact.
 
     Raises:
         InvalidInput: The pipeline has no such writer or service; the hint names those that it has.
     """
     if only is None:
-        return list(pipeline.writers), _services(pipeline)
+        return list(pipeline.writers), _services(pipeline, once=once)
     if only in pipeline.writers:
         return [only], []
-    found = {service_name(pipeline, service): service for service in _services(pipeline)}
+    found = {service_name(pipeline, service): service for service in _services(pipeline, once=once)}
     if only in found:
         return [], [found[only]]
     if only in {COMPACTION, CLEAN}:
         section = "it is false in the file" if only == COMPACTION else "the file has no section clean"
+        if only == COMPACTION and pipeline.compacts_inline:
+            section = "the writers compact (inline)"
         raise InvalidInput(
             f"the pipeline has no service {only!r}: {section}",
             hint=f"add a section {only}; a process runs the service only if it is named with --only or none is",
@@ -171,9 +174,11 @@ def make_jobs(pipeline: Pipeline) -> list[Job]:
     return [*jobs, *(service_job(pipeline, service) for service in _services(pipeline))]
 
 
-def _services(pipeline: Pipeline) -> list[str]:
+def _services(pipeline: Pipeline, *, once: bool = False) -> list[str]:
     """Names of the services. Compaction comes first, because cleaning deletes what it replaced."""
     wanted = {COMPACTION: pipeline.compaction, CLEAN: pipeline.clean}
+    if pipeline.compacts_inline and not once:
+        del wanted[COMPACTION]
     return [service for service, section in wanted.items() if section is not None]
 
 
@@ -201,7 +206,7 @@ def run_pipeline(
         Conflict: Another process runs one of these jobs; nothing was started.
         TableError: See `open_table`; nothing was started.
     """
-    chosen, services_chosen = choose_part(pipeline, only)
+    chosen, services_chosen = choose_part(pipeline, only, once=once)
     writers = [writer_job(pipeline, name, once=once) for name in chosen]
     kept = [service_job(pipeline, name, once=once) for name in services_chosen]
     with hold_locks(pipeline.state, [job.name for job in (*writers, *kept)], pipeline.path.name) as locks:

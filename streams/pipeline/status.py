@@ -34,6 +34,7 @@ _MESSAGE_CHARS: Final = 600
 WAITING_CHARS: Final = 80
 BATCH_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds in seconds of the counts in `Report.batch_counts`; the last count is of longer batches."""
+NOTE_CHARS: Final = 200
 _ESCAPED_BYTES: Final = 6  # the longest JSON escape of one character
 
 
@@ -74,6 +75,7 @@ class Report:
         unknown_objects: Objects in the table's folders whose names weft does not use, as of the last cleaning; None
             before the first one.
         steady: Whether the job now reports every second, so that silence means that it hangs.
+        note: What a writer does besides writing (`streams.write.upkeep`), or why it slows down; empty if nothing.
     """
 
     doing: str = "starting"
@@ -103,6 +105,7 @@ class Report:
     deleted_bytes: int = 0
     unknown_objects: int | None = None
     steady: bool = False
+    note: str = ""
 
     def with_batch(self, seconds: float) -> dict[str, Any]:
         """The changes of ``batch_counts`` and ``batch_seconds`` for one more batch."""
@@ -119,6 +122,7 @@ class Report:
             complete_at_ms=None,
             lag=None,
             message="",
+            note="",
             reported_at_ms=None,
             steady=False,
         )
@@ -131,7 +135,9 @@ _MESSAGE_MEMBER: Final = ', "message": ""'
 
 def encode_report(report: Report) -> bytes:
     """One line, short enough for an atomic write to a pipe: totals that are 0 and empty texts are left out."""
-    report = replace(report, waiting_for=shortened(report.waiting_for, WAITING_CHARS))
+    report = replace(
+        report, waiting_for=shortened(report.waiting_for, WAITING_CHARS), note=shortened(report.note, NOTE_CHARS)
+    )
     left = _LINE_BYTES - len(_compact(replace(report, message=""))) - len(_MESSAGE_MEMBER)
     report = replace(report, message=shortened(report.message, min(_MESSAGE_CHARS, left // _ESCAPED_BYTES)))
     line = _compact(report)

@@ -45,6 +45,7 @@ def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
         "pid": status.pid,
         "waiting_for": waiting_for(status),
         "waiting_seconds": age(report.waiting_since_ms) if waiting_for(status) else None,
+        "note": report.note,
         "message": news(status, now_ms),
     }
 
@@ -90,4 +91,4 @@ def reason_of(status: JobStatus) -> str:
     """Why the job is not running, or the last message of the job."""
     if status.phase in {Phase.FAILED, Phase.FENCED, Phase.WAITING}:
         return status.message
-    return status.report.message or (f"last failure: {status.message}" if status.message else "")
+    return status.report.message or status.report.note or (f"last failure: {status.message}" if status.message else "")

@@ -60,6 +60,7 @@ from streams.write.query_checkpoint import read_checkpoint, read_offsets
 from streams.write.resume import GAP_HINT, ResumePoint, check_follows
 from streams.write.sink_task import REPORT_TYPE, TaskReport, task_writer
 from streams.write.stateful_frame import check_state
+from streams.write.upkeep import Upkeep, UpkeepThread, upkeep_thread
 
 BATCH_ROWS: Final = 65_536
 """Rows per Arrow batch from Spark to Python, if `spark.sql.execution.arrow.maxBytesPerBatch` allows."""
@@ -113,6 +114,7 @@ def write_stream(
     storage_options: Mapping[str, Any] | None = None,
     query_name: str | None = None,
     on_commit: Callable[[CommitReport], None] | None = None,
+    upkeep: Upkeep | None = None,
 ) -> StreamingQuery:
     """Start a query that appends a streaming frame to a table.
 
@@ -143,6 +145,7 @@ def write_stream(
         query_name: Spark's name of the query.
         on_commit: Called on the driver after every batch, replayed ones included. If it raises, the query fails. The
             restarted query replays the batch, which is not written again.
+        upkeep: Compaction in this process, and back-pressure (`streams.write.upkeep`). None: neither.
 
     Raises:
         InvalidInput: An argument, a column or a type is wrong; or the frame keeps state (aggregation, deduplication,
@@ -185,7 +188,8 @@ def write_stream(
             if resume.abandoned is not None and folder is not None:
                 # The query before cannot commit this batch any more, and its messages are read again.
                 DeadLetters(folder, *resume.abandoned, stream, writer.lane).discard_others(())
-        sink = _Sink(writer, stream, folder, checkpoint, on_commit, letter_limit)
+        keeper = stack.enter_context(upkeep_thread(upkeep, uri, storage_options, _seconds(trigger)))
+        sink = _Sink(writer, stream, folder, checkpoint, on_commit, letter_limit, keeper)
         query = target.foreachBatch(sink).start()
         # From here on `_Attend` closes the writer when the query ends; before, any error closes it.
         end = stack.pop_all()
@@ -222,8 +226,10 @@ class _Sink:
         checkpoint: str,
         on_commit: Callable[[CommitReport], None] | None,
         limit: LetterLimit | None = None,
+        keeper: UpkeepThread | None = None,
     ) -> None:
         self._writer, self._stream, self._folder = writer, stream, folder
+        self._keeper = keeper
         self._checkpoint, self._on_commit = checkpoint, on_commit
         self._fresh = True
         self._record = batch_recorder()
@@ -231,9 +237,13 @@ class _Sink:
 
     @note_errors
     def __call__(self, df: DataFrame, batch_id: int) -> None:
+        if self._keeper is not None:
+            self._keeper.wait_before_batch()
         started = time.monotonic()
         commit, reports = self._write(df, batch_id)
         self._fresh = False
+        if self._keeper is not None:
+            self._keeper.committed()
         if self._on_commit is not None:
             seconds = time.monotonic() - started
             now_ms, source = time.time_ns() // 1_000_000, self._writer.source
@@ -362,6 +372,14 @@ def _attend(spark: SparkSession, query: StreamingQuery, writer: Writer, end: con
     spark.streams.addListener(listener)
     if not query.isActive:  # it may have ended before the listener was added
         listener.close()
+
+
+def _seconds(trigger: str | None) -> float:
+    """The trigger interval in seconds; a second if there is none, or only Spark can parse it."""
+    try:
+        return parse_duration(trigger)
+    except ValueError:
+        return 1.0
 
 
 def _stream_writer(

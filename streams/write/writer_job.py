@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from streams.pipeline.pipeline import Pipeline, WriterSpec
     from streams.pipeline.status import Report
     from streams.write.resume import ResumePoint
+    from streams.write.upkeep import Upkeep
 
 REPORT_SECONDS: Final = 0.5  # often enough for a terminal
 DRAIN_SECONDS: Final = (
@@ -142,6 +143,7 @@ def _run(
     from streams.spark.executors import ExecutorWatch
     from streams.spark.session import build_session
     from streams.write.batch_trace import flush_traces
+    from streams.write.upkeep import upkeep_of
 
     await_source(writer, stop, outages, once=once)
     await_registry(writer, stop, outages, once=once)
@@ -165,7 +167,8 @@ def _run(
                     starved=partial(tell_executors, outages, executors),
                     skipped=SKIPPED.total,
                 )
-                query = _start(spark, pipeline, writer, progress, once=once, python=python)
+                upkeep = None if once else upkeep_of(pipeline, reporter, stop)
+                query = _start(spark, pipeline, writer, progress, upkeep, once=once, python=python)
                 while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
                     progress.observe(query)
                     if stop:
@@ -209,7 +212,14 @@ def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | N
 
 
 def _start(
-    spark: SparkSession, pipeline: Pipeline, writer: WriterSpec, progress: Progress, *, once: bool, python: str
+    spark: SparkSession,
+    pipeline: Pipeline,
+    writer: WriterSpec,
+    progress: Progress,
+    upkeep: Upkeep | None = None,
+    *,
+    once: bool,
+    python: str,
 ) -> StreamingQuery:
     """Start the query at the end of its checkpoint or, with ``resume: table``, of the lane's live commits."""
     from storage import Table
@@ -261,6 +271,7 @@ def _start(
                 storage_options=location.storage_options,
                 query_name=writer.name,
                 on_commit=progress.committed,
+                upkeep=upkeep,
             )
         except LaneMoved:
             if not tries_left:

@@ -75,7 +75,7 @@ def test_defaults_and_paths_are_resolved(load: Any, tmp_path: Path) -> None:
     assert pipeline.table.uri == str(tmp_path / "lake/orders_wide")
     assert pipeline.table.name == "orders_wide"
     assert pipeline.state == tmp_path / ".weft/shop"
-    assert (pipeline.compaction.every, pipeline.compaction.min_commits) == (30.0, 8)
+    assert (pipeline.compaction.every, pipeline.compaction.min_commits) == (30.0, None)
     writer = pipeline.writer("orders")
     assert (writer.stream, writer.lane, writer.trigger_seconds) == ("orders", "orders", 2.0)
     assert writer.dead_letter == str(tmp_path / "dead/orders")
@@ -364,7 +364,7 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ({"writers/orders/dead_letter": {"keep": 0}}, "writers.orders.dead_letter.keep: Input should be greater", ""),
         ({"writers/orders/dead_letter": {"max_rate": 10}}, "writers.orders.dead_letter.max_rate: Input should be", ""),
         ({"writers/orders/dead_letter": {"max_count": -1}}, "writers.orders.dead_letter.max_count: Input should", ""),
-        ({"compaction": {"on": "moon"}}, "compaction.on: Input should be 'here' or 'cluster'", ""),
+        ({"compaction": {"on": "moon"}}, "compaction.on: Input should be 'here', 'cluster' or 'inline'", ""),
         ({"compaction": {"max_read_amplification": 0.5}}, "compaction.max_read_amplification: Input should be", ""),
         ({"compaction": {"min_commits": 0}}, "compaction.min_commits: Input should be greater than or equal to 1", ""),
         ({"compaction": {"evry": 1}}, "compaction.evry: is not a known field", "mean every?"),

@@ -39,6 +39,15 @@ def test_a_part_is_a_writer_or_a_service(tmp_path: Path) -> None:
     assert refused.value.hint == "writers: sa; services: compaction, clean"
 
 
+def test_writers_that_compact_need_no_service(tmp_path: Path) -> None:
+    pipeline = load_pipeline(pipeline_file(tmp_path, compaction="inline", clean={}))
+    assert choose_part(pipeline, None) == (["sa"], ["clean"])
+    assert choose_part(pipeline, None, once=True) == (["sa"], ["compaction", "clean"]), "its writers end at once"
+    assert [job.name for job in make_jobs(pipeline)] == ["sa", "clean"]
+    with pytest.raises(InvalidInput, match=r"no service 'compaction': the writers compact \(inline\)"):
+        choose_part(pipeline, "compaction")
+
+
 @pytest.mark.parametrize(
     ("service", "why"), [("compaction", "it is false in the file"), ("clean", "the file has no section clean")]
 )

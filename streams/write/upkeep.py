@@ -1,0 +1,267 @@
+"""What a writer does for its table besides writing: compaction in its process, and back-pressure.
+
+A thread looks at the table after commits, at most once in a given time, with a table object of its own. So neither a
+slow store nor a long merge delays a batch:
+
+- **Compaction** (`InlineCompaction`) does what is due, and only file groups that are small enough: a step is planned to
+  take at most a share of the trigger interval, and after each step the thread rests, so that it works for at most this
+  share of the time.
+- **Back-pressure** (`streams.write.back_pressure`): the sink waits before a batch for as long as the last look says.
+
+A failure is reported, and the next look is later. It never fails the writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from storage import DuePolicy, Table
+from storage.engine import (
+    UNPACKED,
+    FileGroup,
+    FileSlice,
+    PlannedWork,
+    cancel,
+    plan_compaction,
+    plan_fold,
+    read_cost,
+    with_small_tasks,
+)
+from streams.pipeline.error_kinds import describe
+from streams.write.back_pressure import BackPressure, delay_seconds, describe_delay
+
+if TYPE_CHECKING:
+    from streams.pipeline.pipeline import Pipeline
+    from streams.pipeline.status import Reporter, StopSignal
+
+MIB: Final = 1024 * 1024
+FIRST_RATE: Final = 32 * MIB  # stored bytes a second, until it was measured
+MIN_TASK_BYTES: Final = MIB
+MAX_PAUSE_SECONDS: Final = 300.0
+CLOSE_SECONDS: Final = 5.0  # the process ends soon after; a compaction that goes on is like a killed one
+WAIT_SECONDS: Final = 0.2  # a wait before a batch notices within this time that it may end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineCompaction:
+    """Compaction in the process of a writer.
+
+    Attributes:
+        policy: Decides what is due.
+        share: Longest part of the time for which it works, and longest step as a part of the trigger interval; more
+            than 0, at most 1.
+        memory_bytes: Limit of the memory that a step needs, by estimate.
+        every: Shortest time between two looks at the table, in seconds.
+    """
+
+    policy: DuePolicy = field(default_factory=DuePolicy)
+    share: float = 0.2
+    memory_bytes: int = 512 * MIB
+    every: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What a writer does besides writing.
+
+    Attributes:
+        compaction: None: it does not compact.
+        back_pressure: None: it never slows down.
+        tell: Called with a line for the status of the writer whenever it changes; empty if there is nothing to say.
+        stopping: Whether the writer has to stop: then no batch waits.
+    """
+
+    compaction: InlineCompaction | None = None
+    back_pressure: BackPressure | None = None
+    tell: Callable[[str], object] = lambda _: None
+    stopping: Callable[[], bool] = lambda: False
+
+    @property
+    def every(self) -> float:
+        """Shortest time between two looks at the table, in seconds."""
+        return min(each.every for each in (self.compaction, self.back_pressure) if each is not None)
+
+
+def upkeep_of(pipeline: Pipeline, reporter: Reporter, stop: StopSignal) -> Upkeep:
+    """What the writers of a pipeline do besides writing, shown in the status and the log of one of them."""
+    compaction = back_pressure = None
+    section, pressure = pipeline.compaction, pipeline.back_pressure
+    if section is not None and pipeline.compacts_inline:
+        compaction = InlineCompaction(policy=section.policy, share=section.share, every=section.every)
+        if section.memory is not None:
+            compaction = replace(compaction, memory_bytes=section.memory)
+    if pressure is not None:
+        back_pressure = BackPressure(**pressure.model_dump())
+
+    def tell(line: str) -> None:
+        reporter.update(note=line)
+        if line:
+            sys.stderr.write(f"{line}\n")
+
+    return Upkeep(compaction=compaction, back_pressure=back_pressure, tell=tell, stopping=stop.__bool__)
+
+
+class UpkeepThread:
+    """The thread. A context manager; `committed` and `wait_before_batch` are called by the sink."""
+
+    def __init__(
+        self, upkeep: Upkeep, uri: str, storage_options: Mapping[str, Any] | None, trigger_seconds: float
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            upkeep: What to do; compaction or back-pressure.
+            uri: The table.
+            storage_options: Options of its store.
+            trigger_seconds: Time between two batches.
+        """
+        self._upkeep, self._uri, self._options = upkeep, uri, storage_options
+        self._trigger = trigger_seconds
+        self._news, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="weft-upkeep", daemon=True)
+        self._table: Table | None = None
+        self._table_limit = 0
+        self._rate: float = FIRST_RATE
+        self._delay = 0.0
+        self._lines = {"slow": "", "work": ""}
+
+    def __enter__(self) -> Self:
+        self._news.set()  # the table may need work already
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._news.set()
+        self._thread.join(CLOSE_SECONDS)
+
+    def committed(self) -> None:
+        """Look at the table again, as soon as it may be looked at."""
+        self._news.set()
+
+    def wait_before_batch(self) -> None:
+        """Wait while the table is too expensive to read, for a bounded time."""
+        began = time.monotonic()
+        while not self._stop.is_set() and not self._upkeep.stopping():
+            left = began + self._delay - time.monotonic()
+            if left <= 0:
+                return
+            self._stop.wait(min(left, WAIT_SECONDS))
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            self._news.wait()
+            self._news.clear()
+            if self._stop.is_set():
+                return
+            try:
+                self._look()
+                failures, pause = 0, self._upkeep.every
+            except Exception as error:  # upkeep must not fail the writer
+                failures += 1
+                pause = min(self._upkeep.every * 2**failures, max(MAX_PAUSE_SECONDS, self._upkeep.every))
+                self._delay, self._table = 0.0, None
+                self._say(slow="", work=f"upkeep of the table failed: {describe(error)}; next try in {pause:.0f} s")
+                self._news.set()
+            self._stop.wait(pause)
+
+    def _look(self) -> None:
+        """Measure the cost of reads, compact and fold what is due, and measure again."""
+        compaction = self._upkeep.compaction
+        limit = 0 if compaction is None else self._step_bytes(compaction)
+        if self._table is None or limit * 2 < self._table_limit:
+            opened = Table.open(self._uri, storage_options=self._options)
+            self._table, self._table_limit = with_small_tasks(opened, limit) if limit else opened, limit
+        self._measure(self._table)
+        if compaction is not None and self._compact(self._table, compaction, limit):
+            self._measure(self._table)
+
+    def _measure(self, table: Table) -> None:
+        settings = self._upkeep.back_pressure
+        if settings is None:
+            return
+        snapshot = table.snapshot()
+        cost = read_cost(snapshot.slices, snapshot.files)
+        self._delay = delay_seconds(settings, cost, self._trigger)
+        self._say(slow=describe_delay(settings, cost, self._delay) if self._delay else "")
+        if self._delay:
+            self._news.set()  # look again, although writers commit less often
+
+    def _step_bytes(self, settings: InlineCompaction) -> int:
+        """Stored bytes that a step may read."""
+        planned = int(self._rate * settings.share * self._trigger)
+        return min(max(MIN_TASK_BYTES, planned), settings.memory_bytes // UNPACKED)
+
+    def _compact(self, table: Table, settings: InlineCompaction, limit: int) -> bool:
+        """Do what is due, in small steps; returns whether anything was due."""
+        large: dict[FileGroup, int] = {}
+
+        def fits(file_slice: FileSlice) -> bool:
+            size = file_slice.base_bytes + file_slice.log_bytes
+            if size > limit:
+                large[file_slice.group] = size
+            return size <= limit
+
+        compaction = plan_compaction(table, settings.policy, only=fits)
+        compacted = self._finish(compaction, settings.share)
+        fold = plan_fold(table, settings.policy, None if compaction.bytes else compaction.snapshot)
+        folded = self._finish(fold, settings.share)
+        done = []
+        if compacted is not None and compacted.done:
+            done.append(f"compacted {len(compacted.done)} file groups, {compacted.bytes_read / 1e6:.1f} MB")
+        if folded is not None and folded.done:
+            done.append(f"folded {folded.commits} commits, {folded.bytes_read / 1e6:.1f} MB")
+        if large:
+            sizes = (
+                f"{max(large.values()) / 1e6:.0f} MB are due and too large for a writer (limit {limit / 1e6:.0f} MB)"
+            )
+            done.append(f"{len(large)} file groups of up to {sizes}: run weft services")
+        self._say(work="; ".join(done))
+        return bool(compaction.bytes or fold.bytes)
+
+    def _finish(self, work: PlannedWork[Any], share: float) -> Any:
+        """Run work step by step, and rest after each; returns its result, None if the writer ends first."""
+        while True:
+            began = time.monotonic()
+            try:
+                size = next(work.steps)
+            except StopIteration as done:
+                return done.value
+            seconds = time.monotonic() - began
+            if size >= MIB:
+                self._rate = (self._rate + size / max(seconds, 0.001)) / 2
+            if self._stop.wait(seconds * (1 / share - 1)):
+                cancel(work.steps)
+                return None
+
+    def _say(self, **lines: str) -> None:
+        before = self._line()
+        self._lines.update(lines)
+        if self._line() != before:
+            with contextlib.suppress(OSError):  # a status that cannot be sent is not a failure of the work
+                self._upkeep.tell(self._line())
+
+    def _line(self) -> str:
+        return "; ".join(filter(None, self._lines.values()))
+
+
+@contextlib.contextmanager
+def upkeep_thread(
+    upkeep: Upkeep | None, uri: str, storage_options: Mapping[str, Any] | None, trigger_seconds: float
+) -> Iterator[UpkeepThread | None]:
+    """The running thread; None if there is nothing to do."""
+    if upkeep is None or (upkeep.compaction is None and upkeep.back_pressure is None):
+        yield None
+        return
+    with UpkeepThread(upkeep, uri, storage_options, trigger_seconds) as thread:
+        yield thread
