@@ -20,7 +20,8 @@ from storage.core.log.file_refs import FileRef
 from storage.core.merge.collapse import LogRange
 from storage.core.model import Group
 from storage.core.names import TABLE_LANE, LaneName, Path
-from storage.core.plan.due_policy import DuePolicy, read_amplification
+from storage.core.plan.due_policy import DuePolicy
+from storage.core.plan.read_cost import read_amplification
 from storage.core.plan.slices import FileSlice
 from storage.files.base_file import read_footers
 from storage.files.footers import Footer

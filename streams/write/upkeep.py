@@ -214,7 +214,7 @@ class UpkeepThread:
 
         compaction = plan_compaction(table, settings.policy, only=fits)
         compacted = self._finish(compaction, settings.share)
-        fold = plan_fold(table, settings.policy, None if compaction.bytes else compaction.snapshot)
+        fold = plan_fold(table, settings.policy, compaction)
         folded = self._finish(fold, settings.share)
         done = []
         if compacted is not None and compacted.done:
