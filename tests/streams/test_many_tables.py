@@ -385,3 +385,24 @@ def test_a_second_signal_does_not_wait_for_the_step(tmp_path: Path) -> None:
         serve_tables(ManyTables({"t": load}), stop, on_status)
     stop.set()
     leave.set()
+
+
+def test_two_processes_of_services_divide_one_table(tmp_path: Path) -> None:
+    """Their rounds overlap: the steps take turns. Each file group is written about once, and nothing waits."""
+    table = make(tmp_path, "t", buckets=32)
+    before = contents(table)
+    both = [ManyTables({"t": settings(table)}, turn_bytes=1, clock=Clock()) for _ in range(2)]
+    steps = 0
+    while sum(tables.step() is not None for tables in both):
+        steps += 1
+        assert steps < 2_000
+    messages = [status(tables, "t").report.message for tables in both]
+    done = [int(re.match(r"(\d+) file groups", message).group(1)) for message in messages]  # type: ignore[union-attr]
+    assert sum(done) == 32
+    assert min(done) >= 8, "both have worked"
+    written = {name for name, _ in table.env.store.list("base")}  # type: ignore[arg-type]
+    assert len(written) == 32, "what was written twice is removed"
+    assert contents(Table.open(table.uri)) == before
+    assert not waits(table)
+    assert Table.open(table.uri).state().covered == table.snapshot().cut.lanes
+    assert table.verify().ok

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,14 @@ from hypothesis import strategies as st
 
 from storage import DuePolicy, Table
 from storage.engine import ReadCost, read_cost
+from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.status import Report, Reporter
+from streams.pipeline.status_fields import news
+from streams.pipeline.supervisor import JobStatus, Phase
 from streams.write.back_pressure import BackPressure, delay_seconds, describe_delay
-from streams.write.upkeep import InlineCompaction, Upkeep, UpkeepThread
+from streams.write.upkeep import InlineCompaction, Upkeep, UpkeepThread, upkeep_of, upkeep_thread
 from tests.storage.shop import SHOP, append, contents, orders
+from tests.streams.pipelines import pipeline_file
 from tests.tuning import tune
 
 WAIT_SECONDS = 60.0
@@ -208,3 +214,32 @@ def test_the_cost_of_a_read(slow: Table) -> None:
     slow.compact()
     snapshot = slow.snapshot()
     assert read_cost(snapshot.slices, snapshot.files) == ReadCost(1.0, 0)
+
+
+class NeverStops:
+    def __bool__(self) -> bool:
+        return False
+
+
+def test_the_pipeline_file_says_what_its_writers_do(tmp_path: Path) -> None:
+    section = {"on": "inline", "share": 0.5, "memory": "1 GB", "every": "10 seconds", "min_commits": 3}
+    path = pipeline_file(tmp_path, compaction=section, back_pressure={"max_commits": 7})
+    reporter = Reporter(None, Report())
+    found = upkeep_of(load_pipeline(path), reporter, NeverStops())  # type: ignore[arg-type]
+    assert found.compaction == InlineCompaction(
+        policy=DuePolicy(min_commits=3), share=0.5, memory_bytes=10**9, every=10.0
+    )
+    assert found.back_pressure == BackPressure(max_commits=7)
+    assert found.every == 10.0
+    found.tell("slowed down by 3.0 s a batch: why")
+    assert reporter.report.note == "slowed down by 3.0 s a batch: why"
+    status = JobStatus("sa", Phase.RUNNING, 1, 0, reporter.report, "", Path(), (), None, background=False)
+    assert news(status, 0) == "slowed down by 3.0 s a batch: why"
+    assert reporter.report.restarted().note == ""
+
+
+def test_writers_do_nothing_else_by_default(tmp_path: Path) -> None:
+    found = upkeep_of(load_pipeline(pipeline_file(tmp_path)), Reporter(None, Report()), NeverStops())  # type: ignore[arg-type]
+    assert (found.compaction, found.back_pressure) == (None, None)
+    with upkeep_thread(found, "memory://upkeep/none", None, 1.0) as thread:
+        assert thread is None
