@@ -165,7 +165,7 @@ def _batches(shown: Iterable[tuple[dict[str, Any], Report]]) -> Metric:
     """The histogram of batch durations; absent for parts without a batch."""
     histogram = HistogramMetricFamily(
         "weft_batch_seconds",
-        f"Time from the start of a batch of a writer, when its offsets are planned, to its commit. {SINCE}",
+        f"Time of a batch of a writer from the start of its tasks to its commit, without planning its offsets. {SINCE}",
         labels=["part"],
     )
     for fields, report in shown:

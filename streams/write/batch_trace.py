@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 DISABLED: Final = "OTEL_SDK_DISABLED"
+_SDK: Final = "opentelemetry.sdk.trace"
 FLUSH_SECONDS: Final = 5.0
 _SECOND_NS: Final = 1_000_000_000
 
@@ -97,6 +98,9 @@ def batch_recorder(environment: Mapping[str, str] = os.environ) -> Record | None
     If the process has set a tracer provider, that one is used. Otherwise one is made if the environment names an
     endpoint (``OTEL_EXPORTER_OTLP_ENDPOINT``); all variables of the SDK count, such as ``OTEL_SERVICE_NAME``.
     """
+    endpoint = any(environment.get(name) for name in ENDPOINTS)
+    if not (endpoint or _SDK in sys.modules):  # the SDK is not imported for nothing
+        return None
     if environment.get(DISABLED, "").lower() == "true" or find_spec("opentelemetry") is None:
         return None
     try:
@@ -106,7 +110,7 @@ def batch_recorder(environment: Mapping[str, str] = os.environ) -> Record | None
         return None
     provider = trace.get_tracer_provider()
     if not isinstance(provider, TracerProvider):
-        if not any(environment.get(name) for name in ENDPOINTS):
+        if not endpoint:
             return None
         provider = _exporting()
         trace.set_tracer_provider(provider)
@@ -121,7 +125,7 @@ def batch_recorder(environment: Mapping[str, str] = os.environ) -> Record | None
 
 def flush_traces() -> None:
     """Send the spans that were not sent yet, for at most `FLUSH_SECONDS`. For processes that end without `atexit`."""
-    if "opentelemetry.sdk.trace" not in sys.modules:
+    if _SDK not in sys.modules:
         return
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
