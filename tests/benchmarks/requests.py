@@ -21,7 +21,9 @@ half of them, as writers do once a minute. With 100,000 commits the others were 
     commit          the second and later commits of a writer
     mark            a MARK, which one process of a table records once a minute
     fold            of the waiting commits
-    compact, clean  after that fold; clean retains the newest snapshot only
+    compact         after that fold
+    idle            a round of a compaction service (`streams.pipeline.services`) that finds nothing due
+    clean           retains the newest snapshot only
 
 Services run in a process that has opened the table and taken a snapshot before, as in `weft run`. Prices are dollars
 for a million requests (S3 Standard, us-east-1: PUT, POST and LIST 5.00, GET and HEAD 0.40, DELETE free).
@@ -44,9 +46,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage import Table
+from storage import DuePolicy, Table
 from storage.core.names import LaneName
 from storage.core.names import Path as ObjectPath
+from storage.engine import finish, plan_compaction, plan_fold
 from storage.read.snapshot import Snapshot
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
@@ -168,6 +171,11 @@ def steps(*, history: bool) -> Iterator[Step]:
             for _ in scan.read(task):
                 pass
 
+    def idle_round() -> None:
+        compaction = plan_compaction(tables[0], DuePolicy())
+        finish(compaction.steps)
+        finish(plan_fold(tables[0], DuePolicy(), compaction).steps)
+
     yield "open", lambda: tables.append(Table.open(URI))
     yield "snapshot", snapshot
     yield "again", snapshot
@@ -182,6 +190,8 @@ def steps(*, history: bool) -> Iterator[Step]:
     yield "", snapshot
     yield "fold", tables[0].fold
     yield "compact", tables[0].compact
+    yield "", snapshot
+    yield "idle", idle_round
     yield "clean", lambda: tables[0].clean(dt.timedelta(0))
 
 
