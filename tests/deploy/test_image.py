@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(
 
 WEFT = "/opt/weft/bin/entrypoint.sh"
 PIPELINE = "/etc/weft/pipeline.yaml"
+CACHE = "/opt/weft/cache"
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,12 @@ def image() -> Iterator[Image]:
             yield built
     except Unavailable as reason:
         pytest.skip(f"the image cannot be built here: {reason}")
+
+
+def test_the_build_leaves_no_temporary_files(image: Image) -> None:
+    """The first test, because the others leave some in the same container."""
+    assert list((image.root / "tmp").iterdir()) == []
+    assert [path.name for path in (image.root / "root").iterdir() if path.name not in {".bashrc", ".profile"}] == []
 
 
 def test_the_weft_command_runs(image: Image) -> None:
@@ -40,6 +47,19 @@ def test_it_runs_as_an_unprivileged_user(image: Image) -> None:
     assert image.run("id", "-u").stdout == "10001\n"
     assert image.run("touch", "/opt/weft/x", "/etc/x").returncode != 0
     assert image.run("touch", "/var/lib/weft/x").returncode == 0
+
+
+def test_writers_use_the_archive_of_classes(image: Image) -> None:
+    """It was made for this Java and these jars, and the JVM that weft starts maps it."""
+    (archive,) = image.run("ls", CACHE).stdout.split()
+    code = (
+        "import sys; from pathlib import Path; from streams.spark.session import build_session\n"
+        "spark = build_session('weft test', {'spark.master': 'local[1]'}, scratch=Path('scratch'))\n"
+        "jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()\n"
+        "print('maps', sys.argv[1] in Path(f'/proc/{jvm}/maps').read_text()); spark.stop()"
+    )
+    done = image.run("python", "-c", code, f"{CACHE}/{archive}")
+    assert "maps True" in done.stdout, done.stdout + done.stderr
 
 
 def test_java_is_17(image: Image) -> None:
