@@ -63,7 +63,7 @@ from storage.services.inspect import FileReport, Inspection, LaneReport, Overvie
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample
 from storage.services.parallel_tasks import in_threads
 from storage.services.restore import RestoreResult
-from storage.services.rewrite import RewriteResult
+from storage.services.rewrite import RewriteResult, check_rewritable
 from storage.services.schema_changes import SchemaChange
 from storage.services.steps import Steps, cancel, finish
 from storage.services.tasks import UNPACKED, Execute, Shared, Task, one_by_one
@@ -150,6 +150,7 @@ __all__ = [
     "check_columns",
     "check_lateness",
     "check_reachable",
+    "check_rewritable",
     "clock_lead_ms",
     "discard",
     "divide",

@@ -68,7 +68,7 @@ def rewrite_column(
         CorruptData: A file is missing or damaged.
     """
     started = time.monotonic()
-    _check_column(table_log.refresh().schema, column)
+    check_rewritable(table_log.refresh().schema, column)
     add_rewriting_feature(table_log)
     why = f"rewrite of {column}" + (f": {note}" if note else "")
     rewriting = Rewriting(why, NewValues(column, function), whole=True)
@@ -90,7 +90,7 @@ def rewrite_column(
     )
 
 
-def _check_column(schema: TableSchema, name: str) -> None:
+def check_rewritable(schema: TableSchema, name: str) -> None:
     """Refuse a column whose values decide something else, or are computed from state.
 
     Raises:

@@ -36,11 +36,11 @@ from streams.cli.check import check_command
 from streams.cli.dead_letters import letters
 from streams.cli.display import show_and_log
 from streams.cli.doctor import doctoring
-from streams.cli.erase import erase_command
 from streams.cli.output import print_result
 from streams.cli.package import package
 from streams.cli.query import explain_query, run_query
 from streams.cli.read_commands import reads
+from streams.cli.row_commands import changes_of_rows
 from streams.cli.service_commands import services
 from streams.cli.show import What, show_table
 from streams.cli.table_services import table_services
@@ -238,7 +238,7 @@ def show(
 app.add_typer(reads)
 app.add_typer(check_command)
 app.add_typer(services)
-app.add_typer(erase_command)
+app.add_typer(changes_of_rows)
 app.add_typer(table_services)
 app.add_typer(package)
 app.add_typer(doctoring)

@@ -366,6 +366,7 @@ EVERY_COMMAND = [
     ["compact"],
     ["clean"],
     ["erase", "--keys", "keys.csv", "--yes"],
+    ["rewrite", "--set", "status = upper(status)", "--yes"],
     ["savepoint"],
     ["restore", "x", "--yes"],
     ["undo", "orders", "--since", "2020-01-01T00:00:00Z", "--yes"],

@@ -1,4 +1,4 @@
-"""``weft erase``: removes keys physically from a table, and reports what it found when it read the table back."""
+"""``weft erase`` and ``weft rewrite``: remove keys from a table, and change values in it, beside live writers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,28 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 import typer
 
-from storage.engine import EraseResult, TableSchema
+from storage.engine import EraseResult, TableSchema, check_rewritable
 from storage.errors import InvalidInput
-from streams.cli.arguments import FAILED, Json, StorageOption, Target, open_table, usage_errors
+from streams.cli.arguments import (
+    FAILED,
+    Json,
+    StorageOption,
+    Target,
+    load_target,
+    open_location,
+    open_table,
+    usage_errors,
+)
 from streams.cli.output import counted, print_result
 from streams.cli.service_commands import Yes, confirm
 
-erase_command = typer.Typer()
+changes_of_rows = typer.Typer()
 
 _FORMATS: Final = ".parquet, .csv (with a header) or .jsonl (one object a line)"
 SHOWN: Final = 20  # paths of each kind; --json has all
 
 
-@erase_command.command()
+@changes_of_rows.command()
 def erase(
     target: Target,
     keys: Annotated[Path, typer.Option(help=f"A file with the key columns: {_FORMATS}. Other columns are ignored.")],
@@ -55,6 +64,43 @@ def erase(
     print_result(result, describe(result), as_json=as_json)
     if not result.complete:
         raise typer.Exit(FAILED)
+
+
+@changes_of_rows.command()
+def rewrite(
+    target: Target,
+    assignment: Annotated[
+        str, typer.Option("--set", metavar="'COLUMN = EXPRESSION'", help="A Spark SQL expression of that column.")
+    ],
+    note: Annotated[str, typer.Option(help="A text for the log, such as a ticket.")] = "",
+    yes: Yes = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Change the values of a column in all rows, for example: --set "email = sha2(email, 256)". Writers go on.
+
+    Versions stay: later events win or lose as before. NULLs stay. Earlier snapshots show the old values until
+    weft clean expires them. The column must be in a group with latest or latest_non_null, and must not order events.
+    """
+    settings = load_target(target, storage_option, "spark")
+    column, separator, expression = (part.strip() for part in assignment.partition("="))
+    with usage_errors():
+        if not (column and separator and expression):
+            raise InvalidInput(f"--set {assignment!r} is no assignment", hint="--set 'email = sha2(email, 256)'")
+    table = open_location(settings.table)
+    with usage_errors():
+        check_rewritable(table.schema, column)
+    confirm(f"Rewrite {column} in all rows of {table.uri}? This cannot be undone.", yes=yes)
+    from streams.read.sql_function import sql_function
+
+    kind = table.schema.column(column).type
+    with sql_function(settings.spark, column, expression, kind) as function:
+        result = table.rewrite(column, function, note=note)
+    text = (
+        f"{column} is rewritten up to {result.cut}: {counted(result.file_groups, 'file group')}, "
+        f"{counted(result.rows, 'row')}; earlier snapshots show the old values until weft clean expires them"
+    )
+    print_result(result, text if result.entry else "the table has no rows", as_json=as_json)
 
 
 def read_keys(file: Path, schema: TableSchema) -> pa.Table:

@@ -1,0 +1,73 @@
+"""Spark SQL expressions as functions over Arrow arrays, for `storage.Table.rewrite`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from storage.engine import format_type
+from storage.errors import InvalidInput
+from streams.read.sql_query import short_message
+from streams.spark.session import build_session
+
+_ROW: Final = "__row"
+
+
+class SqlFunction:
+    """A Spark SQL expression of one column, as a function over Arrow arrays. Runs in the process of the session."""
+
+    def __init__(self, spark: SparkSession, column: str, expression: str, kind: pa.DataType) -> None:
+        """Analyse the expression.
+
+        Raises:
+            InvalidInput: Spark refuses it; or it refers to another column, or its value does not fit the column.
+        """
+        self._spark, self._column = spark, column
+        self._sql = f"CAST(({expression}) AS {format_type(kind)}) AS `{column}`"
+        self(pa.array([], kind))
+
+    def __call__(self, values: pa.Array) -> pa.ChunkedArray:
+        """The value of the expression for each value.
+
+        Raises:
+            InvalidInput: The expression fails, for example because of a cast.
+        """
+        rows = pa.table({self._column: values, _ROW: np.arange(len(values))})
+        try:
+            answer = self._spark.createDataFrame(rows).selectExpr(self._sql, _ROW).toArrow()
+        except PySparkException as error:
+            raise InvalidInput(short_message(error), hint=f"the expression sees one column: {self._column}") from None
+        return answer.sort_by(_ROW).column(self._column).cast(values.type)
+
+
+@contextmanager
+def sql_function(settings: Mapping[str, str], column: str, expression: str, kind: pa.DataType) -> Iterator[SqlFunction]:
+    """Start Spark, analyse an expression, and stop Spark at the end of the block.
+
+    Args:
+        settings: Spark settings of the pipeline file.
+        column: The only column that the expression may use.
+        expression: The expression.
+        kind: Type of the column.
+
+    Raises:
+        NotFound: Java is not installed.
+        InvalidInput: See `SqlFunction`.
+    """
+    # PySpark also logs each error of a query as a page of JSON.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    with tempfile.TemporaryDirectory(prefix="weft-rewrite-") as scratch:
+        spark = build_session("weft rewrite", settings, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
+        try:
+            yield SqlFunction(spark, column, expression, kind)
+        finally:
+            spark.stop()

@@ -1,0 +1,60 @@
+"""``weft rewrite``: a Spark SQL expression of one column, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage import Table
+from tests.storage.shop import SHOP, append, orders, payments
+from tests.streams.pipelines import weft
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table.create(tmp_path / "wide", SHOP)
+    append(table, orders(1, 2, 3))
+    append(table, payments(1), "payments")
+    return table
+
+
+def statuses(table: Table) -> list[str]:
+    return table.snapshot().to_arrow().sort_by(table.schema.key[0]).column("status").to_pylist()
+
+
+def rewrite(table: Table, assignment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "streams.cli.main", "rewrite", table.uri, "--set", assignment, "--yes", "--json"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_an_expression_of_spark_changes_all_values(table: Table) -> None:
+    before = statuses(table)
+    table.compact()
+    append(table, orders(4))
+    done = rewrite(table, "status = sha2(concat(status, '='), 256)")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 4
+    wanted = [hashlib.sha256(f"{value}=".encode()).hexdigest() for value in before]
+    assert statuses(table)[:3] == wanted
+    assert len(set(statuses(table)[3])) > 1
+    other = rewrite(table, "status = upper(other)")
+    assert other.returncode == 1
+    assert "the expression sees one column: status" in other.stderr
+    assert statuses(table)[:3] == wanted
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [("status", "is no assignment"), ("= 1", "is no assignment"), ("id = 1", "key"), ("none = 1", "none")],
+)
+def test_what_is_refused_before_spark_starts(table: Table, assignment: str, words: str) -> None:
+    refused = weft("rewrite", table.uri, "--set", assignment.replace("id", table.schema.key[0]), "--yes")
+    assert refused.exit_code == 2
+    assert words in refused.stderr
