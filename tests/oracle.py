@@ -74,6 +74,30 @@ class Oracle:
             for event in self.events
         ]
 
+    def old_deletes(self, group: str, before: Any) -> set[tuple[Any, ...]]:
+        """Keys of which only a delete of a group is known, whose first ordering value is smaller, or NULL."""
+        declared = {name: {"ordering": [], "merge": "latest", **given} for name, given in self.groups.items()}
+        found = set()
+        for key in {self._key(event) for event in self.events}:
+            known = {
+                name: [
+                    event
+                    for event in self.events
+                    if self._key(event) == key
+                    and touches(event, given)
+                    and (event.op != "retract" or given["merge"] == "aggregate")
+                ]
+                for name, given in declared.items()
+            }
+            ordering = declared[group]["ordering"]
+            newest = max(known[group], key=lambda event: version(event, ordering), default=None)
+            others = any(events for name, events in known.items() if name != group)
+            if newest is not None and newest.op != "upsert" and not others:
+                value = newest.row[ordering[0]]
+                if value is None or value < before:
+                    found.add(key)
+        return found
+
     def _key(self, event: Event) -> tuple[Any, ...]:
         return tuple(event.row[name] for name in self.key)
 

@@ -1,4 +1,4 @@
-"""Rewrite: changes the values of a column at a cut, beside live writers (PROTOCOL.md, "Rewrite", X6).
+"""Rewrite: changes values, or forgets old deletes, at a cut and beside live writers (PROTOCOL.md, "Rewrite", X6).
 
 It is a compaction of all file groups whose slices have other values with the same versions. So an event after the cut
 wins or loses against a changed value exactly as it would have against the old one.
@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import pyarrow as pa
 
 from storage.core.modes import mode_of
 from storage.core.modes.latest import Latest
 from storage.core.modes.partial import LatestNonNull
 from storage.core.schema.table_schema import TableSchema
+from storage.core.types import encode_scalar
 from storage.errors import Conflict, InvalidInput, SnapshotExpired
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 from storage.services.compaction import Rewriting, rewrite
 from storage.services.rewriting_feature import add_rewriting_feature
-from storage.services.row_change import Function, NewValues
+from storage.services.row_change import Function, NewValues, WithoutOldDeletes
 from storage.services.service_plan import open_plan
 from storage.services.tasks import Execute, one_by_one
 
@@ -31,7 +34,7 @@ class RewriteResult:
     """The result of a rewrite.
 
     Attributes:
-        cut: What was rewritten: values of commits up to this cut.
+        cut: What was rewritten: what commits up to this cut have left.
         entry: Slot of the BASE; 0 if the table has no rows.
         file_groups: File groups that were rewritten.
         rows: Visible rows in them.
@@ -67,11 +70,62 @@ def rewrite_column(
         Conflict: Other services published first in every attempt.
         CorruptData: A file is missing or damaged.
     """
-    started = time.monotonic()
     check_rewritable(table_log.refresh().schema, column)
-    add_rewriting_feature(table_log)
     why = f"rewrite of {column}" + (f": {note}" if note else "")
-    rewriting = Rewriting(why, NewValues(column, function), whole=True)
+    return _rewrite_all(table_log, Rewriting(why, NewValues(column, function), whole=True), execute)
+
+
+def forget_deletes(
+    table_log: TableLog, group: str, before: object, *, note: str = "", execute: Execute = one_by_one
+) -> RewriteResult:
+    """Forget the deletes of a group whose first ordering value is smaller, where nothing else is known of the row.
+
+    Only for a table to which no older event of the group will come: a later event that is older than a forgotten
+    delete would bring its row back. A row that is hidden keeps its delete as long as another group of it has values,
+    because a newer event of the deleting group would show them again.
+
+    Args:
+        table_log: The table's log.
+        group: A group with ordering columns that is merged by `latest` or `latest_non_null`.
+        before: A value of the type of the group's first ordering column. The log records it.
+        note: A text that the log records.
+        execute: Runs the tasks; by default in this process, one file group at a time.
+
+    Raises:
+        NotFound: The table has no such group.
+        InvalidInput: The group has no ordering columns or no deletes, or ``before`` is not of their type.
+        Conflict: Other services published first in every attempt.
+        CorruptData: A file is missing or damaged.
+    """
+    schema = table_log.refresh().schema
+    limit = _limit(schema, group, before)
+    why = f"forgetting deletes of {group} before {encode_scalar(limit)}" + (f": {note}" if note else "")
+    return _rewrite_all(table_log, Rewriting(why, WithoutOldDeletes(group, limit), whole=True), execute)
+
+
+def _limit(schema: TableSchema, name: str, before: object) -> Any:
+    """The limit as a value of the group's first ordering column; raises as `forget_deletes` does."""
+    group = schema.group(name)
+    if not group.ordering or not isinstance(mode_of(group), Latest | LatestNonNull):
+        raise InvalidInput(
+            f"group {name!r} has no deletes with ordering values", hint="choose a group with ordering columns"
+        )
+    kind = schema.column(group.ordering[0]).type
+    try:
+        limit = pa.scalar(before).cast(kind).as_py()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(
+            f"{before!r} is no {kind}: {error}", hint=f"column {group.ordering[0]!r} orders it"
+        ) from error
+    if limit is None:
+        raise InvalidInput("there is no limit", hint="give an ordering value")
+    return limit
+
+
+def _rewrite_all(table_log: TableLog, rewriting: Rewriting, execute: Execute) -> RewriteResult:
+    """Rewrite all file groups in one BASE, or none of them (rule X6)."""
+    started = time.monotonic()
+    add_rewriting_feature(table_log)
     for _ in range(MAX_TRIES):
         snapshot = Snapshot(table_log, *table_log.newest_cut())
         if not snapshot.slices:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.core import keys, names
 from storage.core.arrays import Arrays, scatter, take_rows
@@ -79,4 +80,30 @@ class NewValues:
             raise InvalidInput(f"the result of {where} is not {before.type}: {error}", hint="cast it") from error
 
 
-RowChange: TypeAlias = WithoutKeys | NewValues
+@dataclass(frozen=True, slots=True)
+class WithoutOldDeletes:
+    """Rows are left out of which only an old delete is known.
+
+    Attributes:
+        group: Name of a group with a delete floor and ordering columns.
+        before: A delete is old if its first ordering value is smaller, or NULL.
+    """
+
+    group: str
+    before: Any
+
+    def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
+        """The rows that remain: those with values, with a register of another group, or with a newer delete."""
+        if not rows:
+            return rows
+        group = schema.group(self.group)
+        floor = rows[names.floor_ordering(group.id, 0)]
+        is_old = np.asarray(pc.fill_null(pc.less(floor, pa.scalar(self.before, floor.type)), fill_value=True))
+        others = [field.name for other in schema.groups if other.id != group.id for field in schema.state_fields(other)]
+        drop = is_old & np.asarray(rows[names.floor_arrival(group.id)].is_valid())
+        for name in (names.arrival(group.id), *others):
+            drop &= np.asarray(rows[name].is_null())
+        return take_rows(rows, ~drop) if drop.any() else rows
+
+
+RowChange: TypeAlias = WithoutKeys | NewValues | WithoutOldDeletes

@@ -1,4 +1,4 @@
-"""``weft erase`` and ``weft rewrite``: remove keys from a table, and change values in it, beside live writers."""
+"""``weft erase``, ``weft rewrite`` and ``weft forget-deletes``: change the rows of a table, beside live writers."""
 
 from __future__ import annotations
 
@@ -101,6 +101,30 @@ def rewrite(
         f"{counted(result.rows, 'row')}; earlier snapshots show the old values until weft clean expires them"
     )
     print_result(result, text if result.entry else "the table has no rows", as_json=as_json)
+
+
+@changes_of_rows.command()
+def forget_deletes(
+    target: Target,
+    group: Annotated[str, typer.Argument(help="A group with ordering columns.")],
+    before: Annotated[
+        str, typer.Option(help="Forget deletes with a smaller first ordering value: a number, or a time (ISO 8601).")
+    ],
+    note: Annotated[str, typer.Option(help="A text for the log.")] = "",
+    yes: Yes = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Forget old deletes, where nothing else is known of the row. Only if no older event of the group will come.
+
+    A later event that is older than a forgotten delete brings its row back. Rows that are hidden by a delete and have
+    values in other groups stay. Writers go on.
+    """
+    table = open_table(target, storage_option)
+    confirm(f"Forget deletes of {group} before {before} in {table.uri}? This cannot be undone.", yes=yes)
+    result = table.forget_deletes(group, before, note=note)
+    text = f"deletes of {group} before {before} are forgotten up to {result.cut}" if result.entry else "nothing to do"
+    print_result(result, text, as_json=as_json)
 
 
 def read_keys(file: Path, schema: TableSchema) -> pa.Table:

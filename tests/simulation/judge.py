@@ -26,6 +26,7 @@ from storage.write.writer import Commit
 from tests.oracle import Oracle
 from tests.simulation.history import TABLE, Batch, History
 from tests.simulation.scheduler import Violation
+from tests.simulation.table_lane import Erasure
 from tests.simulation.times import meaning
 from tests.storage.erased import has_keys
 from tests.storage.evolving import Row
@@ -211,6 +212,12 @@ class Judge:
 
     def expected(self, cut: Cut, config: Config | None = None, require: Iterable[str] = ()) -> Answer:
         """The oracle's rows over exactly the live commits up to a cut, with the schema of the cut or a given one."""
+        return {
+            canonical(key): {name: canonical(value) for name, value in row.items()}
+            for key, row in self._oracle(cut, config).read(require).items()
+        }
+
+    def _oracle(self, cut: Cut, config: Config | None = None) -> Oracle:
         ids = self.history.table.lane_ids
         gone = self._erased(cut.table)
         commits = []
@@ -230,10 +237,7 @@ class Judge:
         oracle = Oracle(config or self.history.table.config(cut.table))
         for arrival, stream, rows in sorted(commits, key=lambda commit: commit[0]):
             oracle.append(stream, rows, arrival)
-        return {
-            canonical(key): {name: canonical(value) for name, value in row.items()}
-            for key, row in oracle.read(require).items()
-        }
+        return oracle
 
     def _key(self, row: Row) -> tuple[Any, ...]:
         return tuple(row[name] for name in self.config["key"])
@@ -242,11 +246,18 @@ class Judge:
         """The last erased entry of each lane, by key, in a snapshot of that prefix of the table lane."""
         erased: dict[tuple[Any, ...], dict[str, int]] = {}
         for erasure in self.history.table.erasures_at(table):
-            for key in self.history.erasing.get(erasure.note, ()):
+            for key in self._gone(erasure):
                 for lane, seq in erasure.cuts.get(self.group_of(key), {}).items():
                     before = erased.setdefault(key, {})
                     before[lane] = max(before.get(lane, 0), seq)
         return erased
+
+    def _gone(self, erasure: Erasure) -> Iterable[tuple[Any, ...]]:
+        """The keys that a BASE leaves out: those of an erase, or of rows of which only an old delete was known."""
+        if erasure.note in self.history.forgetting and erasure.cuts:
+            before = Cut(erasure.slot - 1, next(iter(erasure.cuts.values())))
+            return self._oracle(before).old_deletes(*self.history.forgetting[erasure.note])
+        return self.history.erasing.get(erasure.note, ())
 
     def _rewritten(self, row: Row, lane: str, seq: int, table: int) -> Row:
         """S27: a row of a commit with the values of the rewrites that have it in their slices."""

@@ -152,6 +152,11 @@ class Operator(Worker):
             if result.entry:
                 simulation.judge.check_rewritten(result.entry, parse_cut(result.cut))
 
+    def _forget(self, table: Table) -> None:
+        note, group, before = self.simulation.draw_forgetting()
+        if group:
+            table.forget_deletes(group, before, note=note)
+
     def _lane(self) -> str:
         return self.simulation.chance.choice(list(self.simulation.plan.lanes))
 
@@ -173,6 +178,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "mark": Operator._mark,
     "erase": Operator._erase,
     "rewrite": Operator._rewrite,
+    "forget": Operator._forget,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -188,5 +194,6 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "mark": (SnapshotExpired, InvalidInput),
     "erase": (Conflict,),
     "rewrite": (Conflict,),
+    "forget": (Conflict,),
 }
 """NotFound: it does not exist yet, or not any more. InvalidInput: a time before the table was created."""

@@ -84,7 +84,10 @@ THEMES: Mapping[str, Theme] = {
             "table_checkpoint_every": 2,
         },
     ),
-    "erase": Theme(["erase", "erase", "rewrite", "clean", "savepoint", "release", "restore"], compactors=[1, 2, 3]),
+    "erase": Theme(
+        ["erase", "erase", "rewrite", "forget", "forget", "clean", "savepoint", "release", "restore"],
+        compactors=[1, 2, 3],
+    ),
 }
 """Themes: in these schedules, actions that rarely coincide by chance coincide often."""
 ASKED_FOR: Mapping[str, Theme] = {

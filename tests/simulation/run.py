@@ -144,6 +144,21 @@ class Simulation:
         self.history.rewriting[f"rewrite{number}"] = (column, value)
         return f"rewrite{number}", column, value
 
+    def draw_forgetting(self) -> tuple[str, str, int]:
+        """A note, a group with deletes that have ordering values ("" if there is none), and a limit."""
+        groups = {
+            name: group["ordering"][0]
+            for name, group in self.plan.config["groups"].items()
+            if group.get("ordering") and group.get("merge", "latest") in {"latest", "latest_non_null"}
+        }
+        group = self.chance.choice(list(groups)) if groups else ""
+        rows = (row for batch in self.plan.batches.values() for row in batch.rows)
+        known = sorted({row[groups[group]] for row in rows if row.get(groups.get(group, "")) is not None})
+        limit = self.chance.choice(known) + self.chance.choice([0, 1, 1]) if known else 0
+        note = f"forget{self.chance.randrange(1_000_000)}"
+        self.history.forgetting[note] = (group, limit)
+        return note, group, limit
+
     def _check_erased(self, process: Process) -> None:
         if any("erase" in actions for actions in self.plan.operators) and not self.judge.damaged:
             note, keys = self.draw_erase()

@@ -50,6 +50,18 @@ def test_an_expression_of_spark_changes_all_values(table: Table) -> None:
     assert statuses(table)[:3] == wanted
 
 
+def test_deletes_are_forgotten_before_a_value(table: Table) -> None:
+    append(table, orders(1, ts=50, op="D"))
+    append(table, orders(2, ts=70, op="D"))
+    table.compact()
+    done = weft("forget-deletes", table.uri, "order", "--before", "60", "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert "deletes of order before 60 are forgotten up to cut:" in done.stdout
+    wrong = weft("forget-deletes", table.uri, "order", "--before", "soon", "--yes")
+    assert wrong.exit_code != 0
+    assert "'soon'" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [("status", "is no assignment"), ("= 1", "is no assignment"), ("id = 1", "key"), ("none = 1", "none")],
