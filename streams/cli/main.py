@@ -36,6 +36,7 @@ from streams.cli.check import check_command
 from streams.cli.dead_letters import letters
 from streams.cli.display import show_and_log
 from streams.cli.doctor import doctoring
+from streams.cli.infer import infer_command
 from streams.cli.output import print_result
 from streams.cli.package import package
 from streams.cli.query import explain_query, run_query
@@ -237,6 +238,7 @@ def show(
 
 app.add_typer(reads)
 app.add_typer(check_command)
+app.add_typer(infer_command)
 app.add_typer(services)
 app.add_typer(changes_of_rows)
 app.add_typer(table_services)

@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient
 from streams.doctor.finding import Findings
 from streams.formats.registry import registry_client, uses_registry
 from streams.kafka.cluster import Cluster
-from streams.kafka.fetch import HEADERS, SCHEMA, read_range
-from streams.kafka.offset_plan import OffsetRange, Topics
+from streams.kafka.offset_plan import Topics
 from streams.kafka.options import KafkaOptions, parse_options
+from streams.kafka.sample import read_newest
 from streams.pipeline.model import WriterSpec
 
 ANSWER_SECONDS: Final = 10.0
@@ -92,15 +92,6 @@ def _names(operations: Iterable[Any] | None) -> frozenset[str] | None:
 
 
 def _read(where: str, options: KafkaOptions, topics: Topics, count: int, found: Findings) -> pa.Table | None:
-    schema = SCHEMA.append(HEADERS) if options.include_headers else SCHEMA
-    batches: list[pa.RecordBatch] = []
     with found.guarded(f"{where}.messages"):
-        filled = {partition: log for partition, log in topics.logs.items() if log.high > log.low}
-        for partition, log in filled.items():
-            first = max(log.low, log.high - max(1, count // len(filled)))
-            known = topics.identities.get(partition.topic)
-            span = OffsetRange(partition, first, log.high, known.topic_id if known is not None else "")
-            if count and sum(map(len, batches)) < count:
-                batches += read_range(span, options)
-        return pa.Table.from_batches(batches, schema)
+        return read_newest(options, topics, count)
     return None

@@ -242,7 +242,7 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
     stream = given.stream or name
     if isinstance(given.source, KafkaSection):
         reader_format, ddl = "weft_kafka", None
-        options = _kafka_options(given.source, {**whole.kafka, **given.kafka})
+        options = kafka_options(given.source, {**whole.kafka, **given.kafka})
         expressions = [*(given.select or {}).values(), given.where or ""]
         if any("_kafka.headers" in sql for sql in expressions):
             options = {"includeHeaders": "true", **options}
@@ -331,7 +331,7 @@ def _kafka_problems(source: KafkaSection, kafka: Mapping[str, str]) -> Iterator[
             )
 
 
-def _kafka_options(source: KafkaSection, kafka: Mapping[str, str]) -> dict[str, str]:
+def kafka_options(source: KafkaSection, kafka: Mapping[str, str]) -> dict[str, str]:
     """Options of ``weft_kafka``."""
     topics = [source.topic, *source.topics] if source.topic else list(source.topics)
     starting = source.starting_offsets

@@ -140,6 +140,10 @@ def temporary_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkS
         name: Name of the application.
         settings: Settings of the pipeline file.
     """
+    from pyspark.logger import PySparkLogger
+
+    # PySpark would also log each error of an expression as a page of JSON.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     with tempfile.TemporaryDirectory(prefix="weft-") as scratch:
         spark = build_session(name, settings, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
         try:

@@ -58,10 +58,12 @@ def read_files(spark: SparkSession, writer: WriterSpec) -> DataFrame:
         fields = StructType([StructField(name, DataType.fromDDL(kind)) for name, kind in writer.message.items()])
         if writer.file_format == "csv":
             fields = fields.add(_LINE, StringType())
-            # A header is compared with the declared fields; otherwise the first line would only be left out.
+            # A header is compared with the declared fields; otherwise the first line would only be left out. A quote
+            # within quotes is doubled, as RFC 4180 says; Spark's default is a backslash.
+            defaults = {"enforceSchema": "false", "escape": '"'}
+            given = {name.lower() for name in writer.reader_options}
+            reader = reader.options(**{name: value for name, value in defaults.items() if name.lower() not in given})
             reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_LINE)
-            if "enforceSchema" not in writer.reader_options:
-                reader = reader.option("enforceSchema", "false")
         reader = reader.schema(fields)
     try:
         rows = reader.load()

@@ -1,0 +1,222 @@
+"""``weft infer``: what samples of messages show, and a proposal that ``weft check`` accepts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from storage.config import build_schema, load_config
+from streams.demo.broker import EmbeddedBroker
+from streams.pipeline.check_file import check_file
+from streams.pipeline.infer import Fields, Sample, infer_fields, infer_type, propose
+from streams.pipeline.pipeline import load_pipeline
+from streams.write.check_expressions import expression_problems
+from tests.streams.pipelines import weft
+
+
+def message(key: Any = None, **fields: Any) -> tuple[bytes | None, bytes]:
+    return None if key is None else json.dumps(key).encode(), json.dumps(fields).encode()
+
+
+def inferred(*messages: tuple[bytes | None, bytes | None], stream: str = "orders") -> Fields:
+    found = infer_fields(Sample(stream, messages))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 2, None], "bigint"),
+        ([1, 2**63], "decimal(38,0)"),
+        ([-(2**63)], "bigint"),
+        ([1, 2.5], "double"),
+        ([True, False], "boolean"),
+        ([True, 1], "string"),
+        (["a", "b"], "string"),
+        (["2024-02-29T12:00:00Z", "2024-02-29 12:00:00.123+02:00"], "timestamp"),
+        (["2024-02-29T12:00:00Z", "soon"], "string"),
+        (["2024-02-29"], "date"),
+        (["20240229"], "string"),
+        ([None], "string"),
+        ([], "string"),
+        ([[1], [2.5, None]], "array<double>"),
+        ([[]], "array<string>"),
+        ([{"a": 1}, {"b": "x", "a": None}], "struct<a:bigint,b:string>"),
+        ([{"a": {"b": [{"c": True}]}}], "struct<a:struct<b:array<struct<c:boolean>>>>"),
+        ([{}], "string"),
+        ([{"a b": 1}], "string"),
+        ([{"a": 1, "A": 1}], "string"),
+        ([{"a": 1}, [1]], "string"),
+    ],
+)
+def test_types(values: list[Any], kind: str) -> None:
+    assert infer_type(values) == kind
+
+
+@pytest.mark.parametrize(
+    ("messages", "key"),
+    [
+        ([message({"no": 1}, no=1, id=5), message({"no": 2}, no=2, id=6)], "no"),
+        ([message(7, id=1, number=7), message(8, id=2, number=8)], "number"),
+        ([(b"x", b'{"id": 1, "code": "x"}')], "code"),
+        ([message(a=1, order_id=5, id=3)], "order_id"),
+        ([message(a=1, id=3)], "id"),
+        ([message(a=1, customer_id=3)], "customer_id"),
+        ([message(a=None, b=2)], "b"),
+        ([message({"x": 1, "y": 2}, x=1, y=2, id=3)], "id"),
+        ([message(id=1.5, a="x")], "a"),
+        ([message(id=None, a="x"), message(id=1, a="y")], "a"),
+    ],
+)
+def test_the_key(messages: list[tuple[bytes | None, bytes]], key: str) -> None:
+    assert inferred(*messages).key == key
+
+
+@pytest.mark.parametrize(
+    ("fields", "ordering"),
+    [
+        ({"id": 1, "created_at": "2024-01-01T00:00:00Z", "updated_at": "2024-01-01T00:00:00Z"}, "updated_at"),
+        ({"id": 1, "order_ts": 5}, "order_ts"),
+        ({"id": 1, "version": "a", "ts": 7}, "ts"),
+        ({"id": 1, "updated_at": None, "ts": 7}, "ts"),
+        ({"id": 1, "lots": 7}, None),
+    ],
+)
+def test_the_ordering_column(fields: dict[str, Any], ordering: str | None) -> None:
+    assert inferred(message(**fields)).ordering == ordering
+
+
+def test_what_is_not_certain_is_said() -> None:
+    found = inferred(
+        message(id=1, gone=None, a=1, A=2, _op="d", ts=1), (None, b"not json"), (None, b"[1]"), (b"k", None)
+    )
+    assert found.schema == {"id": "bigint", "gone": "string", "ts": "bigint"}
+    notes = "\n".join(found.notes)
+    assert "2 of 4 messages are not JSON objects" in notes
+    assert "'gone' is null in all messages" in notes
+    assert "'A' is left out" in notes
+    assert "'_op' is left out" in notes
+    assert "is it right?" in notes
+    for nothing in ([(None, b"x"), (None, None)], []):
+        assert infer_fields(Sample("s", nothing)) is None
+
+
+def test_streams_share_a_key_and_have_columns_of_their_own() -> None:
+    orders = inferred(message(order_id=1, status="new", note="x", ts=5))
+    payments = inferred(message(id=1, paid=1.5, note="y"), stream="payments")
+    found = propose({"orders": orders, "pay": payments})
+    assert found.config["key"] == ["order_id"]
+    assert found.config["columns"] == {
+        "order_id": "bigint",
+        "status": "string",
+        "orders_note": "string",
+        "ts": "bigint",
+        "paid": "double",
+        "payments_note": "string",
+        "payments_kafka_ts": "timestamp",
+    }
+    assert found.config["groups"]["payments"] == {
+        "columns": ["paid", "payments_note", "payments_kafka_ts"],
+        "ordering": ["payments_kafka_ts"],
+    }
+    assert found.writers["pay"]["select"] == {
+        "order_id": "id",
+        "paid": "paid",
+        "payments_note": "note",
+        "payments_kafka_ts": "_kafka.timestamp",
+    }
+    build_schema(load_config(found.config))
+
+
+def test_names_that_sql_does_not_take_are_quoted() -> None:
+    found = propose({"orders": inferred(message(**{"id": 1, "first name": "x", "2nd": 1, "a`b": 2}))})
+    assert found.writers["orders"]["select"] == {
+        "id": "id",
+        "first_name": "`first name`",
+        "_2nd": "`2nd`",
+        "a_b": "`a``b`",
+        "orders_kafka_ts": "_kafka.timestamp",
+    }
+    build_schema(load_config(found.config))
+
+
+def written(folder: Path, broker: str, topics: dict[str, str], **more: Any) -> Path:
+    path = folder / "p.yaml"
+    writers = {name: {"source": {"type": "kafka", "topic": topic}} for name, topic in topics.items()}
+    kafka = {"bootstrap.servers": broker, "client.id": "${CLIENT}"}
+    path.write_text(yaml.safe_dump({"table": {"uri": "./wide"}, "kafka": kafka, "writers": writers, **more}))
+    return path
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_the_proposal_is_a_file_that_check_accepts(
+    spark: SparkSession, tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIENT", "me")
+    broker.create_topics({"infer-orders": 2, "infer-pay": 1, "infer-empty": 1})
+    producer = broker.producer()
+    for number in range(50):
+        order = {"order_id": number, "status": "new", "lines": [{"sku": "a", "n": 1}], "ts": "2024-01-01T00:00:00Z"}
+        producer.produce("infer-orders", json.dumps(order).encode(), str(number).encode())
+        pay = {"id": number, "paid": 1 if number % 2 else 1.5, "status": "ok", "meta": {"x y": 1}}
+        producer.produce("infer-pay", json.dumps(pay).encode())
+    producer.produce("infer-pay", b"not json")
+    assert producer.flush(60) == 0
+    path = written(tmp_path, broker.bootstrap_servers, {"orders": "infer-orders", "payments": "infer-pay"})
+    done = weft("infer", path, "--sample", "40")
+    assert done.exit_code == 0, done.output
+    assert "# orders: key: order_id (it has the value of the Kafka key)" in done.stdout
+    assert "payments: 1 of 40 messages are not JSON objects" in done.stderr
+    assert "${CLIENT}" in done.stdout, "values of references are not printed"
+    path.write_text(done.stdout)
+    assert check_file(path).problems == []
+    pipeline = load_pipeline(path)
+    assert pipeline.config is not None
+    schema = build_schema(pipeline.config)
+    for writer in pipeline.writers.values():
+        assert list(expression_problems(spark, writer, schema)) == []
+    assert pipeline.config.columns["lines"].type == "array<struct<sku:string,n:bigint>>"
+
+    again = weft("infer", path)
+    assert again.exit_code == 2
+    assert "every Kafka writer has a schema" in again.stderr
+
+    # A file with a table gets only schemas.
+    whole = yaml.safe_load(done.stdout)
+    del whole["writers"]["orders"]["schema"]
+    path.write_text(yaml.safe_dump(whole, sort_keys=False))
+    assert yaml.safe_load(weft("infer", path).stdout) == yaml.safe_load(done.stdout)
+
+    empty = weft("infer", written(tmp_path, broker.bootstrap_servers, {"orders": "infer-empty"}))
+    assert empty.exit_code == 1
+    assert "writers.orders.source: there is no message in infer-empty" in empty.stderr
+
+
+@pytest.mark.parametrize(
+    ("writers", "message"),
+    [
+        ({"a": {"source": {"type": "spark", "format": "rate"}}}, "every Kafka writer has a schema"),
+        ({"a": {"source": {"type": "kafka", "topic": "t", "format": "avro"}}}, "avro is not inferred, only json is"),
+        ({"a": {"source": {"type": "kafka", "tpoic": "t"}}}, "writers.a.source.tpoic: is not a known field"),
+        ({"a": {"source": {"type": "kafka", "topic": "t", "options": {"failOnDataLoss": "x"}}}}, "failOnDataLoss"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writers: dict[str, Any], message: str) -> None:
+    monkeypatch.setenv("CLIENT", "me")
+    done = weft("infer", written(tmp_path, "127.0.0.1:1", {}, writers=writers))
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_no_answer_of_the_broker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIENT", "me")
+    done = weft("infer", written(tmp_path, "127.0.0.1:1", {"a": "t"}))
+    assert done.exit_code == 1
+    assert "127.0.0.1:1" in done.stderr
