@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -154,22 +155,24 @@ def written(folder: Path, broker: str, topics: dict[str, str], **more: Any) -> P
     return path
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_the_proposal_is_a_file_that_check_accepts(
-    spark: SparkSession, tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def path(tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipeline file with two writers, whose topics have messages."""
     monkeypatch.setenv("CLIENT", "me")
-    broker.create_topics({"infer-orders": 2, "infer-pay": 1, "infer-empty": 1})
+    names = {"orders": f"orders-{uuid.uuid4().hex}", "payments": f"payments-{uuid.uuid4().hex}"}
+    broker.create_topics({names["orders"]: 2, names["payments"]: 1})
     producer = broker.producer()
     for number in range(50):
         order = {"order_id": number, "status": "new", "lines": [{"sku": "a", "n": 1}], "ts": "2024-01-01T00:00:00Z"}
-        producer.produce("infer-orders", json.dumps(order).encode(), str(number).encode())
+        producer.produce(names["orders"], json.dumps(order).encode(), str(number).encode())
         pay = {"id": number, "paid": 1 if number % 2 else 1.5, "status": "ok", "meta": {"x y": 1}}
-        producer.produce("infer-pay", json.dumps(pay).encode())
-    producer.produce("infer-pay", b"not json")
+        producer.produce(names["payments"], json.dumps(pay).encode())
+    producer.produce(names["payments"], b"not json")
     assert producer.flush(60) == 0
-    path = written(tmp_path, broker.bootstrap_servers, {"orders": "infer-orders", "payments": "infer-pay"})
+    return written(tmp_path, broker.bootstrap_servers, names)
+
+
+def test_the_proposal_is_a_file_that_check_accepts(path: Path) -> None:
     done = weft("infer", path, "--sample", "40")
     assert done.exit_code == 0, done.output
     assert "# orders: key: order_id (it has the value of the Kafka key)" in done.stdout
@@ -179,9 +182,6 @@ def test_the_proposal_is_a_file_that_check_accepts(
     assert check_file(path).problems == []
     pipeline = load_pipeline(path)
     assert pipeline.config is not None
-    schema = build_schema(pipeline.config)
-    for writer in pipeline.writers.values():
-        assert list(expression_problems(spark, writer, schema)) == []
     assert pipeline.config.columns["lines"].type == "array<struct<sku:string,n:bigint>>"
 
     again = weft("infer", path)
@@ -194,6 +194,21 @@ def test_the_proposal_is_a_file_that_check_accepts(
     path.write_text(yaml.safe_dump(whole, sort_keys=False))
     assert yaml.safe_load(weft("infer", path).stdout) == yaml.safe_load(done.stdout)
 
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_the_expressions_of_the_proposal_are_right(spark: SparkSession, path: Path) -> None:
+    path.write_text(weft("infer", path).stdout)
+    pipeline = load_pipeline(path)
+    assert pipeline.config is not None
+    schema = build_schema(pipeline.config)
+    for writer in pipeline.writers.values():
+        assert list(expression_problems(spark, writer, schema)) == []
+
+
+def test_a_topic_without_messages(tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIENT", "me")
+    broker.create_topics({"infer-empty": 1})
     empty = weft("infer", written(tmp_path, broker.bootstrap_servers, {"orders": "infer-empty"}))
     assert empty.exit_code == 1
     assert "writers.orders.source: there is no message in infer-empty" in empty.stderr
