@@ -25,6 +25,7 @@ from storage.errors import (
     UnsupportedFormat,
     error_from_dict,
 )
+from storage.log.pins import pin
 from storage.services import service_plan
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
@@ -339,6 +340,68 @@ class TestWhatIsKept:
         assert errors_of(table) == []
         assert table.erase([GONE], expire_snapshots=True).complete
         assert with_keys(table, [GONE]) == []
+
+    def test_a_pin_that_came_too_late_does_not_keep_entries(self, table: Table) -> None:
+        """A reader pins a snapshot that expires at that moment: the files are gone, but the pin is not."""
+        late = table.snapshot().cut
+        store = FaultyStore(open_store(table.uri))
+        keep = dt.timedelta(days=900)  # the eraser's clock is ahead
+        store.faults.append(Fault("delete", "log/", action=lambda: pin(table.env, late, keep) and None))
+        result = other_process(table.uri, FakeClock(), store).erase([GONE], expire_snapshots=True)
+        assert not result.complete
+        again = table.erase([GONE])
+        assert (again.complete, len(again.unpinned)) == (True, 1)
+        assert with_keys(table, [GONE]) == []
+
+    def test_a_checkpoint_that_a_stalled_process_writes_later_is_cleaned(self, tmp_path: Path) -> None:
+        table = small(tmp_path, table_checkpoint_every=1)
+        append(table, "s", [GONE])
+        store = FaultyStore(open_store(table.uri))
+        folded = table.state().head + 2  # PLAN, FOLD
+        store.faults.append(
+            Fault(
+                "put",
+                f"_weft/checkpoints/table/{folded:020d}-",
+                action=lambda: table.erase([GONE], expire_snapshots=True) and None,
+            )
+        )
+        env = Environment(store, FakeClock(), tuning=table.env.tuning)
+        Table(env, Stamps()).fold()
+        assert [path.split("/")[1] for path in with_keys(table, [GONE])] == ["checkpoints"]
+        table.clean(dt.timedelta(0))
+        assert with_keys(table, [GONE]) == []
+        assert errors_of(table) == []
+
+    @pytest.mark.parametrize(("call", "number"), [("put_if_absent", 1), ("put_if_absent", 2), ("open_input", 1)])
+    def test_a_key_column_that_becomes_wider_meanwhile(self, tmp_path: Path, call: str, number: int) -> None:
+        config = {
+            "key": ["n"],
+            "columns": {"n": "int", "v": "string"},
+            "groups": {"g": {"columns": ["v"]}},
+            "streams": {"s": {"groups": ["g"]}},
+        }
+
+        def write(table: Table, *numbers: int) -> None:
+            with table.writer("s", lane=f"s-{numbers[0]}") as writer:
+                kind = pa.int64() if max(numbers) > 7 else pa.int32()
+                writer.append(pa.table({"n": pa.array(numbers, kind), "v": ["v"] * len(numbers)}))
+
+        def widen() -> None:
+            table.widen_column("n", "bigint")
+            write(table, 1 << 40)
+            table.compact()
+            write(table, 1 << 41)
+            table.fold()
+
+        table = Table.create(tmp_path / "table", config)
+        write(table, 1, 7)
+        table.compact()
+        store = FaultyStore(open_store(table.uri))
+        store.faults.append(Fault(call, "", times=number - 1, action=lambda: None))
+        store.faults.append(Fault(call, "", "after", action=widen))
+        result = other_process(table.uri, FakeClock(), store).erase([7], expire_snapshots=True)
+        assert result.remains == ()
+        assert sorted(table.snapshot().to_arrow(["n"]).column("n").to_pylist()) == [1, 1 << 40, 1 << 41]
 
     def test_changes_since_before_an_erase_are_refused(self, table: Table) -> None:
         cut = str(table.snapshot().cut)

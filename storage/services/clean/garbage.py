@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from storage.core.log.checkpoint_codec import decode_table
 from storage.core.log.cut import highest
 from storage.core.log.entries import Data, Header, Unresolved, decode_entry
 from storage.core.log.needed_files import (
@@ -250,7 +251,17 @@ class Garbage:
         for checkpoint in listed:
             slot = checkpoint.parsed.slot
             recent = not lane and slot >= self._state.oldest_retained
-            yield checkpoint.judged(garbage=slot not in kept and not recent)
+            unneeded = slot not in kept and not recent
+            yield checkpoint.judged(garbage=unneeded or (not lane and self._has_rewritten_folds(checkpoint)))
+
+    def _has_rewritten_folds(self, checkpoint: _Listed) -> bool:
+        """Whether a checkpoint of the table lane has folds, which have key ranges, from before a BASE that rewrites."""
+        if not checkpoint.parsed.slot < self._state.rewritten <= self._state.oldest_retained:
+            return False
+        with normalise_errors(checkpoint.path):
+            data = self._store.get(checkpoint.path)
+        state = decode_table(data) if data is not None else None
+        return state is not None and bool(state.folds)
 
     def _judge_unfinished(self) -> Iterator[StoredObject]:
         still = Unfinished.of(self._store).also_in(self._before)

@@ -51,7 +51,7 @@ class EraseResult:
         entry: Slot of the BASE without the keys; 0 if no file that readers use had one of them.
         file_groups: File groups that were rewritten.
         released: Savepoints that were released, because they had the keys.
-        unpinned: Owners of the pins that were removed, likewise.
+        unpinned: Owners of the pins that were removed, likewise, or because their snapshots had expired.
         aborted: Ids of the compactions and folds that were aborted, likewise.
         deleted: Files that were deleted, by kind.
         redacted: Entries of the log whose key ranges were removed.
@@ -124,7 +124,7 @@ def erase(
     why = f"erase of {len(search)} keys" + (f": {note}" if note else "")
     cut, entry, groups = _rewrite(table_log, search, why, execute)
     released = tuple(name for name in holding.savepoints if _release(table_log, name))
-    for pin in holding.pins:
+    for pin in (*holding.pins, *holding.late):
         unpin(table_log.store, pin)
     aborted = tuple(_abort_plans(table_log, search))
     cleaned = _clean(table_log, expire=expire_snapshots)
@@ -138,7 +138,7 @@ def erase(
         entry=entry,
         file_groups=groups,
         released=released,
-        unpinned=tuple(pin.owner for pin in holding.pins),
+        unpinned=tuple(pin.owner for pin in (*holding.pins, *holding.late)),
         aborted=aborted,
         deleted=cleaned.deleted,
         redacted=redaction.entries,
@@ -158,11 +158,14 @@ class _Holding:
     Attributes:
         savepoints: Names of savepoints.
         pins: Pins that have not expired.
+        late: Pins that were written after their snapshots expired: nothing can be read with them, but they keep
+            entries of the log.
         retained: The oldest retained prefix of the table lane, if its snapshots have the keys; else 0.
     """
 
     savepoints: tuple[str, ...]
     pins: tuple[Pin, ...]
+    late: tuple[Pin, ...]
     retained: int
 
     def refuse(self, *, expire_snapshots: bool, release_savepoints: bool) -> None:
@@ -215,17 +218,23 @@ def _holding_at(table_log: TableLog, search: KeySearch, state: TableState, at: C
         search.in_snapshot(table_log, state, at.lanes)
     )
     savepoints = [name for name, kept in state.savepoints.items() if _has_keys(table_log, search, kept.at)]
-    pins = [pin for pin in unexpired(table_log.store, table_log.clock) if _has_keys(table_log, search, pin.at)]
-    return _Holding(tuple(savepoints), tuple(pins), state.oldest_retained if retained else 0)
+    pins = [(pin, _has_keys(table_log, search, pin.at)) for pin in unexpired(table_log.store, table_log.clock)]
+    return _Holding(
+        tuple(savepoints),
+        pins=tuple(pin for pin, has_keys in pins if has_keys),
+        late=tuple(pin for pin, has_keys in pins if has_keys is None),
+        retained=state.oldest_retained if retained else 0,
+    )
 
 
-def _has_keys(table_log: TableLog, search: KeySearch, at: Cut) -> bool:
+def _has_keys(table_log: TableLog, search: KeySearch, at: Cut) -> bool | None:
+    """Whether a snapshot needs files with the keys; None if its files were deleted, so that nobody can read it."""
     try:
         return bool(search.in_snapshot(table_log, table_log.at(at.table), at.lanes))
     except MissingFile:
         if table_log.refresh().keeps(at):
             raise
-        return False  # a pin that came too late, or a plan that has ended: nothing can be read there any more
+        return None  # a pin that came too late, or a plan that has ended
 
 
 def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute) -> tuple[Cut, int, int]:

@@ -23,6 +23,7 @@ from storage.core.log.redaction import has_key_bound
 from storage.core.log.table_state import TableState
 from storage.core.merge.locate_keys import key_columns, sort_keys
 from storage.core.names import Kind, ParsedPath, Path
+from storage.core.schema.evolution import widens
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import decode_scalar, encode_scalar
 from storage.environment import Environment
@@ -124,7 +125,9 @@ class KeySearch:
 
     @property
     def _sort_type(self) -> pa.DataType:
-        return self.schema.slice.field(self.schema.sort_column).type
+        # The largest integer type, because the key column may have become wider since.
+        kind = self.schema.slice.field(self.schema.sort_column).type
+        return pa.int64() if pa.types.is_integer(kind) else kind
 
     def _any_between(self, least: Any, largest: Any) -> bool:
         return keys.any_within(self.vector, keys.key_vector(pa.array([least, largest], self._sort_type)))
@@ -188,7 +191,12 @@ class KeySearch:
             return any(self._in_rows(reader.get_batch(number)) for number in range(reader.num_record_batches))
 
     def _in_rows(self, rows: pa.Table | pa.RecordBatch) -> bool:
-        # An older file may have a narrower type of a key column.
-        wanted = {name: self.schema.column_by_name[name].type for name in self.schema.key}
-        columns = {name: keys.one_array(rows.column(name)).cast(kind) for name, kind in wanted.items()}
+        columns = {name: self._adapted(name, keys.one_array(rows.column(name))) for name in self.schema.key}
         return bool(keys.find(self.vector, keys.key_vector(sort_keys(self.schema, columns)))[1].any())
+
+    def _adapted(self, name: str, column: pa.Array) -> pa.Array:
+        """A key column of a file. An older file may have a narrower type; a file that is newer than the search, a wider
+        one, which the key vector has room for.
+        """
+        kind = self.schema.column_by_name[name].type
+        return column if widens(kind, column.type) else column.cast(kind)
