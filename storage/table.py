@@ -48,7 +48,7 @@ from storage.services.due_work import Only, every_group, fold_is_due, only_due
 from storage.services.erase.erase import erase
 from storage.services.fold import NOT_FOLDED, FoldResult, run_fold
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
-from storage.services.rewrite import forget_deletes, rewrite_column
+from storage.services.rewrite import expire_rows, forget_deletes, rewrite_column
 from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
 from storage.services.tasks import Execute, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
@@ -428,6 +428,7 @@ class Table:
     erase = _service(erase)
     rewrite = _service(rewrite_column)
     forget_deletes = _service(forget_deletes)
+    expire_rows = _service(expire_rows)
 
     add_column = _service(schema_changes.add_column)
     add_group = _service(schema_changes.add_group)

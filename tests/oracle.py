@@ -74,6 +74,10 @@ class Oracle:
             for event in self.events
         ]
 
+    def old_rows(self, group: str, column: str, before: Any) -> set[tuple[Any, ...]]:
+        """Keys of the visible rows in which a column of a group that is present has a smaller value."""
+        return {key for key, row in self.read([group]).items() if row[column] is not None and row[column] < before}
+
     def old_deletes(self, group: str, before: Any) -> set[tuple[Any, ...]]:
         """Keys of which only a delete of a group is known, whose first ordering value is smaller, or NULL."""
         declared = {name: {"ordering": [], "merge": "latest", **given} for name, given in self.groups.items()}

@@ -1,4 +1,4 @@
-"""Rewrite: changes values, or forgets old deletes, at a cut and beside live writers (PROTOCOL.md, "Rewrite", X6).
+"""Rewrite: changes values, forgets old deletes, or removes old rows, beside live writers (PROTOCOL.md, "Rewrite").
 
 It is a compaction of all file groups whose slices have other values with the same versions. So an event after the cut
 wins or loses against a changed value exactly as it would have against the old one.
@@ -22,7 +22,7 @@ from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 from storage.services.compaction import Rewriting, rewrite
 from storage.services.rewriting_feature import add_rewriting_feature
-from storage.services.row_change import Function, NewValues, WithoutOldDeletes
+from storage.services.row_change import Function, NewValues, WithoutOldDeletes, WithoutOldRows
 from storage.services.service_plan import open_plan
 from storage.services.tasks import Execute, one_by_one
 
@@ -103,6 +103,40 @@ def forget_deletes(
     return _rewrite_all(table_log, Rewriting(why, WithoutOldDeletes(group, limit), whole=True), execute)
 
 
+def expire_rows(
+    table_log: TableLog, column: str, before: object, *, note: str = "", execute: Execute = one_by_one
+) -> RewriteResult:
+    """Remove the visible rows in which a column has a smaller value, such as a time before a limit.
+
+    All groups of such a row are forgotten, with their deletes: later events of its key are new data. Rows that are
+    hidden by a delete stay as they are, and so do rows in which the group of the column is absent or the value is NULL.
+
+    Args:
+        table_log: The table's log.
+        column: A column of a group that is merged by `latest` or `latest_non_null`; it may order events.
+        before: A value of the type of the column. The log records it: no clock decides.
+        note: A text that the log records.
+        execute: Runs the tasks; by default in this process, one file group at a time.
+
+    Raises:
+        NotFound: The table has no such column.
+        InvalidInput: The column is in the key, or aggregated, or has a nested type; or ``before`` is not of its type.
+        Conflict: Other services published first in every attempt.
+        CorruptData: A file is missing or damaged.
+    """
+    schema = table_log.refresh().schema
+    kind = schema.column(column).type
+    group = schema.group_of_column.get(column)
+    if group is None or not isinstance(mode_of(group), Latest | LatestNonNull) or pa.types.is_nested(kind):
+        raise InvalidInput(
+            f"rows cannot expire by column {column!r}",
+            hint="choose a column of a group with latest or latest_non_null, and of no nested type",
+        )
+    limit = _cast_limit(column, kind, before)
+    why = f"expiry of rows with {column} before {encode_scalar(limit)}" + (f": {note}" if note else "")
+    return _rewrite_all(table_log, Rewriting(why, WithoutOldRows(column, limit), whole=True), execute)
+
+
 def _limit(schema: TableSchema, name: str, before: object) -> Any:
     """The limit as a value of the group's first ordering column; raises as `forget_deletes` does."""
     group = schema.group(name)
@@ -110,15 +144,21 @@ def _limit(schema: TableSchema, name: str, before: object) -> Any:
         raise InvalidInput(
             f"group {name!r} has no deletes with ordering values", hint="choose a group with ordering columns"
         )
-    kind = schema.column(group.ordering[0]).type
+    return _cast_limit(group.ordering[0], schema.column(group.ordering[0]).type, before)
+
+
+def _cast_limit(column: str, kind: pa.DataType, before: object) -> Any:
+    """A limit as a value of a column.
+
+    Raises:
+        InvalidInput: It is None, or of another type.
+    """
     try:
         limit = pa.scalar(before).cast(kind).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(
-            f"{before!r} is no {kind}: {error}", hint=f"column {group.ordering[0]!r} orders it"
-        ) from error
+        raise InvalidInput(f"{before!r} is no {kind}: {error}", hint=f"give a value of column {column!r}") from error
     if limit is None:
-        raise InvalidInput("there is no limit", hint="give an ordering value")
+        raise InvalidInput("there is no limit", hint=f"give a value of column {column!r}")
     return limit
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from storage.core import keys, names
 from storage.core.arrays import Arrays, scatter, take_rows
 from storage.core.keys import KeyVector
+from storage.core.merge.visibility import visible_rows
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, TableError
 
@@ -106,4 +107,27 @@ class WithoutOldDeletes:
         return take_rows(rows, ~drop) if drop.any() else rows
 
 
-RowChange: TypeAlias = WithoutKeys | NewValues | WithoutOldDeletes
+@dataclass(frozen=True, slots=True)
+class WithoutOldRows:
+    """Visible rows are left out in which a column has a smaller value.
+
+    Attributes:
+        column: Name of a column of a group.
+        before: The limit. NULL is not smaller, nor is the default of a group that is absent.
+    """
+
+    column: str
+    before: Any
+
+    def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
+        """The rows that remain."""
+        if not rows:
+            return rows
+        column = rows[self.column]
+        present = rows[names.arrival(schema.group_of_column[self.column].id)].is_valid()
+        is_old = pc.fill_null(pc.less(column, pa.scalar(self.before, column.type)), fill_value=False)
+        drop = np.asarray(is_old) & np.asarray(present) & visible_rows(rows, schema)
+        return take_rows(rows, ~drop) if drop.any() else rows
+
+
+RowChange: TypeAlias = WithoutKeys | NewValues | WithoutOldDeletes | WithoutOldRows

@@ -1,4 +1,4 @@
-"""``weft erase``, ``weft rewrite`` and ``weft forget-deletes``: change the rows of a table, beside live writers."""
+"""Commands that change the rows of a table beside live writers: erase, rewrite, expire rows, forget deletes."""
 
 from __future__ import annotations
 
@@ -101,6 +101,27 @@ def rewrite(
         f"{counted(result.rows, 'row')}; earlier snapshots show the old values until weft clean expires them"
     )
     print_result(result, text if result.entry else "the table has no rows", as_json=as_json)
+
+
+@changes_of_rows.command()
+def expire_rows(
+    target: Target,
+    column: Annotated[str, typer.Argument(help="A column with values to compare, for example a time.")],
+    before: Annotated[str, typer.Option(help="Remove rows with a smaller value: a number, or a time (ISO 8601).")],
+    note: Annotated[str, typer.Option(help="A text for the log.")] = "",
+    yes: Yes = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the visible rows in which a column is before a limit. Run it once a day for a time to live. Writers go on.
+
+    All groups of these rows are removed; later events of their keys are new data. weft clean deletes the old files.
+    """
+    table = open_table(target, storage_option)
+    confirm(f"Remove rows with {column} before {before} from {table.uri}? This cannot be undone.", yes=yes)
+    result = table.expire_rows(column, before, note=note)
+    text = f"rows with {column} before {before} are removed up to {result.cut}" if result.entry else "nothing to do"
+    print_result(result, text, as_json=as_json)
 
 
 @changes_of_rows.command()

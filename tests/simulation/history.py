@@ -63,6 +63,7 @@ class History:
         needs: The files that must exist.
         archives: The chunks that are archived, by lane and number.
         erasing: The keys of every erase that was begun, by its note.
+        expiring: The group, the column and the limit of every expiry of rows that was begun, by its note.
         forgetting: The group and the limit of every forgetting of deletes that was begun, by its note.
         rewriting: The column and the new value of every rewrite that was begun, by its note.
     """
@@ -78,6 +79,7 @@ class History:
         self.erasing: dict[str, frozenset[tuple[Any, ...]]] = {}
         self.rewriting: dict[str, tuple[str, Any]] = {}
         self.forgetting: dict[str, tuple[str, int]] = {}
+        self.expiring: dict[str, tuple[str, str, int]] = {}
         self._objects = ChainMap(self.originals, objects)
         self._batches = batches
         self._heads: dict[str, int] = {}

@@ -253,11 +253,15 @@ class Judge:
         return erased
 
     def _gone(self, erasure: Erasure) -> Iterable[tuple[Any, ...]]:
-        """The keys that a BASE leaves out: those of an erase, or of rows of which only an old delete was known."""
-        if erasure.note in self.history.forgetting and erasure.cuts:
-            before = Cut(erasure.slot - 1, next(iter(erasure.cuts.values())))
+        """The keys that a BASE leaves out: those of an erase, of rows that were old, or only known by an old delete."""
+        if erasure.note in self.history.erasing or not erasure.cuts:
+            return self.history.erasing.get(erasure.note, ())
+        before = Cut(erasure.slot - 1, next(iter(erasure.cuts.values())))
+        if erasure.note in self.history.forgetting:
             return self._oracle(before).old_deletes(*self.history.forgetting[erasure.note])
-        return self.history.erasing.get(erasure.note, ())
+        if erasure.note in self.history.expiring:
+            return self._oracle(before).old_rows(*self.history.expiring[erasure.note])
+        return ()
 
     def _rewritten(self, row: Row, lane: str, seq: int, table: int) -> Row:
         """S27: a row of a commit with the values of the rewrites that have it in their slices."""

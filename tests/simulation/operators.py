@@ -157,6 +157,11 @@ class Operator(Worker):
         if group:
             table.forget_deletes(group, before, note=note)
 
+    def _expire(self, table: Table) -> None:
+        note, column, before = self.simulation.draw_expiry()
+        if column:
+            table.expire_rows(column, before, note=note)
+
     def _lane(self) -> str:
         return self.simulation.chance.choice(list(self.simulation.plan.lanes))
 
@@ -179,6 +184,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "erase": Operator._erase,
     "rewrite": Operator._rewrite,
     "forget": Operator._forget,
+    "expire": Operator._expire,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -195,5 +201,6 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "erase": (Conflict,),
     "rewrite": (Conflict,),
     "forget": (Conflict,),
+    "expire": (Conflict,),
 }
 """NotFound: it does not exist yet, or not any more. InvalidInput: a time before the table was created."""

@@ -85,7 +85,7 @@ THEMES: Mapping[str, Theme] = {
         },
     ),
     "erase": Theme(
-        ["erase", "erase", "rewrite", "forget", "forget", "clean", "savepoint", "release", "restore"],
+        ["erase", "erase", "rewrite", "forget", "expire", "clean", "savepoint", "release", "restore"],
         compactors=[1, 2, 3],
     ),
 }

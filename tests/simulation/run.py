@@ -144,6 +144,15 @@ class Simulation:
         self.history.rewriting[f"rewrite{number}"] = (column, value)
         return f"rewrite{number}", column, value
 
+    def draw_expiry(self) -> tuple[str, str, int]:
+        """A note, a column by which rows can expire ("" if there is none), and a limit."""
+        drawn, group, limit = self.draw_forgetting()
+        del self.history.forgetting[drawn]
+        note = drawn.replace("forget", "expire")
+        column = self.plan.config["groups"][group]["ordering"][0] if group else ""
+        self.history.expiring[note] = (group, column, limit)
+        return note, column, limit
+
     def draw_forgetting(self) -> tuple[str, str, int]:
         """A note, a group with deletes that have ordering values ("" if there is none), and a limit."""
         groups = {

@@ -62,6 +62,14 @@ def test_deletes_are_forgotten_before_a_value(table: Table) -> None:
     assert "'soon'" in wrong.stderr
 
 
+def test_rows_expire_before_a_value(table: Table) -> None:
+    append(table, orders(2, ts=70))
+    done = weft("expire-rows", table.uri, "ots", "--before", "60", "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert "rows with ots before 60 are removed up to cut:" in done.stdout
+    assert table.snapshot().to_arrow().num_rows == 1
+
+
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [("status", "is no assignment"), ("= 1", "is no assignment"), ("id = 1", "key"), ("none = 1", "none")],

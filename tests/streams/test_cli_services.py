@@ -366,6 +366,7 @@ EVERY_COMMAND = [
     ["compact"],
     ["clean"],
     ["erase", "--keys", "keys.csv", "--yes"],
+    ["expire-rows", "ots", "--before", "5", "--yes"],
     ["forget-deletes", "order", "--before", "5", "--yes"],
     ["rewrite", "--set", "status = upper(status)", "--yes"],
     ["savepoint"],
