@@ -11,6 +11,9 @@ import yaml
 
 from streams.letters.letter_folder import State
 from streams.letters.retention import Expired, Retention
+from streams.pipeline.model import CleanSection
+from streams.pipeline.services import clean_round
+from streams.pipeline.status import Report, Reporter
 from tests.streams.letters.rig import CONFIG, Killed, Moments, Place, bad, good
 from tests.streams.pipelines import weft_output
 
@@ -129,4 +132,17 @@ def test_weft_clean_deletes_the_letters_of_the_pipeline(place: Place) -> None:
     path.write_text(yaml.safe_dump(whole))
     age(place, "q/1-0.jsonl", 400)
     assert "dead letters" not in weft_output("clean", path)
+    assert place.waiting() == [3]
+
+
+def test_the_clean_service_deletes_old_letters(place: Place, tmp_path: Path) -> None:
+    retention = Retention(place.letters(), 30 * DAY)
+    with (tmp_path / "status").open("wb") as status:
+        reporter = Reporter(status.fileno(), Report())
+        clean_round(place.table(), CleanSection(), reporter, [retention])
+        assert "dead letters" not in reporter.report.message
+        age(place, "q/0-1.jsonl", 31)
+        retention = Retention(place.letters(), 30 * DAY)
+        clean_round(place.table(), CleanSection(), reporter, [retention])
+        assert "1 files of dead letters deleted" in reporter.report.message
     assert place.waiting() == [3]
