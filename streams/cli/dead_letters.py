@@ -164,19 +164,22 @@ def drop(
     pipeline: PipelineFile,
     only: Only = None,
     where: Where = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also letters that were replayed.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete dead letters that wait. Their messages are lost, unless their source still has them."""
+    """Delete dead letters that wait. Their messages are lost, unless their source still has them.
+
+    With --all also those that were replayed, for example to erase a key: a restore cannot bring them back then.
+    """
+    states = (State.WAITING, State.REPLAYED) if everything else (State.WAITING,)
     with _folders(pipeline, only, where) as (folders, choose):
-        total = sum(1 for _, folder in folders for _ in choose(folder.survey(), (State.WAITING,)))
+        total = sum(1 for _, folder in folders for _ in choose(folder.survey(), states))
         if total:
             _confirm(f"Delete {counted(total, 'dead letter')}?", yes=yes)
         dropped = 0
         for _, folder in folders:
-            plan = folder.publish(
-                "drop", where or "", lambda survey: (found for _, found in choose(survey, (State.WAITING,)))
-            )
+            plan = folder.publish("drop", where or "", lambda survey: (found for _, found in choose(survey, states)))
             dropped += 0 if plan is None else plan.count
             folder.erase_dropped()
     print_result({"dropped": dropped}, f"{counted(dropped, 'dead letter')} deleted", as_json=as_json)

@@ -241,11 +241,10 @@ class Survey:
     def _state_of(self, file: LetterFile, letter: Letter, plans: Iterable[Plan]) -> tuple[bool, State]:
         """Whether the letter is dropped, and its state."""
         state = State.WAITING if file.part in self.runs or self.is_committed(file) else State.NOT_FINAL
-        for plan in plans:
-            if not plan.has(letter.file, letter.line):
-                continue
-            if plan.kind == "drop":
-                return True, state
+        having = [plan for plan in plans if plan.has(letter.file, letter.line)]
+        if any(plan.kind == "drop" for plan in having):  # perhaps after it was replayed
+            return True, state
+        for plan in having:
             if self.states[plan.number] is PlanState.DONE:
                 return False, State.REPLAYED
             if self.states[plan.number] is PlanState.OPEN:

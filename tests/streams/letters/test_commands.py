@@ -113,6 +113,16 @@ def test_drop_deletes_letters_that_wait(place: Place, file: Path) -> None:
     assert place.sums() == {1: 1}
 
 
+def test_drop_all_deletes_replayed_letters_too(place: Place, file: Path) -> None:
+    place.replay(accepts={2})
+    assert "2 dead letters deleted" in weft_output("dead-letters", "drop", file, "--yes")
+    assert [row["state"] for row in listed(file, "--all")] == ["replayed"] * 3 + ["not final"]
+    assert "3 dead letters deleted" in weft_output("dead-letters", "drop", file, "--all", "--yes")
+    assert [row["letter"] for row in listed(file, "--all")] == ["q/2-0:1"]
+    assert [path.name for path in Path(place.letters_uri).rglob("*.jsonl")] == ["2-0.jsonl"]
+    assert place.sums() == {1: 1, 2: 1}
+
+
 @pytest.mark.usefixtures("place")
 def test_only_chooses_a_writer_or_stream(file: Path) -> None:
     assert len(listed(file, "--only", "main")) == len(listed(file, "--only", "s")) == 4
