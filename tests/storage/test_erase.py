@@ -368,6 +368,8 @@ class TestWhatIsKept:
         env = Environment(store, FakeClock(), tuning=table.env.tuning)
         Table(env, Stamps()).fold()
         assert [path.split("/")[1] for path in with_keys(table, [GONE])] == ["checkpoints"]
+        assert errors_of(table) == []
+        assert any("key ranges that an erase has removed" in str(found) for found in table.verify().findings)
         table.clean(dt.timedelta(0))
         assert with_keys(table, [GONE]) == []
         assert errors_of(table) == []

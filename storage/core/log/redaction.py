@@ -33,10 +33,11 @@ def redacted(data: bytes, lane: LaneName, seq: int) -> bytes:
     outline = entry.outline if isinstance(entry, Unresolved) else entry
     if not isinstance(outline, Data | Fold):
         return data
-    return encode_entry(outline.model_copy(update={"files": [_redacted_file(file) for file in outline.files]}), sidecar)
+    return encode_entry(outline.model_copy(update={"files": [redacted_file(file) for file in outline.files]}), sidecar)
 
 
-def _redacted_file(file: LogFile) -> LogFile:
+def redacted_file(file: LogFile) -> LogFile:
+    """A file of an entry without an index in the entry."""
     if isinstance(file.index, Sidecar):
         return file
     gone = Sidecar(path=log_index_path(file.file.path), size=0, sha256=NO_DIGEST)
