@@ -27,7 +27,7 @@ from storage.services.erase import erase as erasing
 from storage.services.erase import redact_log
 from storage.services.erase.key_search import KeySearch
 from storage.services.erase.redact_log import Redaction
-from storage.services.row_change import NewValues, WithoutOldDeletes, WithoutOldRows
+from storage.services.row_change import NewValues, WithoutOldRows
 from storage.write.observed_lanes import OtherLanes
 from tests.simulation.log_mutants import reads_files, says
 from tests.simulation.mutant import Mutant, always
@@ -199,10 +199,11 @@ def keeps_the_values(_: Any) -> Any:
 
 
 REWRITING: Final = {
-    "S27 a rewrite changes the file groups that it gets": Mutant(rewrite, "Rewriting", rewrites_a_part, "erase"),
+    "S27 a rewrite changes the file groups that it gets": Mutant(
+        rewrite, "Rewriting", rewrites_a_part, "erase", rare=True
+    ),
     "S27 a rewritten value has a new version": Mutant(NewValues, "apply", gives_a_new_version, "erase"),
     "S27 rows expire however new they are": Mutant(WithoutOldRows, "apply", without_a_limit, "erase"),
-    "S27 all deletes count as old": Mutant(WithoutOldDeletes, "apply", without_a_limit, "erase"),
     "S27 a rewrite keeps the values": Mutant(NewValues, "apply", keeps_the_values, "erase"),
 }
 
