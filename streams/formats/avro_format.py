@@ -15,7 +15,7 @@ from streams.formats.format_options import no_options
 from streams.formats.json_format import JsonFormat
 from streams.formats.message_format import Extras, FormatSettings
 from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf, messages_type
-from streams.formats.registry import HEADER_BYTES, NO_HEADER
+from streams.formats.registry import HEADER_BYTES, MOST_SIGNIFICANT, NO_HEADER
 from streams.formats.worker_format import Decode, WorkerFormat
 
 _MAGIC: Final = b"\0"
@@ -56,8 +56,8 @@ class JsonSchemaFormat(JsonFormat):
     def parse(self, value: Column, fields: StructType) -> Column:
         data = F.substring(value.cast("binary"), HEADER_BYTES + 1, 2**31 - 1)
         parsed = super().parse(data, fields)
-        number = F.conv(F.hex(F.substring(value.cast("binary"), 2, HEADER_BYTES - 1)), 16, 10).cast("bigint")
-        return F.struct(parsed.alias("json"), F.when(_has_header(value), number.cast("int")).alias("schema_id"))
+        number = F.conv(F.hex(F.substring(value.cast("binary"), 2, HEADER_BYTES - 1)), 16, 10)
+        return F.struct(parsed.alias("json"), F.when(_has_header(value), number.try_cast("int")).alias("schema_id"))
 
     def message(self, parsed: Column) -> Column:
         return super().message(parsed["json"])
@@ -72,4 +72,5 @@ class JsonSchemaFormat(JsonFormat):
 
 def _has_header(value: Column) -> Column:
     data = value.cast("binary")
-    return (F.octet_length(data) >= HEADER_BYTES) & (F.substring(data, 1, 1) == F.lit(_MAGIC))
+    positive = F.substring(data, 2, 1) <= F.lit(bytes([MOST_SIGNIFICANT]))
+    return (F.octet_length(data) >= HEADER_BYTES) & (F.substring(data, 1, 1) == F.lit(_MAGIC)) & positive

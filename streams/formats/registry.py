@@ -26,6 +26,8 @@ logger = logging.getLogger("weft.registry")
 T = TypeVar("T")
 
 HEADER_BYTES: Final = 5
+MOST_SIGNIFICANT: Final = 0x7F
+"""Largest first byte of an id, which is a positive number of 32 bits."""
 NO_HEADER: Final = "the value does not begin with the id of a schema (a zero byte and 4 bytes)"
 RETRY_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)
 """Pauses between requests to a registry that does not answer."""
@@ -221,6 +223,6 @@ def fetch_each(ids: Collection[int], fetch: Callable[[int], T]) -> dict[int, T |
 
 def split_header(value: bytes) -> tuple[int, bytes] | None:
     """The id of the schema and the data; None if the value does not have the wire format."""
-    if len(value) < HEADER_BYTES or value[0] != 0:
+    if len(value) < HEADER_BYTES or value[0] != 0 or value[1] > MOST_SIGNIFICANT:
         return None
     return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]

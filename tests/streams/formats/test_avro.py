@@ -177,6 +177,8 @@ def test_bad_values_have_a_reason_and_others_are_decoded(
         (b"", NO_HEADER),
         (b"\0\0\0\0", NO_HEADER),
         (b'{"id": 1}', NO_HEADER),
+        (b"\0\x80\0\0\1" + good[5:], NO_HEADER),
+        (b"\0\x7f\xff\xff\xff" + good[5:], "schema 2147483647 is not in the schema registry"),
         (b"\0\0\0\x03\xe7" + good[5:], "schema 999 is not in the schema registry"),
         (b"\0" + json_id.to_bytes(4, "big"), f"schema {json_id} is of type JSON, not AVRO"),
         (b"\0" + broken_id.to_bytes(4, "big"), f"schema {broken_id} is not a schema of Avro"),

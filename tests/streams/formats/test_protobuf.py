@@ -207,6 +207,7 @@ def test_bad_values_have_a_reason_and_others_are_decoded(
     bad = [
         (b"", NO_HEADER),
         (b"\0\0\0\0", NO_HEADER),
+        (b"\0\x80\0\0\1" + good[5:], NO_HEADER),
         (b"\x01" + good[1:], NO_HEADER),
         (b"\0\0\0\x03\xe7" + good[5:], "schema 999 is not in the schema registry"),
         (b"\0" + avro_id.to_bytes(4, "big") + b"\0", f"schema {avro_id} is of type AVRO, not PROTOBUF"),

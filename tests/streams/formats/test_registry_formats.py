@@ -89,6 +89,8 @@ def test_json_schema_needs_no_request(spark: SparkSession, registry: SchemaRegis
         json_schema(b""),
         b'{"id": 1}',
         b"\0\0\0\1",
+        b'\0\x80\0\0\1{"id": 1}',
+        b'\0\x7f\xff\xff\xff{"id": 1}',
         None,
     ]
     rows = decode(spark, registry, values, message_format="json-schema")
@@ -100,6 +102,8 @@ def test_json_schema_needs_no_request(spark: SparkSession, registry: SchemaRegis
         (None, None, NOT_AN_OBJECT, 258),
         (None, None, NO_HEADER, None),
         (None, None, NO_HEADER, None),
+        (None, None, NO_HEADER, None),
+        (1, None, None, 2**31 - 1),
         (None, None, IGNORED, None),
     ]
     assert registry.requests == []
