@@ -50,12 +50,9 @@ SOURCE: Final = pa.schema(
 
 ``scn`` and ``commit_scn`` are numbers here, so that they can order events; Debezium writes them as text.
 """
-_TEXTS: Final = frozenset(name for name in SOURCE.names if pa.types.is_string(SOURCE.field(name).type))
 TRANSACTION: Final = pa.schema(
     [("id", pa.string()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())]
 )
-_SOURCE_READER: Final = make_reader(SOURCE, ANY, Unmarked(decimals="text"))
-_TRANSACTION_READER: Final = make_reader(TRANSACTION, ANY, Unmarked())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,11 +84,16 @@ def events_type(declared: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
 def _metadata_types(declared: pa.Schema, metadata: frozenset[str]) -> dict[str, pa.DataType]:
     every = {
         "ts_ms": pa.int64(),
-        "source": pa.struct(list(SOURCE)),
+        "source": pa.struct(list(_used_source(metadata))),
         "transaction": pa.struct(list(TRANSACTION)),
         "before": pa.struct(list(declared)),
     }
-    return {name: kind for name, kind in every.items() if name in metadata}
+    return {name: kind for name, kind in every.items() if name in metadata or (name == "source" and kind.num_fields)}
+
+
+def _used_source(metadata: frozenset[str]) -> pa.Schema:
+    """The wanted fields of ``source``."""
+    return pa.schema([field for field in SOURCE if not metadata.isdisjoint({"source", f"source.{field.name}"})])
 
 
 def decode_events(
@@ -107,7 +109,8 @@ def decode_events(
         events: For each message its event and how to read it; or the reason why it is none; or None for no value.
         declared: Declared fields of the row.
         placeholder: Text that stands for an unavailable value.
-        metadata: What is wanted besides: ``ts_ms``, ``source``, ``transaction``, ``before``.
+        metadata: What is wanted besides: ``ts_ms``, ``source`` or single fields of it (``source.lsn``),
+            ``transaction``, ``before``.
 
     Returns:
         A struct, see `events_type`. ``op`` is the letter of Debezium. ``unavailable`` and ``absent`` have names of
@@ -142,7 +145,8 @@ def decode_events(
         "absent": pa.array(absent, pa.list_(pa.string())),
     }
     for name in _metadata_types(declared, metadata):
-        columns[name] = _metadata(name, events, payloads, rows, declared, placeholder)
+        fields = {"source": _used_source(metadata), "transaction": TRANSACTION, "before": declared}.get(name)
+        columns[name] = _metadata(name, fields, events, payloads, rows, placeholder)
     columns["reason"] = pa.array(rows.reasons, pa.string())
     kind = events_type(declared, metadata)
     return pa.StructArray.from_arrays([columns[field.name] for field in kind], fields=list(kind))
@@ -200,30 +204,28 @@ def _forms(kind: pa.DataType, placeholder: str) -> list[Any]:
 
 def _metadata(
     name: str,
+    fields: pa.Schema | None,
     events: Sequence[Any],
     payloads: Sequence[Mapping[str, Any]],
     rows: Rows,
-    declared: pa.Schema,
     placeholder: str,
 ) -> pa.Array:
-    """A column of the metadata; sets the reason of messages whose metadata cannot be converted."""
-    if name == "ts_ms":
+    """A column of the metadata, with these fields; sets the reason of messages whose metadata cannot be converted."""
+    if fields is None:
         values = [payload.get("ts_ms") for payload in payloads]
         return pa.array([value if type(value) is int else None for value in values], pa.int64())
-    given = Rows()
+    given, reader = Rows(), make_reader(fields, ANY, Unmarked(decimals="text"))
+    texts = [field.name for field in fields if pa.types.is_string(field.type)] if name == "source" else []
     for event, payload in zip(events, payloads, strict=True):
         record = payload.get(name)
         if not isinstance(record, dict):
             given.refuse(None)
         elif name == "before":
             given.add(record, event[1].before)
-        elif name == "source":
-            given.add(_as_text(record), _SOURCE_READER)
         else:
-            given.add(record, _TRANSACTION_READER)
+            given.add(_as_text(record, texts) if texts else record, reader)
     if name == "before":
-        _take_unavailable(given, declared, placeholder)
-    fields = {"source": SOURCE, "transaction": TRANSACTION, "before": declared}[name]
+        _take_unavailable(given, fields, placeholder)
     array = to_struct(given, fields)
     for row, reason in enumerate(given.reasons):
         if reason is not None and rows.reasons[row] is None:
@@ -231,11 +233,11 @@ def _metadata(
     return array
 
 
-def _as_text(source: Mapping[str, Any]) -> Mapping[str, Any]:
+def _as_text(source: Mapping[str, Any], texts: Sequence[str]) -> Mapping[str, Any]:
     """Fields of ``source`` that are text for one connector and a number for another (``txId``), as text."""
     odd = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in source.items()
-        if name in _TEXTS and value is not None and type(value) is not str
+        for name in texts
+        if (value := source.get(name)) is not None and type(value) is not str
     }
     return {**source, **odd} if odd else source

@@ -16,7 +16,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from streams.formats.avro_records import AvroSettings, avro_events_type, decode_avro_events
-from streams.formats.debezium_event import events_type
+from streams.formats.debezium_event import SOURCE, events_type
 from streams.formats.debezium_json import DebeziumSettings, decode_json_events
 from streams.formats.format_options import DebeziumOptions, debezium_avro_options, debezium_options
 from streams.formats.message_format import Extras, FormatSettings
@@ -48,7 +48,8 @@ class DebeziumFormat(WorkerFormat):
         return partial(decode_json_events, settings), events_type(declared, self._metadata)
 
     def extras(self, parsed: Column) -> Extras:
-        shown = ("op", *(name for name in _PARTS if name in self._metadata), "unavailable")
+        found = {name.partition(".")[0] for name in self._metadata}
+        shown = ("op", *(name for name in _PARTS if name in found), "unavailable")
         return Extras(
             operation=F.when(parsed["op"] == "d", "delete").otherwise("upsert"),
             unavailable=parsed["unavailable"],
@@ -84,9 +85,16 @@ class DebeziumAvroFormat(DebeziumFormat):
 
 
 def used_metadata(expressions: tuple[str, ...]) -> frozenset[str]:
-    """The parts of `METADATA` that expressions may use: those whose names they contain, or all."""
+    """The parts of `METADATA` that expressions may use: those whose names they contain, or all.
+
+    Of ``source`` it is single fields, because it has many: ``source.lsn``.
+    """
     found: set[str] = set()
+    names = {f"source.{name}".lower(): f"source.{name}" for name in SOURCE.names}
     for text in expressions:
-        for part in re.findall(rf"\b{METADATA}\b`?(?:\s*\.\s*`?(\w+))?", text, re.IGNORECASE):
-            found.update([part.lower()] if part else _PARTS)
-    return frozenset(found & set(_PARTS))
+        for part, inner in re.findall(
+            rf"\b{METADATA}\b`?(?:\s*\.\s*`?(\w+)`?(?:\s*\.\s*`?(\w+))?)?", text, re.IGNORECASE
+        ):
+            one = names.get(f"{part}.{inner}".lower())
+            found.update([one] if one else [part.lower()] if part else _PARTS)
+    return frozenset(found & {*_PARTS, *names.values()})
