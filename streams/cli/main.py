@@ -32,11 +32,11 @@ from streams.cli.arguments import (
     load_target,
     usage_errors,
 )
-from streams.cli.check import check_command
+from streams.cli.check_command import check_command
 from streams.cli.dead_letters import letters
 from streams.cli.display import show_and_log
 from streams.cli.doctor import doctoring
-from streams.cli.infer import infer_command
+from streams.cli.infer_command import infer_command
 from streams.cli.output import print_result
 from streams.cli.package import package
 from streams.cli.query import explain_query, run_query
