@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,7 @@ import pytest
 from storage import Table
 from storage.clock import Stamps
 from storage.core.log import features
-from storage.engine import EraseResult
-from storage.environment import Environment, Tuning
+from storage.environment import Environment
 from storage.errors import (
     InvalidInput,
     OffsetExpired,
@@ -30,53 +27,19 @@ from storage.services import service_plan
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.erased import has_keys
-
-CONFIG: dict[str, Any] = {
-    "key": ["id"],
-    "columns": {"id": "string", "a": "string", "ts": "bigint", "b": "string"},
-    "groups": {"g": {"columns": ["a", "ts"], "ordering": ["ts"]}, "h": {"columns": ["b"]}},
-    "streams": {"s": {"groups": ["g"], "on_delete": "row"}, "u": {"groups": ["h"]}},
-    "buckets": 4,
-}
-GONE = "person-7"
-ALL = [f"person-{number}" for number in range(12)]
-
-
-def folder_of(table: Table) -> Path:
-    return Path(table.uri.removeprefix("file://"))
-
-
-def objects(table: Table) -> dict[str, bytes]:
-    root = folder_of(table)
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
-def with_keys(table: Table, keys: Iterable[str], config: Mapping[str, Any] = CONFIG) -> list[str]:
-    """The objects that have one of the keys, or the text of one anywhere in their bytes."""
-    return sorted(
-        path
-        for path, data in objects(table).items()
-        if has_keys(path, data, config, [(key,) for key in keys]) or any(key.encode() in data for key in keys)
-    )
-
-
-def append(table: Table, stream: str, keys: Iterable[str], number: int = 1, op: str | None = None) -> None:
-    with table.writer(stream) as writer:
-        writer.append(rows(stream, keys, number, op))
-
-
-def rows(stream: str, keys: Iterable[str], number: int = 1, op: str | None = None) -> pa.Table:
-    ids = list(keys)
-    values = {"a": [f"a{number}"] * len(ids), "ts": [number] * len(ids)} if stream == "s" else {"b": ["b"] * len(ids)}
-    return pa.table({"id": ids, **values} | ({"_op": [op] * len(ids)} if op else {}))
-
-
-def ids(table: Table) -> list[str]:
-    return sorted(table.snapshot().to_arrow(["id"]).column("id").to_pylist())
-
-
-def errors_of(table: Table) -> list[str]:
-    return [str(finding) for finding in table.verify().errors]
+from tests.storage.erased_table import (
+    ALL,
+    CONFIG,
+    GONE,
+    append,
+    errors_of,
+    folder_of,
+    ids,
+    objects,
+    rows,
+    small,
+    with_keys,
+)
 
 
 @pytest.fixture
@@ -91,12 +54,6 @@ def table(tmp_path: Path) -> Table:
     table.fold()
     append(table, "s", [GONE, "person-1"], 3)
     return table
-
-
-def small(tmp_path: Path, clock: FakeClock | None = None, **tuning: int) -> Table:
-    """An empty table whose objects are small, so that all kinds of them exist."""
-    env = Environment(open_store(str(tmp_path / "small")), clock or FakeClock(), tuning=Tuning(**tuning))
-    return Table.create_in(env, CONFIG)
 
 
 class TestWhatIsRemoved:
@@ -449,58 +406,6 @@ class TestFeature:
     def test_a_table_without_erased_keys_has_no_flag(self, table: Table) -> None:
         for path, data in objects(table).items():
             assert b"erase" not in data or path.endswith((".arrow", ".parquet")), path
-
-
-CHANGES = ("put", "put_if_absent", "delete", "open_output")
-
-
-@pytest.mark.slow
-def test_an_erase_that_dies_at_any_request_is_completed_by_the_next(tmp_path: Path) -> None:
-    first = small(tmp_path, archive_chunk=3, table_checkpoint_every=2, lane_checkpoint_every=2)
-    append(first, "s", ALL)
-    first.compact()
-    append(first, "s", [GONE], 2)
-    first.fold()
-    append(first, "u", [GONE, "person-1"])
-    first.savepoint("kept")
-    tuning = first.env.tuning
-
-    def copy(name: str, store: FaultyStore | None = None) -> Table:
-        folder = tmp_path / name
-        if not folder.exists():
-            shutil.copytree(tmp_path / "small", folder)
-        return Table(Environment(store or open_store(str(folder)), FakeClock(), tuning=tuning), Stamps())
-
-    def erase(table: Table) -> EraseResult:
-        return table.erase([GONE], expire_snapshots=True, release_savepoints=True)
-
-    watched = FaultyStore(open_store(copy("watched").uri))
-    erase(copy("watched", watched))
-    steps = [(call, _place(path)) for call, path in watched.calls if call in CHANGES]
-    assert len(steps) > 15
-    for number, (call, place) in enumerate(steps):
-        nth = steps[:number].count((call, place))
-        for when in ("before", "after"):
-            name = f"{number}-{when}"
-            table = copy(name)
-            broken = FaultyStore(open_store(table.uri))
-            broken.faults.append(Fault(call, place, times=nth, action=lambda: None))
-            broken.faults.append(Fault(call, place, when, error=_Died()))
-            with pytest.raises(_Died):
-                erase(copy(name, broken))
-            assert erase(copy(name)).complete, (call, place, when)
-            assert with_keys(table, [GONE]) == []
-            assert ids(copy(name)) == sorted(set(ALL) - {GONE})
-            assert errors_of(copy(name)) == []
-
-
-class _Died(BaseException):
-    pass
-
-
-def _place(path: str) -> str:
-    """The folder of an object, which does not depend on random names."""
-    return path.rsplit("/", 1)[0] + "/"
 
 
 def test_a_store_that_does_not_answer_leaves_a_table_that_can_be_read(table: Table) -> None:

@@ -13,12 +13,11 @@ import yaml
 
 from storage import DuePolicy, Table
 from storage.config import build_schema, configuration, load_config
-from storage.errors import Conflict, InvalidInput, NotFound
+from storage.errors import Conflict, InvalidInput
 from streams.letters.limit import LetterLimit
 from streams.pipeline.check import check_same_table, check_writers, key_of
 from streams.pipeline.letter_places import LetterPlace, load_letter_places
-from streams.pipeline.pipeline import is_pipeline, load_location, load_pipeline
-from streams.pipeline.pipeline_file import parse_duration, parse_lateness
+from streams.pipeline.pipeline import load_pipeline
 
 CONFIG: dict[str, Any] = {
     "key": ["order_id"],
@@ -224,12 +223,6 @@ def test_tombstones_need_decoded_messages(load: Any) -> None:
         load({**plain, "writers/orders/key": {"id": "bigint"}})
 
 
-def test_the_demos_pipeline_is_valid(tmp_path: Path) -> None:
-    from streams.demo.shop import STREAMS, write_pipeline
-
-    assert tuple(load_pipeline(write_pipeline(tmp_path, "localhost:1")).writers) == STREAMS
-
-
 def test_urls_and_absolute_paths_are_unchanged(load: Any) -> None:
     pipeline = load(
         {
@@ -400,21 +393,6 @@ def test_all_wrong_fields_are_named_at_once(load: Any) -> None:
         load({"writers/orders/trigger": "x", "compaction": {"every": "y"}})
 
 
-def test_files_that_are_not_pipelines(tmp_path: Path) -> None:
-    file = tmp_path / "p.yaml"
-    with pytest.raises(NotFound, match=r"there is no pipeline file .*p\.yaml"):
-        load_pipeline(file)
-    file.write_text("a: [1")
-    with pytest.raises(InvalidInput, match=r"p\.yaml, line 1"):
-        load_pipeline(file)
-    file.write_text("- 1")
-    with pytest.raises(InvalidInput, match="is not a mapping"):
-        load_pipeline(file)
-    file.write_text("table: {}\ntable: {}")
-    with pytest.raises(InvalidInput, match=r"line 2: 'table' appears twice"):
-        load_pipeline(file)
-
-
 def test_compaction_can_be_switched_off(load: Any) -> None:
     assert load({"compaction": False}).compaction is None
     assert load({"compaction": {"fold_commits": False}}).compaction.fold_commits is None
@@ -441,37 +419,6 @@ def test_nothing_is_deleted_without_a_clean_section(load: Any) -> None:
 def test_resume_is_checkpoint_by_default(load: Any) -> None:
     assert load().writer("orders").resume == "checkpoint"
     assert load({"writers/orders/resume": "table"}).writer("orders").resume == "table"
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("2 seconds", 2), ("1 second", 1), ("10 minutes", 600), ("1 hour", 3600), ("2 days", 172800), ("500 ms", 0.5),
-     ("250 milliseconds", 0.25), ("1.5s", 1.5), (3, 3), (0.5, 0.5), ("7", 7), ("0 seconds", 0)],
-)  # fmt: skip
-def test_durations(text: Any, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "seconds", "-1 s", "1 fortnight", True, None, "1 2 s", "400 days", [1]])
-def test_invalid_durations(text: Any) -> None:
-    with pytest.raises(ValueError, match=r"not a duration|longer than a year"):
-        parse_duration(text)
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [("10 minutes", dt.timedelta(minutes=10)), ("0 s", dt.timedelta(0)), ("1.5s", dt.timedelta(seconds=1.5)),
-     (100, 100), ("100", 100), (0, 0), (dt.timedelta(1), dt.timedelta(1))],
-)  # fmt: skip
-def test_lateness_is_a_duration_or_a_number(given: Any, meant: Any) -> None:
-    assert parse_lateness(given) == meant
-    assert type(parse_lateness(given)) is type(meant)
-
-
-@pytest.mark.parametrize("given", ["", "soon", "-1 s", "-1", "400 days", True, 1.5, None, [1]])
-def test_invalid_lateness(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"not a lateness|not a duration|longer than a year"):
-        parse_lateness(given)
 
 
 def test_a_writer_uses_the_lateness_of_the_file(load: Any) -> None:
@@ -505,29 +452,6 @@ def test_without_a_configuration_the_table_defines_the_streams(load: Any) -> Non
     pipeline = load({"table/config": ..., "writers/orders/stream": "clicks"})
     with pytest.raises(InvalidInput, match="the table has no stream 'clicks'"):
         check_writers(pipeline, build_schema(load_config(CONFIG)))
-
-
-def test_a_location_needs_only_the_table_section(tmp_path: Path) -> None:
-    file = tmp_path / "p.yml"
-    file.write_text("table: {uri: lake/x-y}\nwriters: ${NOT_SET}\n")
-    assert is_pipeline(str(file))
-    location = load_location(str(file), {})
-    assert (location.uri, location.name) == (str(tmp_path / "lake/x-y"), "x_y")
-    assert load_location("s3://b/t/").name == "t"
-    assert not is_pipeline("s3://b/t.yaml")
-    file.write_text("writers: {}")
-    with pytest.raises(InvalidInput, match=r"p\.yml: table\.uri: is missing"):
-        load_location(str(file), {})
-
-
-def test_the_example_is_a_valid_pipeline() -> None:
-    import streams
-
-    file = Path(streams.__file__).with_name("cli") / "example_pipeline.yaml"
-    pipeline = load_pipeline(file, {})
-    assert list(pipeline.writers) == ["orders", "payments"]
-    # The field and the hint of an error are shown.
-    assert "in source, options: {failOnDataLoss: false}" in file.read_text()
 
 
 def test_the_table_may_have_later_schema_changes(load: Any) -> None:
