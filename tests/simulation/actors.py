@@ -7,14 +7,17 @@ process may end with the errors in `FAILURES` and those of its actor; any other 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from storage.core.log.cut import Cut
 from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, InvalidInput, SnapshotExpired, StoreUnavailable
 from storage.read.snapshot import Snapshot
+from storage.services.due_work import Only
+from storage.services.tasks import Execute, Task, one_by_one
 from storage.table import Table
 from storage.write.write_task import write_rows
 from storage.write.writer import Commit, Writer
@@ -26,6 +29,8 @@ from tests.storage.world import to_arrow
 
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
+
+T = TypeVar("T")
 
 FAILURES = (StoreUnavailable, CommitUnknown, OSError)
 """Errors that a fault of the store may cause for a caller."""
@@ -184,6 +189,11 @@ class Job:
         return writer.append(rows, batch=name, source=source), visible
 
 
+def all_at_once(tasks: Iterable[Task[T]], /) -> Iterator[T]:
+    """Take all tasks, then run them."""
+    return one_by_one(list(tasks))
+
+
 @dataclass(eq=False)
 class Compactor(Worker):
     """Compacts some file groups, or folds, several times."""
@@ -200,7 +210,10 @@ class Compactor(Worker):
         share = chance.choice([1.0, 1.0, 0.5])
         try:
             folds = chance.random() < 1 / 3
-            result = table.fold() if folds else table.compact(only=lambda _: chance.random() < share)
+            # A cluster takes all tasks before it runs one, so it sees late what others have compacted meanwhile.
+            execute: Execute = chance.choice([one_by_one, all_at_once])
+            only: Only = lambda _: chance.random() < share  # noqa: E731
+            result = table.fold(execute=execute) if folds else table.compact(only, execute=execute)
         except (Conflict, SnapshotExpired) as error:
             if not self.simulation.history.table.disturbed:
                 raise
