@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -151,6 +152,19 @@ def test_others_may_work_at_any_moment_of_a_replay(places: Iterator[Place], othe
         assert place.sums() == dict.fromkeys(known - dropped, 1), begun.what
         assert place.waiting() == [], begun.what
     assert number > 15
+
+
+def test_letters_of_a_run_that_was_overtaken_do_not_count(places: Iterator[Place]) -> None:
+    for number in itertools.count(1):
+        place = next(places)
+        overtaken = Moments(number, action=lambda place=place: place.replay())
+        with contextlib.suppress(Fenced, Conflict):
+            place.replay(overtaken, accepts={2})
+        if not overtaken.what:
+            break
+        place.replay()
+        assert place.sums() == dict.fromkeys(range(1, 6), 1), overtaken.what
+        assert place.waiting() == [], overtaken.what
 
 
 def test_a_restore_that_rolls_back_a_replay_makes_its_letters_wait_again(place: Place) -> None:
