@@ -1,4 +1,7 @@
-"""``python -m tests.soak --minutes M [--seed N] [--writers 2|3] [--dir D]``: see `tests.soak.run`."""
+"""``python -m tests.soak --minutes M [--seed N] [--writers 2|3] [--dir D]``: see `tests.soak.run`.
+
+With ``--kafka real [--rate R] [--events NAME ...]``: a whole pipeline in operation, see `tests.soak.real.run`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from tests.soak.real.events import EVENTS
+from tests.soak.real.run import run_real_soak
 from tests.soak.run import DRAIN_SECONDS, START_SECONDS, run_soak
 
 
@@ -18,6 +23,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--writers", type=int, choices=(2, 3), default=3)
     parser.add_argument("--dir", type=Path, help="folder to keep table, logs and checkpoints in")
+    parser.add_argument("--kafka", choices=("embedded", "real"), default="embedded", help="real: Kafka and a registry")
+    parser.add_argument("--rate", type=float, default=60.0, help="events per second and topic, with --kafka real")
+    parser.add_argument("--events", nargs="+", choices=tuple(EVENTS), help="with --kafka real: only these, in turn")
     given = parser.parse_args()
     started = time.monotonic()
 
@@ -28,13 +36,16 @@ def main() -> int:
         signal.signal(number, end)
     # A time limit in case something hangs: the final comparison is slow after long runs.
     signal.alarm(round(given.minutes * 90 + 2 * START_SECONDS + DRAIN_SECONDS + 300))
-    verdict = run_soak(
-        given.minutes,
-        seed=given.seed,
-        writers=given.writers,
-        folder=given.dir,
-        say=lambda line: print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True),
-    )
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True)
+
+    if given.kafka == "real":
+        verdict = run_real_soak(
+            given.minutes, seed=given.seed, rate=given.rate, folder=given.dir, events=given.events, say=say
+        )
+    else:
+        verdict = run_soak(given.minutes, seed=given.seed, writers=given.writers, folder=given.dir, say=say)
     print(*verdict.report, sep="\n")
     for what in verdict.wrong:
         print(what, file=sys.stderr)

@@ -21,6 +21,7 @@ class _Commit:
     seq: int
     events: int
     reached: int
+    source: dict[str, Any]
 
 
 class Lanes:
@@ -41,7 +42,7 @@ class Lanes:
                 self.claims[lane] += isinstance(entry, Claim)
                 if isinstance(entry, Data):
                     events = entry.rows + entry.rows_ignored
-                    self._commits[lane].append(_Commit(entry.seq, events, _reached(entry.source)))
+                    self._commits[lane].append(_Commit(entry.seq, events, _reached(entry.source), entry.source))
             self._log.forget_before(lane, self._heads[lane])
 
     @property

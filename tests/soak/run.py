@@ -227,7 +227,7 @@ def run_soak(
         say: Called with a line about each action.
     """
     check_java()
-    with _folder(folder) as place, EmbeddedBroker() as broker:
+    with kept_folder(folder) as place, EmbeddedBroker() as broker:
         names = STREAMS[:writers]
         pipeline = load_pipeline(write_pipeline(place.path, broker.bootstrap_servers, names))
         table = open_table(pipeline)
@@ -282,20 +282,20 @@ def _judge(soak: _Soak) -> Verdict:
     if soak.lanes.events() != sent:
         wrong.append(f"live commits hold {soak.lanes.events()} events of {sent} messages")
     wanted = expected(soak.events)
-    wrong += _differences("the table", soak.rows(), wanted)
+    wrong += differences("the table", soak.rows(), wanted)
     report = table.verify()
     wrong += [str(finding) for finding in (*report.errors, *report.warnings)]
     for name in soak.kept:
         table.release_savepoint(name)
     table.compact()
     table.clean(retain=dt.timedelta(0), abandon_after=dt.timedelta(0))
-    wrong += _differences("the table, compacted and cleaned,", Table.open(table.uri).snapshot().to_arrow(), wanted)
+    wrong += differences("the table, compacted and cleaned,", Table.open(table.uri).snapshot().to_arrow(), wanted)
     report = table.verify()
     wrong += [str(finding) for finding in (*report.errors, *report.warnings)]
     return Verdict(tuple(dict.fromkeys(wrong)), tuple(_report(soak, services_of(table), sent, len(wanted))))
 
 
-def _differences(what: str, found: Any, wanted: list[dict[str, Any]]) -> list[str]:
+def differences(what: str, found: Any, wanted: list[dict[str, Any]]) -> list[str]:
     rows = found if isinstance(found, list) else found.sort_by("id").to_pylist()
     if rows == wanted:
         return []
@@ -328,7 +328,8 @@ class _Place:
 
 
 @contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[_Place]:
+def kept_folder(given: Path | None) -> Iterator[_Place]:
+    """The folder of a soak: the given one, or a temporary one that is removed at the end unless `keep` is set."""
     if given is not None:
         given.mkdir(parents=True, exist_ok=True)
         yield _Place(given.absolute(), keep=True)

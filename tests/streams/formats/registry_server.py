@@ -14,20 +14,20 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class SchemaRegistry:
-    """A context manager; listens on a free port of this machine.
+    """A context manager; listens on a port of this machine, by default on a free one.
 
     Attributes:
         requests: Path of every request, in order.
         failing: A number of requests that are answered with status 503 from now on; -1 for all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.requests: list[str] = []
         self.failing = 0
         self._lock = threading.Lock()
         self._schemas: list[dict[str, Any]] = []
         self._versions: dict[str, list[int]] = {}
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     @property

@@ -1,0 +1,310 @@
+"""The soak of a pipeline in operation: a real broker and a schema registry, four topics in four formats, ``weft run``.
+
+    producers --> Kafka --> weft run --http (four writers, compaction, clean) --> table <-- SQL queries
+        schema registry ------^   ^--- metrics, scraped                            ^--- erase, rewrite, alter
+
+Good and bad messages arrive at a steady rate. Meanwhile processes are killed and restarted, and an operator changes the
+table (`tests.soak.real.events`). At the end producers stop, and the table is compared with the oracle
+(`tests.soak.real.judge`). A seed decides what is done; the outcome is not deterministic, because processes are real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from storage import Table
+from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.run import open_table
+from streams.spark.session import check_java
+from tests.soak.lanes import Lanes
+from tests.soak.real.alerts import SCRAPE_SECONDS, Series
+from tests.soak.real.answers import Answers
+from tests.soak.real.events import EVENTS, Event
+from tests.soak.real.feed import FLUSH_SECONDS, Change, Feed
+from tests.soak.real.judge import judge
+from tests.soak.real.memory import Memory
+from tests.soak.real.processes import Queries, Registry, WeftRun, descendants, memory_of
+from tests.soak.real.topics import FORMATS, PARTITIONS, Encoder, write_pipeline
+from tests.soak.run import Verdict, kept_folder
+from tests.streams.kafka.real_broker import RealBroker, start_real_broker
+
+STEP_SECONDS: Final = 0.2
+START_SECONDS: Final = 300.0  # for the first commits of all writers: several JVMs start at once on a busy machine
+DRAIN_SECONDS: Final = 300.0  # for the remaining messages; a writer may have to restart first
+EVENT_SECONDS: Final = (8.0, 20.0)  # between two events
+
+
+@dataclass
+class Soak:
+    """One run.
+
+    Attributes:
+        tally: Number of each event.
+        kills: Kills of each part.
+        changes: Erases and rewrites, in order.
+        paused: Topics that get no messages at the moment.
+        lag_zero: Whether every writer has reported lag 0 at the end.
+        amplification: Read amplification of the table by scrape.
+    """
+
+    rng: random.Random
+    folder: Path
+    table: Table
+    broker: RealBroker
+    registry: Registry
+    weft: WeftRun
+    queries: Queries
+    lanes: Lanes
+    feeds: dict[str, Feed]
+    rate: float
+    say: Callable[[str], None]
+    tally: Counter[str] = field(default_factory=Counter)
+    kills: Counter[str] = field(default_factory=Counter)
+    changes: list[Change] = field(default_factory=list)
+    paused: set[str] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+    lag_zero: bool = False
+    amplification: list[float] = field(default_factory=list)
+    series: Series = field(default_factory=Series)
+    memory: Memory = field(default_factory=Memory)
+    answers: Answers = field(default_factory=Answers)
+    _started: float = field(default_factory=time.monotonic)
+    _sent_at: float = 0.0
+    _owed: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._producer = self.broker.producer(enable_idempotence=True, message_timeout_ms=600_000)
+
+    # --- a step ------------------------------------------------------------------------------------------------------
+
+    def step(self, rate: float) -> None:
+        """Produce what is due, ask and check queries, and scrape."""
+        now = time.monotonic()
+        elapsed, self._sent_at = min(1.0, now - (self._sent_at or now)), now
+        for stream, feed in self.feeds.items():
+            if stream not in self.paused:
+                owed = self._owed.get(stream, 0.0) + rate * elapsed
+                self._owed[stream] = owed % 1
+                feed.produce(int(owed), self.produce)
+        self._producer.poll(0)
+        self.lanes.refresh()
+        self.answers.step(self.queries, self.lanes.events()["clicks"])
+        if now >= self._started + self.series.scrapes * SCRAPE_SECONDS:
+            self._scrape(now - self._started)
+        if self.weft.ended is not None:
+            raise RuntimeError(f"weft run has ended with status {self.weft.ended}: {self.states()}")
+        time.sleep(STEP_SECONDS)
+
+    def produce(self, topic: str, **message: Any) -> None:
+        """Produce one message; while the queue of the client is full, wait."""
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while True:
+            try:
+                self._producer.produce(topic, **message)
+            except BufferError:
+                if time.monotonic() >= deadline:
+                    raise
+                self._producer.poll(1)
+            else:
+                return
+
+    def flush(self) -> None:
+        """Wait until the broker has confirmed all messages.
+
+        Raises:
+            RuntimeError: It does not.
+        """
+        left = self._producer.flush(FLUSH_SECONDS)
+        failed = [one.error for feed in self.feeds.values() for one in feed.sent if one.error]
+        if left or failed:
+            raise RuntimeError(f"{left} messages are not delivered; failed: {failed[:3]}")
+
+    def states(self) -> dict[str, str]:
+        return {name: f"{status['state']} {status['message']}" for name, status in self.weft.statuses.items()}
+
+    def _scrape(self, seconds: float) -> None:
+        text = None
+        with contextlib.suppress(OSError):
+            text = self.weft.scrape()
+        while self.series.scrapes * SCRAPE_SECONDS <= seconds:  # a step may have taken longer
+            self.series.add(text)
+        found = self.series.values.get(("weft_table_read_amplification", ""))
+        if found is not None:
+            self.amplification.append(found)
+        roles = self.roles()
+        self.memory.add(seconds, roles, memory_of(roles))
+
+    def roles(self) -> dict[int, str]:
+        """What each process does, by its id."""
+        parts = {status["pid"]: name for name, status in self.weft.statuses.items() if status["pid"]}
+        found = {}
+        for pid, name in descendants(self.weft.pid).items():
+            found[pid] = f"{parts[pid]} ({name})" if pid in parts else ""
+        for part, job in parts.items():
+            found |= {pid: f"{job} ({name}, child)" for pid, name in descendants(part).items()}
+        found |= {pid: f"queries ({name}, child)" for pid, name in descendants(self.queries.pid).items()}
+        found |= {self.weft.pid: "weft run", self.registry.pid: "registry", self.queries.pid: "queries (python)"}
+        return {pid: role for pid, role in found.items() if role and pid}
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def until(self, done: Callable[[], bool], seconds: float, what: str, *, rate: float | None = None) -> bool:
+        """Continue until a condition holds; it is an error if that takes too long."""
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() >= deadline:
+                self.wrong.append(f"{what} did not come within {seconds:.0f} s: {self.states()}")
+                return False
+            self.step(self.rate if rate is None else rate)
+        return True
+
+    def beside(self, work: Callable[[], None], seconds: float, what: str) -> bool:
+        """Do some work in a thread while messages, queries and scrapes go on.
+
+        Returns:
+            Whether it has ended without an error; an error is something wrong.
+        """
+        failed: list[str] = []
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                failed.append(f"{what}: {type(error).__name__}: {error}")
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        ended = self.until(lambda: not thread.is_alive(), seconds, what)
+        self.wrong += failed
+        return ended and not failed
+
+    def offsets(self, cut: dict[str, int] | None = None) -> dict[str, tuple[int, dict[int, int]]]:
+        """How far each lane had read at a cut, by default now: the life of the topic, and the next offset of each
+        partition.
+
+        Args:
+            cut: The last commit of each lane.
+        """
+        found = {}
+        for stream, commits in self.lanes.live().items():
+            ids: list[str] = []
+            reached: dict[int, int] = {}
+            for commit in commits:
+                if cut is not None and commit.seq > cut.get(stream, 0):
+                    break
+                (parts,) = [topics[stream] for topics in commit.source["offsets"] if topics]
+                if parts["topic_id"] not in ids:
+                    ids.append(parts["topic_id"])
+                reached = {int(number): int(offset) for number, offset in parts.items() if number.isdecimal()}
+            if ids:
+                found[stream] = (len(ids) - 1, reached)
+        return found
+
+    def caught_up(self, streams: Sequence[str] = tuple(FORMATS)) -> bool:
+        """Whether the table has all messages of some topics."""
+        reached = self.offsets()
+        return all(
+            stream in reached
+            and reached[stream][0] == self.feeds[stream].life
+            and sum(reached[stream][1].values()) == self.feeds[stream].messages()
+            for stream in streams
+        )
+
+    def finish(self) -> None:
+        """Produce what is held back, and wait until the table has everything and every writer says so."""
+        self.paused.clear()
+        for feed in self.feeds.values():
+            feed.rest(self.produce)
+            feed.produce_bad(self.produce)
+        self.flush()
+        if not self.until(self.caught_up, DRAIN_SECONDS, f"all messages, not {self.offsets()},", rate=0.0):
+            return
+
+        def no_lag() -> bool:
+            return all(self.series.values.get(("weft_lag_messages", stream)) == 0 for stream in FORMATS)
+
+        self.lag_zero = self.until(no_lag, 60, "lag 0 of all writers", rate=0.0)
+        self.until(lambda: self.answers.settled(self.lanes.events()["clicks"]), 60, "a query of all events", rate=0.0)
+
+
+def run_real_soak(
+    minutes: float,
+    *,
+    seed: int = 1,
+    rate: float = 60.0,
+    folder: Path | None = None,
+    events: Sequence[str] | None = None,
+    say: Callable[[str], None] = print,
+) -> Verdict:
+    """Run the soak.
+
+    Args:
+        minutes: Duration of the disturbances; start and end take additional time.
+        seed: Seed of all random decisions.
+        rate: Events per second and topic.
+        folder: New or empty folder for all files; by default a temporary one, which is kept only if something is wrong.
+        events: Names of the events, spread over the time; by default each in turn, in random order.
+        say: Called with a line about each action.
+
+    Raises:
+        Unavailable: Maven or Java is missing, or the broker cannot be fetched.
+    """
+    check_java()
+    with kept_folder(folder) as place, contextlib.ExitStack() as stack:
+        broker = stack.enter_context(start_real_broker())
+        registry = stack.enter_context(Registry(place.path))
+        file = write_pipeline(place.path, broker.bootstrap_servers, registry.url, evolved=False)
+        broker.create_topics(dict.fromkeys(FORMATS, PARTITIONS))
+        table = open_table(load_pipeline(file))
+        encoder = Encoder(registry.register)
+        feeds = {stream: Feed(stream, random.Random(f"{seed} {stream}"), encoder) for stream in FORMATS}
+        weft = stack.enter_context(WeftRun(file, place.path / "weft-run.log"))
+        queries = stack.enter_context(Queries(place.path / "table", place.path / "queries.log"))
+        lanes = Lanes(table, tuple(FORMATS))
+        rng = random.Random(seed)
+        soak = Soak(rng, place.path, table, broker, registry, weft, queries, lanes, feeds, rate, say)
+        place.keep = True  # unless all of it succeeds
+        _operate(soak, minutes * 60, list(_order(rng, events)))
+        soak.finish()
+        status = weft.stop(signal.SIGTERM)
+        if status != 0:
+            soak.wrong.append(f"weft run ended with status {status} after SIGTERM: {soak.states()}")
+        verdict = judge(soak)
+        place.keep = folder is not None or bool(verdict.wrong)
+        return verdict
+
+
+def _order(rng: random.Random, events: Sequence[str] | None) -> Iterator[Event]:
+    """The events, endlessly if none are given: each once in random order, then again."""
+    if events is not None:
+        yield from (EVENTS[name] for name in events)
+        return
+    names = list(EVENTS)
+    rng.shuffle(names)
+    yield from (EVENTS[name] for name in names)
+
+
+def _operate(soak: Soak, seconds: float, events: list[Event]) -> None:
+    """Disturb and change the pipeline, while messages arrive."""
+    ready = soak.until(lambda: len(soak.offsets()) == len(FORMATS), START_SECONDS, "the first commits of all writers")
+    if not ready:
+        return
+    end = time.monotonic() + seconds
+    todo: list[Event] = []
+    while time.monotonic() < end:
+        todo = todo or list(events)
+        event = todo.pop(0)
+        soak.say(event.__name__.replace("_", " "))
+        event(soak)
+        soak.tally[event.__name__] += 1
+        pause = time.monotonic() + soak.rng.uniform(*EVENT_SECONDS)
+        soak.until(lambda pause=pause: time.monotonic() >= pause, seconds + 60, "the next event")  # type: ignore[misc]
