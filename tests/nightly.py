@@ -102,6 +102,11 @@ def all_parts(scale: float = 1.0) -> list[Part]:
         ),
         Part("mutants", 300, [_python("-m", "tests.mutation_score", "--jobs", jobs)]),
         Part("soak", 3 * soak_minutes + 30, [_python("-m", "tests.soak", "--minutes", str(soak_minutes))]),
+        Part(
+            "operation",
+            3 * soak_minutes + 60,
+            [_python("-m", "tests.soak", "--kafka", "real", "--minutes", str(soak_minutes))],
+        ),
         Part("demo", 30, [_python("-m", "streams.cli.main", "demo", "--rows", "200000")]),
         Part("benchmarks", 45, [_python("-m", f"tests.benchmarks.{name}", *given) for name, *given in _BENCHMARKS]),
     ]

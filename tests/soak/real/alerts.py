@@ -20,7 +20,7 @@ from tests.deploy.tools import debian_program
 
 ALERTS: Final = Path(__file__).parents[3] / "deploy/prometheus/alerts.yaml"
 SCRAPE_SECONDS: Final = 5
-EVALUATION_SECONDS: Final = 15
+EVALUATION_SECONDS: Final = 5
 PROMTOOL_SECONDS: Final = 300
 _METRIC: Final = re.compile(r"\b(?:weft_[a-z_]+|up)\b")
 _FIRED: Final = re.compile(r'alertname="(\w+)"(?:, part="([\w-]+)")?')

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -31,11 +31,13 @@ class Answers:
     """All answers so far.
 
     Attributes:
+        expired: Queries of a snapshot that cleaning or an erase has ended meanwhile, which is an error for a reader.
         erased_before: Events of ``clicks`` that erases have removed which have ended.
         erased_at_most: The same with erases that still run.
     """
 
     count: int = 0
+    expired: int = 0
     wrong: list[str] = field(default_factory=list)
     erased_before: int = 0
     erased_at_most: int = 0
@@ -45,12 +47,12 @@ class Answers:
     _next: float = 0.0
     _ready: bool = False
 
-    def step(self, session: Asked, committed: int) -> None:
+    def step(self, session: Asked, committed: Callable[[], int]) -> None:
         """Check an answer that has come, and ask again.
 
         Args:
             session: Answers the query.
-            committed: Number of events of ``clicks`` that are committed now.
+            committed: Returns the number of events of ``clicks`` that are committed now.
         """
         now = time.monotonic()
         try:
@@ -60,18 +62,24 @@ class Answers:
         if answer is not None and not self._ready:
             self._ready = True
         elif answer is not None:
-            self.check(answer, committed)
+            self.check(answer, committed())
             self._low, self._next = None, now + PAUSE_SECONDS
         if self._ready and self._low is None and now >= self._next:
-            self._low, self._asked_at = (committed, self.erased_before), now
+            self._low, self._asked_at = (committed(), self.erased_before), now
             session.say("ask")
         if (self._low is not None or not self._ready) and now > self._asked_at + ANSWER_SECONDS:
             raise RuntimeError(f"no answer of a query for {ANSWER_SECONDS:.0f} s; see queries.log")
 
-    def check(self, answer: Mapping[str, int], committed: int) -> None:
+    def check(self, answer: Mapping[str, Any], committed: int) -> None:
         """Check one answer."""
         assert self._low is not None
         self.count += 1
+        if "failed" in answer:
+            if "expired" in answer["failed"]:
+                self.expired += 1
+            else:
+                self.wrong.append(f"a query has failed: {answer['failed'][:600]}")
+            return
         low, high = self._low[0] - self.erased_at_most, committed - self._low[1]
         if not low <= answer["visits"] <= high:
             self.wrong.append(f"a query has counted {answer['visits']} clicks, not {low} to {high}")

@@ -1,11 +1,16 @@
-"""What happens to the pipeline during the soak: each function is one event, and waits until it is over."""
+"""What happens to the processes during the soak: each function is one event, and waits until it is over.
+
+`tests.soak.real.changes` has what an operator does.
+"""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from tests.soak.real.changes import add_column, erase_keys, recreate_topic, rewrite_column
 from tests.soak.real.topics import FORMATS
 
 if TYPE_CHECKING:
@@ -15,6 +20,10 @@ Event: TypeAlias = "Callable[[Soak], None]"
 
 WRITERS: Final = tuple(FORMATS)
 SERVICES: Final = ("compaction", "clean")
+LOOP_KILLS: Final = 3  # the alert fires after the third failure in a row
+PART_SECONDS: Final = 120.0  # until a killed part has a process again
+OUTAGE_SECONDS: Final = (3.0, 15.0)
+STARTS: Final = 10  # of weft run: parts that are still ending have its locks for a moment
 
 
 def kill_writer(soak: Soak) -> None:
@@ -27,6 +36,36 @@ def kill_service(soak: Soak) -> None:
     _kill(soak, soak.rng.choice(SERVICES))
 
 
+def kill_again(soak: Soak) -> None:
+    """SIGKILL for a writer three times, each time before it has committed anything."""
+    part = soak.rng.choice(WRITERS)
+    for _ in range(LOOP_KILLS):
+        if not soak.until(lambda: soak.weft.is_running(part), PART_SECONDS, f"a process of {part}"):
+            return
+        _kill(soak, part)
+        soak.until(lambda: not soak.weft.is_running(part), PART_SECONDS, f"the end of {part}")
+    soak.loops.add(part)
+    soak.flush()
+    sent = {part: soak.sent_offsets()[part]}
+    soak.until(lambda: soak.has_reached(sent), PART_SECONDS * 2, f"commits of {part}")
+
+
+def kill_weft_run(soak: Soak) -> None:
+    """SIGKILL for ``weft run`` itself: its parts end, and a new one continues, as systemd would start it."""
+    soak.beside(lambda: _restart(soak, signal.SIGKILL), PART_SECONDS, "a restart of weft run")
+
+
+def _restart(soak: Soak, how: signal.Signals) -> None:
+    soak.weft.stop(how)
+    for _ in range(STARTS):
+        soak.weft.start()
+        time.sleep(3)
+        if soak.weft.ended is None:
+            return
+        soak.weft.stop()
+    raise RuntimeError("weft run does not start")
+
+
 def bad_messages(soak: Soak) -> None:
     """A bad message of every kind in one topic."""
     feed = soak.feeds[soak.rng.choice(WRITERS)]
@@ -34,16 +73,51 @@ def bad_messages(soak: Soak) -> None:
         feed.produce_bad(soak.produce)
 
 
+def restart_broker(soak: Soak) -> None:
+    """The broker is away for some seconds; producers and writers wait for it."""
+    seconds = soak.rng.uniform(*OUTAGE_SECONDS)
+
+    def restart() -> None:
+        soak.broker.stop()
+        time.sleep(seconds)
+        soak.broker.start()
+
+    soak.beside(restart, PART_SECONDS * 2, "a restart of the broker")
+
+
+def restart_registry(soak: Soak) -> None:
+    """The registry is away while a writer starts that needs it."""
+    soak.registry.stop(signal.SIGKILL)
+    _kill(soak, soak.rng.choice(("payments", "profiles")))
+    rest(soak, soak.rng.uniform(*OUTAGE_SECONDS))
+    soak.registry.start()
+
+
 def _kill(soak: Soak, part: str) -> None:
     if soak.weft.kill_part(part):
         soak.kills[part] += 1
-    soak.say(f"killed: {part}")
+        soak.say(f"  killed: {part}")
 
 
-def rest_of(soak: Soak, seconds: float) -> None:
+def rest(soak: Soak, seconds: float) -> None:
     """Let messages and queries go on for some seconds."""
     end = time.monotonic() + seconds
     soak.until(lambda: time.monotonic() >= end, seconds + 60, "the end of a pause")
 
 
-EVENTS: Final[dict[str, Event]] = {event.__name__: event for event in (kill_writer, kill_service, bad_messages)}
+EVENTS: Final[dict[str, Event]] = {
+    event.__name__: event
+    for event in (
+        kill_writer,
+        kill_service,
+        bad_messages,
+        kill_again,
+        kill_weft_run,
+        restart_broker,
+        restart_registry,
+        add_column,
+        erase_keys,
+        rewrite_column,
+        recreate_topic,
+    )
+}

@@ -112,7 +112,6 @@ class WeftRun(Process):
 
     Attributes:
         statuses: The last status line of each part, by name.
-        seen: Restarts of each part, of all runs together.
     """
 
     def __init__(self, pipeline: Path, log: Path) -> None:
@@ -125,6 +124,15 @@ class WeftRun(Process):
         with contextlib.suppress(ValueError):
             status = json.loads(line)
             self.statuses[status["job"]] = status
+
+    def start(self) -> None:
+        self.statuses = {}
+        super().start()
+
+    def is_running(self, name: str) -> bool:
+        """Whether a part has a process."""
+        pid = self.statuses.get(name, {}).get("pid")
+        return bool(pid) and pid in descendants(self.pid)
 
     def kill_part(self, name: str) -> bool:
         """SIGKILL for the process of a part, with its JVM; returns whether there was one."""

@@ -1,6 +1,7 @@
 """A Spark session that answers queries: ``python -m tests.soak.real.queries TABLE``.
 
-For each line of standard input it runs `QUERY`, and prints the answer as one line of JSON. It ends with its input.
+For each line of standard input it runs `QUERY`, and prints the answer as one line of JSON, or the
+error as ``failed``. It ends with its input.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from pyspark.errors import PySparkException
+
 import streams
+from storage.errors import TableError
 from streams.spark.session import build_session
 from streams.spark.settings import QUICK_START, SERIAL
 
@@ -35,8 +39,12 @@ def main() -> int:
         streams.create_view(spark, sys.argv[1], "t")
         print(json.dumps({"ready": True}), flush=True)
         for _ in sys.stdin:
-            (row,) = spark.sql(QUERY).collect()
-            print(json.dumps(row.asDict()), flush=True)
+            try:
+                (row,) = spark.sql(QUERY).collect()
+                answer = row.asDict()
+            except (PySparkException, TableError) as error:
+                answer = {"failed": str(error)}
+            print(json.dumps(answer), flush=True)
         spark.stop()
     return 0
 

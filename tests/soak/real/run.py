@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from tests.streams.kafka.real_broker import RealBroker, start_real_broker
 
 STEP_SECONDS: Final = 0.2
 START_SECONDS: Final = 300.0  # for the first commits of all writers: several JVMs start at once on a busy machine
+END_SECONDS: Final = 60.0  # for what runs beside when the soak is ended
 DRAIN_SECONDS: Final = 300.0  # for the remaining messages; a writer may have to restart first
 EVENT_SECONDS: Final = (8.0, 20.0)  # between two events
 
@@ -48,6 +50,9 @@ class Soak:
     """One run.
 
     Attributes:
+        file: The pipeline file.
+        evolved, lossy: What the operator has changed in it, see `tests.soak.real.topics.write_pipeline`.
+        loops: Parts that were killed again and again.
         tally: Number of each event.
         kills: Kills of each part.
         changes: Erases and rewrites, in order.
@@ -58,6 +63,7 @@ class Soak:
 
     rng: random.Random
     folder: Path
+    file: Path
     table: Table
     broker: RealBroker
     registry: Registry
@@ -71,6 +77,9 @@ class Soak:
     kills: Counter[str] = field(default_factory=Counter)
     changes: list[Change] = field(default_factory=list)
     paused: set[str] = field(default_factory=set)
+    loops: set[str] = field(default_factory=set)
+    evolved: bool = False
+    lossy: set[str] = field(default_factory=set)
     wrong: list[str] = field(default_factory=list)
     lag_zero: bool = False
     amplification: list[float] = field(default_factory=list)
@@ -79,6 +88,7 @@ class Soak:
     answers: Answers = field(default_factory=Answers)
     _started: float = field(default_factory=time.monotonic)
     _sent_at: float = 0.0
+    _busy: bool = False  # with work beside, which may restart weft run
     _owed: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -97,10 +107,10 @@ class Soak:
                 feed.produce(int(owed), self.produce)
         self._producer.poll(0)
         self.lanes.refresh()
-        self.answers.step(self.queries, self.lanes.events()["clicks"])
+        self.answers.step(self.queries, lambda: self.lanes.events()["clicks"])
         if now >= self._started + self.series.scrapes * SCRAPE_SECONDS:
             self._scrape(now - self._started)
-        if self.weft.ended is not None:
+        if self.weft.ended is not None and not self._busy:
             raise RuntimeError(f"weft run has ended with status {self.weft.ended}: {self.states()}")
         time.sleep(STEP_SECONDS)
 
@@ -133,7 +143,7 @@ class Soak:
 
     def _scrape(self, seconds: float) -> None:
         text = None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, HTTPException):
             text = self.weft.scrape()
         while self.series.scrapes * SCRAPE_SECONDS <= seconds:  # a step may have taken longer
             self.series.add(text)
@@ -183,7 +193,14 @@ class Soak:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        ended = self.until(lambda: not thread.is_alive(), seconds, what)
+        self._busy = True
+        try:
+            ended = self.until(lambda: not thread.is_alive(), seconds, what)
+        except BaseException:
+            thread.join(END_SECONDS)  # it may be starting a process, which the caller must be able to end
+            raise
+        finally:
+            self._busy = False
         self.wrong += failed
         return ended and not failed
 
@@ -217,6 +234,27 @@ class Soak:
             and reached[stream][0] == self.feeds[stream].life
             and sum(reached[stream][1].values()) == self.feeds[stream].messages()
             for stream in streams
+        )
+
+    def sent_offsets(self) -> dict[str, tuple[int, dict[int, int]]]:
+        """The life of each topic, and the next offset of each partition, after `flush`."""
+        found = {}
+        for stream, feed in self.feeds.items():
+            ends = dict.fromkeys(range(PARTITIONS), 0)
+            for one in feed.sent:
+                if one.life == feed.life:
+                    ends[one.partition] = max(ends[one.partition], one.offset + 1)
+            found[stream] = (feed.life, ends)
+        return found
+
+    def has_reached(self, wanted: dict[str, tuple[int, dict[int, int]]]) -> bool:
+        """Whether the table has everything before some offsets."""
+        reached = self.offsets()
+        return all(
+            stream in reached
+            and reached[stream][0] == life
+            and all(reached[stream][1].get(number, 0) >= end for number, end in ends.items())
+            for stream, (life, ends) in wanted.items()
         )
 
     def finish(self) -> None:
@@ -271,7 +309,7 @@ def run_real_soak(
         queries = stack.enter_context(Queries(place.path / "table", place.path / "queries.log"))
         lanes = Lanes(table, tuple(FORMATS))
         rng = random.Random(seed)
-        soak = Soak(rng, place.path, table, broker, registry, weft, queries, lanes, feeds, rate, say)
+        soak = Soak(rng, place.path, file, table, broker, registry, weft, queries, lanes, feeds, rate, say)
         place.keep = True  # unless all of it succeeds
         _operate(soak, minutes * 60, list(_order(rng, events)))
         soak.finish()
@@ -288,7 +326,7 @@ def _order(rng: random.Random, events: Sequence[str] | None) -> Iterator[Event]:
     if events is not None:
         yield from (EVENTS[name] for name in events)
         return
-    names = list(EVENTS)
+    names = [*EVENTS, "kill_writer", "kill_writer"]
     rng.shuffle(names)
     yield from (EVENTS[name] for name in names)
 

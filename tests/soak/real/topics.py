@@ -11,7 +11,7 @@ import copy
 import io
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,15 +88,27 @@ def table_config(*, evolved: bool) -> dict[str, Any]:
     return config
 
 
-def write_pipeline(folder: Path, bootstrap_servers: str, registry: str, *, evolved: bool) -> Path:
-    """Write the pipeline file; returns its path. Commits, compactions and cleans are frequent."""
+def write_pipeline(
+    folder: Path, bootstrap_servers: str, registry: str, *, evolved: bool, lossy: Collection[str] = ()
+) -> Path:
+    """Write the pipeline file; returns its path. Commits, compactions and cleans are frequent.
+
+    Args:
+        folder: The file is ``pipeline.yaml`` in it, the table ``table``.
+        bootstrap_servers: Of the broker.
+        registry: URL of the registry.
+        evolved: Whether it has the added column.
+        lossy: Writers with failOnDataLoss=false, because their topic was created again.
+    """
     config = table_config(evolved=evolved)
     writers: dict[str, Any] = {}
     for stream, name in FORMATS.items():
         (group,) = config["streams"][stream]["groups"]
         columns = {column: config["columns"][column] for column in config["groups"][group]["columns"]}
         fields = {column: kind for column, kind in columns.items() if column != "lsn"}
-        source = {"type": "kafka", "topic": stream, "format": name, "starting_offsets": "earliest"}
+        source: dict[str, Any] = {"type": "kafka", "topic": stream, "format": name, "starting_offsets": "earliest"}
+        if stream in lossy:
+            source["options"] = {"failOnDataLoss": "false"}
         writers[stream] = {
             "source": {**source, "max_offsets_per_trigger": 5000},
             "schema": {"id": "bigint", **fields},
@@ -116,7 +128,7 @@ def write_pipeline(folder: Path, bootstrap_servers: str, registry: str, *, evolv
         },
         "writers": writers,
         "compaction": {"every": "3 seconds", "min_commits": 8},
-        "clean": {"every": "10 seconds", "retain": "30 seconds", "abandon_after": "1 minute"},
+        "clean": {"every": "10 seconds", "retain": "2 minutes", "abandon_after": "1 minute"},
     }
     path = folder / "pipeline.yaml"
     path.write_text(yaml.safe_dump(pipeline, sort_keys=False), encoding="utf-8")
