@@ -44,7 +44,10 @@ StorageOption = Annotated[
 ]
 Http = Annotated[
     str | None,
-    typer.Option(metavar="[ADDRESS:]PORT", help="Serve /metrics, /healthz and /readyz; at 127.0.0.1 by default."),
+    typer.Option(
+        metavar="[ADDRESS:]PORT",
+        help="Serve /metrics, /healthz and /readyz; at 127.0.0.1 by default. 0: a free port, printed.",
+    ),
 ]
 Concurrency = Annotated[int | None, typer.Option(min=1, help="Tasks at the same time in this process; by default 1.")]
 Memory = Annotated[
@@ -196,3 +199,10 @@ def open_location(location: TableLocation) -> Table:
     """
     check_reachable(location.uri, location.storage_options)
     return Table.open(location.uri, storage_options=location.storage_options)
+
+
+def print_free_port(place: tuple[str, int], port: int) -> None:
+    """Print to standard error where ``--http`` serves, if the user has left the choice of the port to us."""
+    address, wanted = place
+    if wanted == 0:
+        errors.print(f"--http 0: http://{address}:{port}/metrics", soft_wrap=True)

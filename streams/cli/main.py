@@ -30,6 +30,7 @@ from streams.cli.arguments import (
     console,
     errors,
     load_target,
+    print_free_port,
     usage_errors,
 )
 from streams.cli.check_command import check_command
@@ -154,7 +155,7 @@ def run(
         check_java()
     with contextlib.ExitStack() as stack:
         if place is not None:
-            stack.enter_context(serve_status(page, *place))
+            print_free_port(place, stack.enter_context(serve_status(page, *place)))
             if watches_table(loaded, chosen_services):
                 policy = None if loaded.compaction is None else loaded.compaction.policy
                 show = partial(page.show_table, loaded.table.uri)

@@ -24,6 +24,7 @@ from streams.cli.arguments import (
     errors,
     override,
     parse_storage_options,
+    print_free_port,
     usage_errors,
 )
 from streams.cli.display import show_and_log
@@ -84,14 +85,15 @@ def serve(
     opener = ThreadPoolExecutor(MAX_OPENING, thread_name_prefix="weft-open")
     page, stop = StatusPage(), threading.Event()
     many = ManyTables(loaders, once=once, opener=opener, on_view=None if place is None else page.show_table)
-    serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
-    with (
-        serving,
-        show_and_log(
-            console(), as_json=as_json, log_format=log_format, log_file=log_file, line_seconds=LINE_SECONDS
-        ) as on_status,
-        stop_signals(_stopper(stop)),
-    ):
+    with contextlib.ExitStack() as stack:
+        if place is not None:
+            print_free_port(place, stack.enter_context(serve_status(page, *place)))
+        on_status = stack.enter_context(
+            show_and_log(
+                console(), as_json=as_json, log_format=log_format, log_file=log_file, line_seconds=LINE_SECONDS
+            )
+        )
+        stack.enter_context(stop_signals(_stopper(stop)))
 
         def noted(statuses: Sequence[JobStatus]) -> None:
             page.update(statuses)

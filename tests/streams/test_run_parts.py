@@ -186,3 +186,17 @@ def test_services_run_at_the_same_time_until_sigterm(with_rows: Path, started: l
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, err
         assert json.loads(out.splitlines()[-1])["state"] == "stopped"
+
+
+@pytest.mark.usefixtures("without_java")
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["run", "--only", "clean"], ["services"]])
+def test_a_free_port_is_printed(with_rows: Path, started: list[subprocess.Popen[str]], command: list[str]) -> None:
+    arguments = [sys.executable, "-m", "streams.cli.main", command[0], str(with_rows), *command[1:], "--http", "0"]
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    started.append(process)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert line.startswith("--http 0: http://127.0.0.1:")
+    with urllib.request.urlopen(line.removeprefix("--http 0: ").strip(), timeout=PATIENCE_SECONDS) as answer:
+        assert answer.status == 200
