@@ -108,8 +108,8 @@ class Feed:
 
     @property
     def events(self) -> int:
-        """Number of events and tombstones, which is what commits count."""
-        return sum(one.bad_key is None for one in self.sent)
+        """Number of messages that are events, which is what commits count: no tombstones, and no bad messages."""
+        return sum(one.row is not None for one in self.sent)
 
     def messages(self) -> int:
         """Number of messages in the topic that exists now."""

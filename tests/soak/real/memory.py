@@ -12,6 +12,7 @@ WARM_UP_SECONDS: Final = 90.0
 JUDGED_SECONDS: Final = 60.0  # of life after the warm-up, from which on a process is judged
 GROWTH: Final = 1.3
 GROWTH_MIB: Final = 48.0
+SHOWN_MIB: Final = 20.0
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Memory:
                 yield f"{role} (process {pid}) has grown from {first:.0f} to {last:.0f} MiB after its warm-up"
 
     def report(self) -> Iterator[str]:
-        """For each role: its longest-lived process over time, in MiB."""
+        """For each role: its longest-lived process over time, in MiB; roles below `SHOWN_MIB` are left out."""
         longest: dict[str, list[tuple[float, float]]] = {}
         count: dict[str, int] = {}
         for (role, _), samples in self.samples.items():
@@ -45,6 +46,8 @@ class Memory:
             if len(samples) > len(longest.get(role, ())):
                 longest[role] = samples
         for role, samples in sorted(longest.items()):
+            if max(held for _, held in samples) < SHOWN_MIB:
+                continue
             step = max(1, len(samples) // 6)
             shown = " ".join(f"{held:.0f}" for _, held in samples[::step])
             life = samples[-1][0] - samples[0][0]

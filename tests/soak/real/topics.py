@@ -124,7 +124,7 @@ def write_pipeline(
         "spark": {
             "spark.master": "local[1]",
             "spark.driver.extraJavaOptions": f"{SERIAL} {QUICK_START}",
-            "spark.driver.memory": "384m",
+            "spark.driver.memory": "512m",
         },
         "writers": writers,
         "compaction": {"every": "3 seconds", "min_commits": 8},
