@@ -290,7 +290,7 @@ def run_real_soak(
         seed: Seed of all random decisions.
         rate: Events per second and topic.
         folder: New or empty folder for all files; by default a temporary one, which is kept only if something is wrong.
-        events: Names of the events, spread over the time; by default each in turn, in random order.
+        events: Names of the events, in turn; by default all, in random order. Each is done at least once.
         say: Called with a line about each action.
 
     Raises:
@@ -337,8 +337,8 @@ def _operate(soak: Soak, seconds: float, events: list[Event]) -> None:
     if not ready:
         return
     end = time.monotonic() + seconds
-    todo: list[Event] = []
-    while time.monotonic() < end:
+    todo = list(events)
+    while time.monotonic() < end or todo:  # each at least once, on a slow machine too
         todo = todo or list(events)
         event = todo.pop(0)
         soak.say(event.__name__.replace("_", " "))
