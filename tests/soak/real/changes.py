@@ -90,10 +90,11 @@ def recreate_topic(soak: Soak) -> None:
         feed.life += 1
         if stream not in soak.lossy:
 
-            def noticed() -> bool:
-                return "created again" in soak.states().get(stream, "")
+            def refused() -> bool:
+                state = soak.states().get(stream, "")
+                return state.startswith("failed") and "failOnDataLoss=false" in state
 
-            soak.until(noticed, CAUGHT_UP_SECONDS, f"a message that {stream} was created again")
+            soak.until(refused, CAUGHT_UP_SECONDS, f"the refusal to read another topic {stream}")
             soak.lossy.add(stream)
             _restart_with_file(soak)
     soak.paused.discard(stream)
