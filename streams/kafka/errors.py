@@ -110,7 +110,7 @@ def report_losses(losses: list[str], *, strict: bool) -> None:
     if losses and strict:
         raise DataLoss(
             f"Kafka does not have the offsets any more: {name_some(losses)}",
-            hint="give the topics a longer retention than any stop of the query; failOnDataLoss=false skips them",
+            hint="keep topics, and messages for longer than any stop of the query; failOnDataLoss=false skips them",
         )
     if losses:
         logger.warning(

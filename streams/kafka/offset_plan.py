@@ -212,7 +212,7 @@ def plan_end(
     """
     subscribed = set(topics)
     losses = [
-        f"{partition} wanted offset {start[partition]}, the partition does not exist any more"
+        f"{partition} wanted offset {start[partition]}, the partition does not exist any more: its topic was deleted"
         for partition in sorted(start)
         if partition.topic in subscribed and partition not in logs
     ]
