@@ -87,7 +87,10 @@ def test_the_core_is_pure(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in PYTHON if path.parts[0] != "streams"], ids=str)
 def test_only_streams_and_its_tests_import_pyspark(path: Path) -> None:
-    allowed = path.parts[:2] in {("tests", "streams"), ("tests", "benchmarks")} or path.parts[0] == "deploy"
+    allowed = (
+        path.parts[:2] in {("tests", "streams"), ("tests", "benchmarks"), ("tests", "soak")}
+        or path.parts[0] == "deploy"
+    )
     assert allowed or not any(banned(name, {"pyspark", "py4j"}) for name in imports(path))
 
 

@@ -241,7 +241,9 @@ def test_a_restore_aborts_a_fold_in_progress(counts: Table, uri: str) -> None:
     during(store, lambda: counts.restore("one"))
     result = other_process(uri, FakeClock(), store).fold()
     assert result.done == ()
-    assert set(result.skipped.values()) == {"its plan was closed meanwhile: by a restore, or by cleaning as abandoned"}
+    assert set(result.skipped.values()) == {
+        "its plan was closed meanwhile: by a restore or an erase, or by cleaning as abandoned"
+    }
     assert fold_files(uri) == []
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,11 +42,22 @@ def writer(topic: str, **changes: Any) -> dict[str, Any]:
 def doctor(path: Path, *options: str) -> tuple[int, dict[str, list[tuple[str, str, str]]]]:
     """Exit code, and (level, text, hint) of the findings by check."""
     done = weft("doctor", path, "--json", *options)
+    return done.exit_code, by_check(done.stdout)
+
+
+def doctor_process(path: Path) -> tuple[int, dict[str, list[tuple[str, str, str]]]]:
+    """The same in a process of its own: it stops the Spark session of its process at its end."""
+    command = [sys.executable, "-m", "streams.cli.main", "doctor", str(path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    return done.returncode, by_check(done.stdout)
+
+
+def by_check(lines: str) -> dict[str, list[tuple[str, str, str]]]:
     found: dict[str, list[tuple[str, str, str]]] = {}
-    for line in done.stdout.splitlines():
+    for line in lines.splitlines():
         finding = json.loads(line)
         found.setdefault(finding["check"], []).append((finding["level"], finding["text"], finding["hint"]))
-    return done.exit_code, found
+    return found
 
 
 def levels(found: dict[str, list[tuple[str, str, str]]]) -> dict[str, str]:
@@ -153,7 +165,7 @@ def test_messages_are_decoded_as_the_writer_would(tmp_path: Path, embedded_broke
     }
     kafka = {"bootstrap.servers": embedded_broker.bootstrap_servers}
     path = pipeline_file(tmp_path, kafka=kafka, writers=writer(topic, **changes), state="./state")
-    code, found = doctor(path)
+    code, found = doctor_process(path)
     assert code == 0, "warnings are no problems"
     assert levels(found)["spark session"] == levels(found)["executors"] == "ok"
     assert (
