@@ -93,6 +93,7 @@ def test_a_seed_replays_exactly_in_another_process() -> None:
     assert run_seed(REPLAYED[-1]).trace_hash in hashes.pop()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "name", "broken"),

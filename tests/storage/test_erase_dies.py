@@ -18,6 +18,7 @@ from tests.storage.erased_table import ALL, GONE, append, errors_of, ids, small,
 CHANGES = ("put", "put_if_absent", "delete", "open_output")
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_an_erase_that_dies_at_any_request_is_completed_by_the_next(tmp_path: Path) -> None:
     first = small(tmp_path, archive_chunk=3, table_checkpoint_every=2, lane_checkpoint_every=2)

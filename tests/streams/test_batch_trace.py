@@ -92,6 +92,7 @@ def collector() -> Iterator[tuple[str, Queue[bytes]]]:
     server.server_close()
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_writer_sends_its_batches(tmp_path: Path, broker: Broker, collector: tuple[str, Queue[bytes]]) -> None:

@@ -242,6 +242,7 @@ def test_a_pipeline_shows_no_secret(broker: Broker, fill: Callable[[Broker], str
     check_no_place_has_a_secret(tmp_path, {"bootstrap.servers": broker.bootstrap_servers, **unused}, fill(broker))
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.integration

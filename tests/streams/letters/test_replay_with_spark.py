@@ -177,6 +177,7 @@ def done(*arguments: str | Path) -> str:
     return ended.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_killed_replay_from_kafka_to_the_table(tmp_path: Path, broker: EmbeddedBroker) -> None:
     broker.create_topics({"letters-replay": 2})
