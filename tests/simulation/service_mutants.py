@@ -169,7 +169,7 @@ ERASING: Final = {
     "S26 entries keep the key ranges of their files": Mutant(erasing, "redact_log", always(Redaction(0, 0)), "erase"),
     "S26 an entry loses the key ranges that a reader needs": Mutant(redact_log, "_is_unneeded", always(True), "erase"),
     "S26 an entry without key ranges says that it has no rows": Mutant(
-        redaction, "_redacted_file", leaves_an_empty_index, "erase"
+        redaction, "redacted_file", leaves_an_empty_index, "erase"
     ),
 }
 
