@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from storage.errors import InvalidInput, NotFound
+from storage.errors import NotFound
 from streams.cli.arguments import Json, console, errors, open_location, usage_errors
 from streams.cli.output import counted, limit_note, print_json, print_result, print_rows
+from streams.cli.service_commands import Yes, confirm
 from streams.letters.letter_files import Letter, parse_name
 from streams.letters.letter_folder import LetterFolder, State, Survey
 from streams.pipeline.letter_places import LetterPlace, choose_places, load_letter_places
@@ -72,7 +72,7 @@ def list_letters(
     committed, or was rolled back: its message is read again).
     """
     with _folders(pipeline, only, where) as (folders, choose):
-        found = (pair for _, folder in folders for pair in choose(folder.survey(), _states(everything=everything)))
+        found = (pair for folder in folders for pair in choose(folder.survey(), _states(everything=everything)))
         rows = list(itertools.islice(found, limit + 1))
     columns = ("letter", "state", "stream", "time", "topic", "partition", "offset", "reason", "value")
     print_rows(columns, [_row(state, letter) for state, letter in rows[:limit]], as_json=as_json)
@@ -93,7 +93,7 @@ def count(
     with _folders(pipeline, only, where) as (folders, choose):
         counts = Counter(
             _group(by, state, letter)
-            for _, folder in folders
+            for folder in folders
             for state, letter in choose(folder.survey(), _states(everything=everything))
         )
     print_rows((by.value, "letters"), [(name, number) for name, number in counts.most_common()], as_json=as_json)
@@ -109,7 +109,7 @@ def show(
     with usage_errors():
         file, line = parse_name(letter)
     with _folders(pipeline, None, None) as (folders, _):
-        for _, folder in folders:
+        for folder in folders:
             for state, found in folder.survey().letters():
                 if (found.file, found.line) == (file, line):
                     _show(state, found, as_json=as_json)
@@ -164,8 +164,8 @@ def drop(
     pipeline: PipelineFile,
     only: Only = None,
     where: Where = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also letters that were replayed.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    everything: All = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Delete dead letters that wait. Their messages are lost, unless their source still has them.
@@ -174,11 +174,11 @@ def drop(
     """
     states = (State.WAITING, State.REPLAYED) if everything else (State.WAITING,)
     with _folders(pipeline, only, where) as (folders, choose):
-        total = sum(1 for _, folder in folders for _ in choose(folder.survey(), states))
+        total = sum(1 for folder in folders for _ in choose(folder.survey(), states))
         if total:
-            _confirm(f"Delete {counted(total, 'dead letter')}?", yes=yes)
+            confirm(f"Delete {counted(total, 'dead letter')}?", yes=yes)
         dropped = 0
-        for _, folder in folders:
+        for folder in folders:
             plan = folder.publish("drop", where or "", lambda survey: (found for _, found in choose(survey, states)))
             dropped += 0 if plan is None else plan.count
             folder.erase_dropped()
@@ -189,15 +189,13 @@ Choose = Callable[[Survey, Sequence[State]], Iterator[tuple[State, Letter]]]
 
 
 @contextmanager
-def _folders(
-    pipeline: Path, only: str | None, where: str | None
-) -> Iterator[tuple[list[tuple[LetterPlace, LetterFolder]], Choose]]:
+def _folders(pipeline: Path, only: str | None, where: str | None) -> Iterator[tuple[list[LetterFolder], Choose]]:
     """The letters of the chosen writers, and the function that chooses letters by state and condition."""
     with usage_errors():
         location, places = load_letter_places(pipeline)
         chosen = choose_places(places, only)
     table = open_location(location)
-    folders = [(place, place.open(table, location)) for place in chosen]
+    folders = [place.open(table, location) for place in chosen]
     if where is None:
         yield folders, _by_state
         return
@@ -230,15 +228,6 @@ def _describe(place: LetterPlace, done: ReplayResult) -> str:
     if done.missing:
         text += f", {counted(done.missing, 'letter')} deleted meanwhile"
     return text
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        with usage_errors():
-            raise InvalidInput(f"{question} There is no terminal to confirm it", hint="add --yes")
-    typer.confirm(question, abort=True)
 
 
 def _states(*, everything: bool) -> Sequence[State]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,7 +20,6 @@ from streams.pipeline.pipeline_file import read_file
 
 infer_command = typer.Typer()
 
-_ANSWER_SECONDS: Final = 10.0
 _LINE: Final = 118
 
 
@@ -66,21 +64,12 @@ def infer(
 
 
 def _sampled(name: str, stream: str, source: KafkaSection, kafka: Mapping[str, str], count: int) -> Fields:
-    from streams.kafka.cluster import Cluster
     from streams.kafka.options import parse_options
-    from streams.kafka.sample import read_newest
+    from streams.kafka.sample import impatient, load_topics, read_newest
 
     with usage_errors():
-        options = parse_options(kafka_options(source, kafka), default_starting="latest")
-    options = replace(options, request_timeout_seconds=min(_ANSWER_SECONDS, options.request_timeout_seconds))
-    cluster = Cluster(options)
-    try:
-        cluster.await_answer(lambda _: True)
-        topics = cluster.load_topics(wait_for_topics=False)
-        cluster.require(topics.logs, ())
-    finally:
-        cluster.close()
-    rows = read_newest(options, topics, count)
+        options = impatient(parse_options(kafka_options(source, kafka), default_starting="latest"))
+    rows = read_newest(options, load_topics(options), count)
     messages = list(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
     fields = infer_fields(Sample(stream, messages))
     if fields is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,14 +10,12 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from streams.doctor.finding import Findings
-from streams.formats.registry import registry_client, uses_registry
-from streams.kafka.cluster import Cluster
+from streams.formats.registry import registry_client
 from streams.kafka.offset_plan import Topics
 from streams.kafka.options import KafkaOptions, parse_options
-from streams.kafka.sample import read_newest
+from streams.kafka.sample import impatient, load_topics, read_newest
 from streams.pipeline.model import WriterSpec
 
-ANSWER_SECONDS: Final = 10.0
 READ: Final = frozenset({"READ", "ALL"})
 
 
@@ -35,15 +32,8 @@ def check_source(writer: WriterSpec, count: int, found: Findings) -> pa.Table | 
     """
     where = f"writers.{writer.name}"
     with found.guarded(f"{where}.source"):
-        options = parse_options(writer.reader_options, default_starting="latest")
-        options = replace(options, request_timeout_seconds=min(ANSWER_SECONDS, options.request_timeout_seconds))
-        cluster = Cluster(options)
-        try:
-            cluster.await_answer(lambda _: True)
-            topics = cluster.load_topics(wait_for_topics=False)
-            cluster.require(topics.logs, ())
-        finally:
-            cluster.close()
+        options = impatient(parse_options(writer.reader_options, default_starting="latest"))
+        topics = load_topics(options)
         found.ok(f"{where}.kafka", f"{options.kafka['bootstrap.servers']} answers")
         messages = sum(log.high - log.low for log in topics.logs.values())
         topic_names = ", ".join(options.topics)
@@ -55,7 +45,7 @@ def check_source(writer: WriterSpec, count: int, found: Findings) -> pa.Table | 
 
 def check_registry(writer: WriterSpec, found: Findings) -> None:
     """Check that the schema registry of a writer answers, if its formats need one."""
-    if not (uses_registry(writer.message_format) or (writer.key and uses_registry(writer.key_format))):
+    if not writer.needs_registry:
         return
     check = f"writers.{writer.name}.registry"
     with found.guarded(check):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,10 +21,10 @@ from streams.kafka.kafka_source import columns
 from streams.pipeline.check import key_of
 from streams.pipeline.model import WriterSpec
 from streams.spark.for_workers import for_workers
-from streams.spark.session import build_session
+from streams.spark.session import temporary_session
 from streams.spark.task_errors import raise_task_errors
 from streams.write.dead_letter import IGNORED, SOURCE
-from streams.write.decode import decode_messages
+from streams.write.decode_events import decode_events
 from streams.write.left_out import partial_columns
 
 JOB_SECONDS: Final = 120.0  # a cluster without a free executor never answers
@@ -48,7 +47,7 @@ def check_messages(
         schema: Schema of the table; None if it is not known.
         found: Gets the findings.
     """
-    with found.guarded("spark session"), _session(settings) as spark:
+    with found.guarded("spark session"), temporary_session("weft doctor", settings) as spark:
         found.ok("spark session", f"started with master {spark.sparkContext.master}")
         with found.guarded("executors"), _limited(spark), raise_task_errors():
             task = for_workers(_report_python)
@@ -58,17 +57,6 @@ def check_messages(
             where = f"writers.{name}.schema"
             with found.guarded(where), _limited(spark):
                 _check_sample(where, spark, sample, writers[name], schema, found)
-
-
-@contextmanager
-def _session(settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    with tempfile.TemporaryDirectory(prefix="weft-doctor-") as folder:
-        scratch = Path(folder, "scratch")
-        spark = build_session("weft doctor", settings, scratch=scratch, quick_start=True, quiet=True)
-        try:
-            yield spark
-        finally:
-            spark.stop()
 
 
 @contextmanager
@@ -104,7 +92,7 @@ def _check_sample(
     partial: AbstractSet[str] = frozenset()
     if schema is not None and writer.message_format != "json":
         partial = partial_columns(schema, schema.stream(writer.stream))
-    decoded = _decode(rows, writer, key, partial=partial)
+    decoded = decode_events(rows, writer, key, partial=partial)
     table = decoded.toArrow()
     if not len(sample):
         found.skipped(where, "the topic has no message to try; the expressions of select and where are valid")
@@ -113,22 +101,6 @@ def _check_sample(
         _report_empty_fields(where, rows, writer, found)
     if schema is not None:
         _check_rows(where, table, writer, schema, found)
-
-
-def _decode(rows: DataFrame, writer: WriterSpec, key: Mapping[str, str] | None, **changes: Any) -> DataFrame:
-    given: dict[str, Any] = {"select": writer.select, "where": writer.where, "tombstones": writer.tombstones, **changes}
-    assert writer.message is not None, "the caller has checked this"
-    return decode_messages(
-        rows,
-        writer.message,
-        message_format=writer.message_format,
-        format_options=writer.format_options,
-        key_format=writer.key_format,
-        registry=writer.registry,
-        keep_source=True,
-        key=key,
-        **given,
-    )
 
 
 def _report_reasons(where: str, table: pa.Table, count: int, found: Findings) -> None:
@@ -145,7 +117,8 @@ def _report_reasons(where: str, table: pa.Table, count: int, found: Findings) ->
 
 def _report_empty_fields(where: str, rows: DataFrame, writer: WriterSpec, found: Findings) -> None:
     """Fields that no message of the sample has are often misspelt."""
-    plain = _decode(rows, writer, writer.key, select=None, where=None, tombstones="ignore").toArrow()
+    all_fields = replace(writer, select=None, where=None, tombstones="ignore")
+    plain = decode_events(rows, all_fields, writer.key).toArrow()
     good = plain.filter(pc.is_null(pc.struct_field(plain.column(SOURCE), "reason")))
     empty = [name for name in writer.message or () if len(good) and good.column(name).null_count == len(good)]
     if empty:

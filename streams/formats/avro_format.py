@@ -10,11 +10,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import StructType
 
-from streams.formats.avro_records import AvroSettings, decode_records, records_type
+from streams.formats.avro_records import AvroSettings, decode_records
 from streams.formats.format_options import no_options
 from streams.formats.json_format import JsonFormat
 from streams.formats.message_format import Extras, FormatSettings
-from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf, messages_type
+from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
+from streams.formats.records import rows_type
 from streams.formats.registry import HEADER_BYTES, MOST_SIGNIFICANT, NO_HEADER
 from streams.formats.worker_format import Decode, WorkerFormat
 
@@ -34,7 +35,7 @@ class AvroFormat(WorkerFormat):
         return cls(tuple(sorted(settings.registry.items())))
 
     def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
-        return partial(decode_records, AvroSettings(declared, self._registry)), records_type(declared)
+        return partial(decode_records, AvroSettings(declared, self._registry)), rows_type(declared)
 
     def extras(self, parsed: Column) -> Extras:
         return Extras(schema_id=parsed["schema_id"])
@@ -44,7 +45,7 @@ class ProtobufFormat(AvroFormat):
     """One message of Protobuf per message."""
 
     def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
-        return partial(decode_protobuf, ProtobufSettings(declared, self._registry)), messages_type(declared)
+        return partial(decode_protobuf, ProtobufSettings(declared, self._registry)), rows_type(declared)
 
 
 class JsonSchemaFormat(JsonFormat):

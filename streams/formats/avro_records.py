@@ -9,24 +9,17 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
 
 from streams.formats.convert import Unmarked
 from streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader, events_type
-from streams.formats.records import Reader, Rows, make_reader, to_struct
-from streams.formats.registry import (
-    NO_HEADER,
-    RegistryClient,
-    UnknownSchema,
-    fetch_each,
-    registry_client,
-    split_header,
-)
+from streams.formats.records import Reader, Rows, make_reader, rows_array
+from streams.formats.registry import RegistryClient, Schemas, Split, UnknownSchema, registry_client
 from streams.formats.source_type import ANY, MEANINGS, Kind, SourceType
 
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -70,12 +63,6 @@ class WriterSchema:
     type: SourceType
 
 
-def records_type(declared: pa.Schema) -> pa.DataType:
-    """Type of what `decode_records` returns."""
-    fields = [("message", pa.struct(list(declared))), ("reason", pa.string()), ("schema_id", pa.int32())]
-    return pa.struct(fields)
-
-
 def decode_records(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
     """Decode the values of a batch.
 
@@ -86,28 +73,35 @@ def decode_records(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
         values: Binary; NULL for a message without a value.
 
     Returns:
-        A struct, see `records_type`. ``schema_id`` is NULL if the value does not have the wire format.
+        A struct, see `streams.formats.records.rows_type`. ``schema_id`` is NULL if the value does not have the wire
+        format.
 
     Raises:
         RegistryUnavailable: The registry does not answer.
     """
-    found = _decoder(settings).read(values.to_pylist())
-    rows, readers = Rows(), _Readers(settings)
+    split = _schemas(settings).split(values.to_pylist())
+    rows = Rows()
     alone = settings.declared.names[0] if len(settings.declared) == 1 else None
-    for value in found.values:
+
+    @cache
+    def reader_of(schema: WriterSchema) -> Reader:
+        source = schema.type
+        if source.kind != "struct":
+            source = SourceType("struct", fields={settings.declared.names[0]: source})
+        return make_reader(settings.declared, source, Unmarked())
+
+    for value in _data(split):
         if not isinstance(value, tuple):
             rows.refuse(value)
             continue
-        datum, schema = value
+        schema, datum = value
         if isinstance(datum, dict) and schema.type.kind == "struct":
-            rows.add(datum, readers.of(schema))
+            rows.add(datum, reader_of(schema))
         elif alone is not None:
-            rows.add({alone: datum}, readers.of(schema))
+            rows.add({alone: datum}, reader_of(schema))
         else:
             rows.refuse("the value is not a record of Avro")
-    message = to_struct(rows, settings.declared)
-    columns = [message, pa.array(rows.reasons, pa.string()), pa.array(found.ids, pa.int32())]
-    return pa.StructArray.from_arrays(columns, fields=list(records_type(settings.declared)))
+    return rows_array(rows, split.ids, settings.declared)
 
 
 def decode_avro_events(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
@@ -119,21 +113,18 @@ def decode_avro_events(settings: AvroSettings, values: pa.Array) -> pa.StructArr
     Raises:
         RegistryUnavailable: The registry does not answer.
     """
-    found = _decoder(settings).read(values.to_pylist())
-    readers: dict[int, EventReader] = {}
-    events: list[tuple[Any, EventReader] | str | None] = []
-    for value in found.values:
-        if not isinstance(value, tuple):
-            events.append(value)
-            continue
-        datum, schema = value
-        reader = readers.get(id(schema))
-        if reader is None:
-            reader = readers[id(schema)] = event_reader(settings.declared, schema.type, Unmarked())
-        events.append((datum, reader))
+    split = _schemas(settings).split(values.to_pylist())
+
+    @cache
+    def reader_of(schema: WriterSchema) -> EventReader:
+        return event_reader(settings.declared, schema.type, Unmarked())
+
+    events: list[tuple[Any, EventReader] | str | None] = [
+        (value[1], reader_of(value[0])) if isinstance(value, tuple) else value for value in _data(split)
+    ]
     decoded = decode_events(events, settings.declared, placeholder=settings.placeholder, metadata=settings.metadata)
     fields = list(avro_events_type(settings.declared, settings.metadata))
-    return pa.StructArray.from_arrays([*decoded.flatten(), pa.array(found.ids, pa.int32())], fields=fields)
+    return pa.StructArray.from_arrays([*decoded.flatten(), pa.array(split.ids, pa.int32())], fields=fields)
 
 
 def avro_events_type(declared: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
@@ -141,71 +132,18 @@ def avro_events_type(declared: pa.Schema, metadata: frozenset[str]) -> pa.DataTy
     return pa.struct([*events_type(declared, metadata), pa.field("schema_id", pa.int32())])
 
 
-class _Readers:
-    """The readers of one batch, by schema."""
+@lru_cache(maxsize=8)
+def _schemas(settings: AvroSettings) -> Schemas[WriterSchema]:
+    """The schemas of a worker, remembered between batches."""
+    client = registry_client(settings.registry)
 
-    def __init__(self, settings: AvroSettings) -> None:
-        self._declared = settings.declared
-        self._known: dict[int, Reader] = {}
-
-    def of(self, schema: WriterSchema) -> Reader:
-        found = self._known.get(id(schema))
-        if found is None:
-            source = schema.type
-            if source.kind != "struct":
-                source = SourceType("struct", fields={self._declared.names[0]: source})
-            found = self._known[id(schema)] = make_reader(self._declared, source, Unmarked())
-        return found
-
-
-@dataclass(slots=True)
-class _Found:
-    """For each value its datum and schema, or the reason why it has none, or None; and the id of its schema."""
-
-    values: list[tuple[Any, WriterSchema] | str | None]
-    ids: list[int | None]
-
-
-class _Decoder:
-    """Reads data; remembers schemas."""
-
-    def __init__(self, client: RegistryClient) -> None:
-        self._client = client
-        self._schemas: dict[int, WriterSchema] = {}
-
-    def read(self, values: Sequence[bytes | None]) -> _Found:
-        """Read the data of a batch."""
-        parts = [None if value is None else split_header(value) for value in values]
-        ids = [None if part is None else part[0] for part in parts]
-        unknown = {schema_id for schema_id in ids if schema_id is not None} - self._schemas.keys()
-        reasons: dict[int, str] = {}
-        if unknown:
-            for schema_id, found in fetch_each(sorted(unknown), self._fetch).items():
-                if isinstance(found, str):
-                    reasons[schema_id] = found
-                else:
-                    self._schemas[schema_id] = found
-        read: list[tuple[Any, WriterSchema] | str | None] = []
-        for value, part in zip(values, parts, strict=True):
-            if part is None:
-                read.append(None if value is None else NO_HEADER)
-            elif part[0] in reasons:
-                read.append(reasons[part[0]])
-            else:
-                read.append(_read(part[1], self._schemas[part[0]]))
-        return _Found(read, ids)
-
-    def _fetch(self, schema_id: int) -> WriterSchema:
-        schema = self._client.schema(schema_id)
+    def fetch(schema_id: int) -> WriterSchema:
+        schema = client.schema(schema_id)
         if schema.schema_type not in {None, "AVRO"}:
             raise UnknownSchema(f"schema {schema_id} is of type {schema.schema_type}, not AVRO")
-        return parse_schema(schema, self._client, f"schema {schema_id}")
+        return parse_schema(schema, client, f"schema {schema_id}")
 
-
-@lru_cache(maxsize=8)
-def _decoder(settings: AvroSettings) -> _Decoder:
-    """One decoder for all batches of a worker, so that schemas are remembered between batches."""
-    return _Decoder(registry_client(settings.registry))
+    return Schemas(fetch)
 
 
 def parse_schema(schema: Any, client: RegistryClient, what: str) -> WriterSchema:
@@ -226,13 +164,10 @@ def parse_schema(schema: Any, client: RegistryClient, what: str) -> WriterSchema
     named: dict[str, Any] = {}
     types: dict[str, Any] = {}
     try:
-        for reference in _all_references(schema, client, set()):
-            plain = json.loads(reference)
+        for text in (*_all_references(schema, client, set()), schema.schema_str):
+            plain = json.loads(text)
             types.update(_named_types(plain, ""))
-            parse(_without_logical_types(plain), named_schemas=named)
-        plain = json.loads(schema.schema_str)
-        types.update(_named_types(plain, ""))
-        parsed = parse(_without_logical_types(plain), named_schemas=named)
+            parsed = parse(_without_logical_types(plain), named_schemas=named)
         return WriterSchema(parsed, avro_type(plain, types))
     except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError, RecursionError) as error:
         raise UnknownSchema(f"{what} is not a schema of Avro: {error}") from None
@@ -316,14 +251,19 @@ def avro_type(schema: Any, named: Mapping[str, Any], within: frozenset[str] = fr
     )
 
 
-def _read(data: bytes, schema: WriterSchema) -> tuple[Any, WriterSchema] | str:
+def _data(split: Split[WriterSchema]) -> Iterator[tuple[WriterSchema, Any] | str | None]:
+    """Of each value its schema and datum, or the reason why it has none, or None."""
     from fastavro import schemaless_reader
 
-    file = io.BytesIO(data)
-    try:
-        datum = schemaless_reader(file, schema.parsed, None)
-    except Exception:  # whatever fastavro raises for bytes that are no data of this schema
-        return "the value cannot be read with its schema of Avro"
-    if file.tell() != len(data):
-        return "the value is longer than its record of Avro"
-    return datum, schema
+    for part in split.parts:
+        if not isinstance(part, tuple):
+            yield part
+            continue
+        schema, data = part
+        file = io.BytesIO(data)
+        try:
+            datum = schemaless_reader(file, schema.parsed, None)
+        except Exception:  # whatever fastavro raises for bytes that are no data of this schema
+            yield "the value cannot be read with its schema of Avro"
+            continue
+        yield (schema, datum) if file.tell() == len(data) else "the value is longer than its record of Avro"

@@ -133,10 +133,8 @@ def decode_events(
             rows.add(payload["after"], reader.after)
         payloads.append(payload if isinstance(payload, dict) else {})
     unavailable = _take_unavailable(rows, declared, placeholder)
-    absent = [
-        None if record is None or len(missing := _missing(record, declared.names)) == 0 else missing
-        for record in rows.records
-    ]
+    names = declared.names  # a new list each time
+    absent = [None if record is None else _missing(record, names) or None for record in rows.records]
     message = to_struct(rows, declared)
     columns: dict[str, pa.Array] = {
         "message": message,

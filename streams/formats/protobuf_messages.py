@@ -10,7 +10,7 @@ needed. A field is found by its name in the schema, or by its JSON name. A field
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -18,15 +18,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from streams.formats.convert import Unmarked
-from streams.formats.records import Reader, Rows, make_reader, to_struct
-from streams.formats.registry import (
-    NO_HEADER,
-    RegistryClient,
-    UnknownSchema,
-    fetch_each,
-    registry_client,
-    split_header,
-)
+from streams.formats.records import Reader, Rows, make_reader, rows_array
+from streams.formats.registry import RegistryClient, Schemas, UnknownSchema, registry_client
 from streams.formats.source_type import ANY, SourceType
 
 Get = Callable[[Any], Any]
@@ -48,17 +41,11 @@ class ProtobufSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Message:
-    """A message type: how to parse it, and how to get the declared fields."""
+    """A message type: how to parse it, and how to get a record of the declared fields."""
 
     parse: Callable[[bytes], Any]
-    getters: Mapping[str, Get]
+    record: Get
     reader: Reader
-
-
-def messages_type(declared: pa.Schema) -> pa.DataType:
-    """Type of what `decode_messages` returns."""
-    fields = [("message", pa.struct(list(declared))), ("reason", pa.string()), ("schema_id", pa.int32())]
-    return pa.struct(fields)
 
 
 def decode_protobuf(settings: ProtobufSettings, values: pa.Array) -> pa.StructArray:
@@ -69,7 +56,8 @@ def decode_protobuf(settings: ProtobufSettings, values: pa.Array) -> pa.StructAr
         values: Binary; NULL for a message without a value.
 
     Returns:
-        A struct, see `messages_type`. ``schema_id`` is NULL if the value does not have the wire format.
+        A struct, see `streams.formats.records.rows_type`. ``schema_id`` is NULL if the value does not have the wire
+        format.
 
     Raises:
         RegistryUnavailable: The registry does not answer.
@@ -86,51 +74,41 @@ def _decoder(settings: ProtobufSettings) -> _Decoder:
 class _Decoder:
     def __init__(self, declared: pa.Schema, client: RegistryClient) -> None:
         self._declared, self._client = declared, client
-        self._files: dict[int, Any] = {}
-        self._messages: dict[tuple[int, tuple[int, ...]], _Message | str] = {}
+        self._files = Schemas(self._fetch)
+        self._messages: dict[tuple[Any, tuple[int, ...]], _Message | str] = {}
 
     def decode(self, values: Sequence[bytes | None]) -> pa.StructArray:
-        parts = [None if value is None else split_header(value) for value in values]
-        ids = [None if part is None else part[0] for part in parts]
-        unknown = {schema_id for schema_id in ids if schema_id is not None} - self._files.keys()
-        reasons: dict[int, str] = {}
-        for schema_id, found in fetch_each(sorted(unknown), self._fetch).items() if unknown else ():
-            if isinstance(found, str):
-                reasons[schema_id] = found
-            else:
-                self._files[schema_id] = found
-        rows = Rows()
-        for value, part in zip(values, parts, strict=True):
-            if part is None:
-                rows.refuse(None if value is None else NO_HEADER)
-            elif part[0] in reasons:
-                rows.refuse(reasons[part[0]])
-            else:
-                self._add(rows, *part)
-        message = to_struct(rows, self._declared)
-        columns = [message, pa.array(rows.reasons, pa.string()), pa.array(ids, pa.int32())]
-        return pa.StructArray.from_arrays(columns, fields=list(messages_type(self._declared)))
-
-    def _add(self, rows: Rows, schema_id: int, data: bytes) -> None:
-        split = split_indexes(data)
-        if split is None:
-            rows.refuse(NO_INDEXES)
-            return
-        indexes, rest = split
-        kind = self._messages.get((schema_id, indexes))
-        if kind is None:
-            kind = self._messages[schema_id, indexes] = self._message(self._files[schema_id], indexes)
-        if isinstance(kind, str):
-            rows.refuse(kind)
-            return
         from google.protobuf.message import DecodeError
 
-        try:
-            message = kind.parse(rest)
-        except DecodeError:
-            rows.refuse("the value cannot be read with its schema of Protobuf")
-            return
-        rows.add({name: get(message) for name, get in kind.getters.items()}, kind.reader)
+        split = self._files.split(values)
+        rows = Rows()
+        for part in split.parts:
+            if not isinstance(part, tuple):
+                rows.refuse(part)
+                continue
+            found = self._typed(*part)
+            if isinstance(found, str):
+                rows.refuse(found)
+                continue
+            kind, data = found
+            try:
+                message = kind.parse(data)
+            except DecodeError:
+                rows.refuse("the value cannot be read with its schema of Protobuf")
+                continue
+            rows.add(kind.record(message), kind.reader)
+        return rows_array(rows, split.ids, self._declared)
+
+    def _typed(self, file: Any, data: bytes) -> tuple[_Message, bytes] | str:
+        """The message type of a value and the message; or why there is none."""
+        split = split_indexes(data)
+        if split is None:
+            return NO_INDEXES
+        indexes, rest = split
+        kind = self._messages.get((file, indexes))
+        if kind is None:
+            kind = self._messages[file, indexes] = self._message(file, indexes)
+        return kind if isinstance(kind, str) else (kind, rest)
 
     def _fetch(self, schema_id: int) -> Any:
         schema = self._client.schema(schema_id, serialized=True)
@@ -153,13 +131,8 @@ class _Decoder:
         found = file.message_types_by_name[names[0]]
         for name in names[1:]:
             found = found.nested_types_by_name[name]
-        getters, types = {}, {}
-        for given in self._declared:
-            one = found.fields_by_name.get(given.name) or _by_json_name(found, given.name)
-            if one is not None:
-                getters[given.name], types[given.name] = field_getter(one, given.type)
-        reader = make_reader(self._declared, SourceType("struct", fields=types), Unmarked())
-        return _Message(GetMessageClass(found).FromString, getters, reader)
+        record, source = _record_getter(found, self._declared)
+        return _Message(GetMessageClass(found).FromString, record, make_reader(self._declared, source, Unmarked()))
 
 
 def split_indexes(data: bytes) -> tuple[tuple[int, ...], bytes] | None:
@@ -312,9 +285,14 @@ def _plain_value(one: Any, target: pa.DataType) -> tuple[Get, SourceType]:
         return lambda value: {"scale": value.scale, "value": value.value}, SourceType("struct", "variable_decimal")
     if not pa.types.is_struct(target):
         return lambda _: {}, ANY  # never what is declared, so the value has a reason
+    return _record_getter(one.message_type, target)
+
+
+def _record_getter(message: Any, fields: Iterable[pa.Field]) -> tuple[Get, SourceType]:
+    """How to get a record of fields from a message, and its type. Fields that the message lacks are left out."""
     getters, types = {}, {}
-    for given in target:
-        inner = one.message_type.fields_by_name.get(given.name) or _by_json_name(one.message_type, given.name)
-        if inner is not None:
-            getters[given.name], types[given.name] = field_getter(inner, given.type)
+    for given in fields:
+        one = message.fields_by_name.get(given.name) or _by_json_name(message, given.name)
+        if one is not None:
+            getters[given.name], types[given.name] = field_getter(one, given.type)
     return lambda value: {name: get(value) for name, get in getters.items()}, SourceType("struct", fields=types)

@@ -67,17 +67,15 @@ def to_struct(rows: Rows, declared: pa.Schema) -> pa.StructArray:
 
     Values that cannot be converted are NULL, and set ``rows.reasons`` of their message.
     """
-    groups: dict[int, list[int]] = {}
-    readers: dict[int, Reader] = {}
+    groups: dict[Reader, list[int]] = {}
     for row, reader in enumerate(rows.readers):
         if reader is not None:
-            readers[id(reader)] = reader
-            groups.setdefault(id(reader), []).append(row)
+            groups.setdefault(reader, []).append(row)
     parts: list[list[pa.Array]] = [[] for _ in declared]
     order: list[int] = []
-    for key, members in groups.items():
+    for reader, members in groups.items():
         records = rows.records if len(members) == len(rows.records) else [rows.records[row] for row in members]
-        for number, one in enumerate(readers[key].fields):
+        for number, one in enumerate(reader.fields):
             name = one.name
             values = [record.get(name) for record in records]  # type: ignore[union-attr]
             array, problems = to_array(values, one)
@@ -88,6 +86,18 @@ def to_struct(rows: Rows, declared: pa.Schema) -> pa.StructArray:
         _in_order(part, given.type, order, len(rows.records)) for part, given in zip(parts, declared, strict=True)
     ]
     return pa.StructArray.from_arrays(columns, fields=list(declared))
+
+
+def rows_type(declared: pa.Schema) -> pa.DataType:
+    """Type of what `rows_array` returns."""
+    fields = [("message", pa.struct(list(declared))), ("reason", pa.string()), ("schema_id", pa.int32())]
+    return pa.struct(fields)
+
+
+def rows_array(rows: Rows, ids: Sequence[int | None], declared: pa.Schema) -> pa.StructArray:
+    """The records of a batch as a struct, see `to_struct`, with the reasons and the ids of the schemas."""
+    columns = [to_struct(rows, declared), pa.array(rows.reasons, pa.string()), pa.array(ids, pa.int32())]
+    return pa.StructArray.from_arrays(columns, fields=list(rows_type(declared)))
 
 
 def _note(reasons: list[str | None], members: Sequence[int], problems: Mapping[int, str]) -> None:

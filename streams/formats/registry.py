@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from storage.errors import InvalidInput, TableError
 
@@ -226,3 +226,50 @@ def split_header(value: bytes) -> tuple[int, bytes] | None:
     if len(value) < HEADER_BYTES or value[0] != 0 or value[1] > MOST_SIGNIFICANT:
         return None
     return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]
+
+
+class Schemas(Generic[T]):
+    """The schemas of a worker by id, each fetched once. What a schema is says the function that fetches it."""
+
+    def __init__(self, fetch: Callable[[int], T]) -> None:
+        """Fetch nothing yet. ``fetch`` raises `UnknownSchema` for a schema that cannot be had."""
+        self._fetch = fetch
+        self._known: dict[int, T] = {}
+
+    def split(self, values: Sequence[bytes | None]) -> Split[T]:
+        """The data and the schema of each value of a batch.
+
+        Raises:
+            RegistryUnavailable: The registry does not answer.
+        """
+        headers = [None if value is None else split_header(value) for value in values]
+        ids = [None if header is None else header[0] for header in headers]
+        unknown = {schema_id for schema_id in ids if schema_id is not None} - self._known.keys()
+        reasons: dict[int, str] = {}
+        for schema_id, found in fetch_each(sorted(unknown), self._fetch).items():
+            if isinstance(found, str):
+                reasons[schema_id] = found
+            else:
+                self._known[schema_id] = found
+        parts: list[tuple[T, bytes] | str | None] = []
+        for value, header in zip(values, headers, strict=True):
+            if header is None:
+                parts.append(None if value is None else NO_HEADER)
+            elif header[0] in reasons:
+                parts.append(reasons[header[0]])
+            else:
+                parts.append((self._known[header[0]], header[1]))
+        return Split(parts, ids)
+
+
+@dataclass(slots=True)
+class Split(Generic[T]):
+    """The values of a batch.
+
+    Attributes:
+        parts: Schema and data of each value; the reason why it has none; None for a message without a value.
+        ids: The id of its schema; None without the wire format.
+    """
+
+    parts: list[tuple[T, bytes] | str | None]
+    ids: list[int | None]

@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 import pyarrow as pa
 
+from streams.kafka.cluster import Cluster
 from streams.kafka.fetch import HEADERS, SCHEMA, read_range
 from streams.kafka.offset_plan import OffsetRange, Topics
 from streams.kafka.options import KafkaOptions
+
+ANSWER_SECONDS: Final = 10.0
+"""Brokers that take longer count as not answering."""
+
+
+def impatient(options: KafkaOptions) -> KafkaOptions:
+    """The options, with requests that wait at most `ANSWER_SECONDS`."""
+    return replace(options, request_timeout_seconds=min(ANSWER_SECONDS, options.request_timeout_seconds))
+
+
+def load_topics(options: KafkaOptions) -> Topics:
+    """The topics, from brokers that must answer now.
+
+    Raises:
+        SourceUnavailable, SourceRefused: The brokers do not answer, or refuse access.
+        NotFound: A topic does not exist.
+    """
+    cluster = Cluster(options)
+    try:
+        cluster.await_answer(lambda _: True)
+        topics = cluster.load_topics(wait_for_topics=False)
+        cluster.require(topics.logs, ())
+    finally:
+        cluster.close()
+    return topics
 
 
 def read_newest(options: KafkaOptions, topics: Topics, count: int) -> pa.Table:
@@ -14,7 +43,7 @@ def read_newest(options: KafkaOptions, topics: Topics, count: int) -> pa.Table:
 
     Args:
         options: Options of the source.
-        topics: The topics, from `streams.kafka.cluster.Cluster.load_topics`.
+        topics: The topics, from `load_topics`.
         count: How many; 0 for none.
 
     Raises:

@@ -9,6 +9,7 @@ the folder: the second one reads the plan of the first one, and chooses again.
 
 from __future__ import annotations
 
+import bisect
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,11 +68,11 @@ class Plan:
     @property
     def count(self) -> int:
         """Number of its letters."""
-        return sum(last - first + 1 for spans in self.letters.values() for first, last in spans)
+        return sum(map(count_lines, self.letters.values()))
 
     def has(self, file: str, line: int) -> bool:
         """Whether a letter is in the plan."""
-        return any(first <= line <= last for first, last in self.letters.get(file, ()))
+        return in_spans(self.letters.get(file, ()), line)
 
 
 def spans_of(lines: Iterable[int]) -> list[Span]:
@@ -83,6 +84,17 @@ def spans_of(lines: Iterable[int]) -> list[Span]:
         else:
             spans.append((line, line))
     return spans
+
+
+def count_lines(spans: Iterable[Span]) -> int:
+    """Number of the lines."""
+    return sum(last - first + 1 for first, last in spans)
+
+
+def in_spans(spans: Sequence[Span], line: int) -> bool:
+    """Whether a line is in one of the spans, which ascend."""
+    place = bisect.bisect_right(spans, line, key=lambda span: span[0])
+    return place > 0 and line <= spans[place - 1][1]
 
 
 def read_plans(store: ObjectStore, lane: str) -> list[Plan]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,8 +34,8 @@ def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
 
 def writer_problems(writer: WriterSpec, schema: TableSchema) -> Iterator[InvalidInput]:
     """Everything for which `check_writers` refuses a writer."""
-    streams = {stream.name: stream for stream in schema.streams}
-    known = streams.get(writer.stream)  # type: ignore[call-overload]
+    streams: dict[str, Stream] = {stream.name: stream for stream in schema.streams}
+    known = streams.get(writer.stream)
     if known is None:
         yield InvalidInput(
             f"writers.{writer.name}.stream: the table has no stream {writer.stream!r}",
@@ -43,20 +43,19 @@ def writer_problems(writer: WriterSpec, schema: TableSchema) -> Iterator[Invalid
         )
         return
     yield from _select_problems(writer, known, schema)
+    yield from refusal("", _check_updates, writer, known, schema)
+    where = f"writers.{writer.name}."
+    if writer.tombstones == "delete":
+        yield from refusal(where, check_deletes, writer, known, schema)
+    if writer.lateness is not None:
+        yield from refusal(where, check_lateness, writer.lateness, schema, known)
+
+
+def refusal(where: str, check: Callable[..., object], *arguments: object) -> Iterator[InvalidInput]:
+    """The error of a check, if it refuses its arguments. ``where`` is put before its message."""
     try:
-        _check_updates(writer, known, schema)
-    except InvalidInput as error:
-        yield error
-    try:
-        with errors_at(f"writers.{writer.name}."):
-            if writer.tombstones == "delete":
-                check_deletes(writer, known, schema)
-    except InvalidInput as error:
-        yield error
-    try:
-        with errors_at(f"writers.{writer.name}."):
-            if writer.lateness is not None:
-                check_lateness(writer.lateness, schema, known)
+        with errors_at(where):
+            check(*arguments)
     except InvalidInput as error:
         yield error
 

@@ -108,7 +108,10 @@ class Metrics(Collector):
     """Collects all metrics at the moment of a scrape."""
 
     def __init__(
-        self, statuses: Callable[[], Sequence[JobStatus]], tables: Callable[[], Mapping[str, TableView]], now_ms: Any
+        self,
+        statuses: Callable[[], Sequence[JobStatus]],
+        tables: Callable[[], Mapping[str, TableView]],
+        now_ms: Callable[[], int],
     ) -> None:
         """Collect nothing yet.
 
@@ -128,30 +131,31 @@ class Metrics(Collector):
 
 
 def _of_parts(shown: Sequence[tuple[dict[str, Any], Report]]) -> Iterator[Metric]:
-    up = GaugeMetricFamily("weft_up", "Whether a process of the part runs.", labels=["part"])
-    for fields, _ in shown:
-        up.add_metric([fields["job"]], float(fields["pid"] is not None))
-    yield up
+    running = [(fields["job"], float(fields["pid"] is not None)) for fields, _ in shown]
+    yield _gauge("up", "Whether a process of the part runs.", "part", running)
     for field, (name, text) in _COUNTERS.items():
         yield _counter(name, text, [(fields["job"], fields[field]) for fields, _ in shown])
     for field, (name, text) in _GAUGES.items():
-        gauge = GaugeMetricFamily(f"weft_{name}", text, labels=["part"])
-        for fields, _ in shown:
-            if fields[field] is not None:
-                gauge.add_metric([fields["job"]], fields[field])
-        yield gauge
+        yield _gauge(name, text, "part", [(fields["job"], fields[field]) for fields, _ in shown])
     cleaners = [(fields["job"], report) for fields, report in shown if report.unknown_objects is not None]
     for field, (name, text) in _OF_CLEANING.items():
         yield _counter(name, text, [(job, getattr(report, field)) for job, report in cleaners])
-    unknown = GaugeMetricFamily(
-        "weft_unknown_objects",
+    yield _gauge(
+        "unknown_objects",
         "Objects in the table's folders whose names weft does not use, as of the last cleaning. They are not deleted.",
-        labels=["part"],
+        "part",
+        [(job, report.unknown_objects) for job, report in cleaners],
     )
-    for job, report in cleaners:
-        unknown.add_metric([job], float(report.unknown_objects or 0))
-    yield unknown
     yield _batches(shown)
+
+
+def _gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float | None]]) -> Metric:
+    """A gauge with one label. Values that are None are absent."""
+    gauge = GaugeMetricFamily(f"weft_{name}", text, labels=[label])
+    for labelled, value in values:
+        if value is not None:
+            gauge.add_metric([labelled], value)
+    return gauge
 
 
 def _counter(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
@@ -180,40 +184,29 @@ def _of_tables(tables: Mapping[str, TableView], now_ms: int) -> Iterator[Metric]
     if not tables:
         return
     measured = {uri: view.measures for uri, view in tables.items() if view.measures is not None}
-    up = GaugeMetricFamily(
-        "weft_table_up",
+    yield _gauge(
+        "table_up",
         "Whether the last look at the table succeeded. Without it the values are absent.",
-        labels=["table"],
+        "table",
+        [(uri, float(view.measures is not None)) for uri, view in tables.items()],
     )
-    age = GaugeMetricFamily(
-        "weft_table_age_seconds", "Time since the last look at the table that succeeded.", labels=["table"]
-    )
-    for uri, view in tables.items():
-        up.add_metric([uri], float(view.measures is not None))
-        if view.measured_at_ms is not None:
-            age.add_metric([uri], max(0, now_ms - view.measured_at_ms) / 1000)
-    yield from (up, age)
+    ages = [
+        (uri, max(0, now_ms - view.measured_at_ms) / 1000)
+        for uri, view in tables.items()
+        if view.measured_at_ms is not None
+    ]
+    yield _gauge("table_age_seconds", "Time since the last look at the table that succeeded.", "table", ages)
     for field, (name, text) in _TABLE_GAUGES.items():
-        gauge = GaugeMetricFamily(f"weft_table_{name}", text, labels=["table"])
-        for uri, found in measured.items():
-            if getattr(found, field) is not None:
-                gauge.add_metric([uri], getattr(found, field))
-        yield gauge
-    yield _log_ratio(measured)
+        values = [(uri, getattr(found, field)) for uri, found in measured.items()]
+        yield _gauge(f"table_{name}", text, "table", values)
+    yield _gauge(
+        "table_log_ratio",
+        "Stored bytes of log rows that are in no base file, divided by those of base files. Absent without a base.",
+        "table",
+        [(uri, found.log_bytes / found.base_bytes) for uri, found in measured.items() if found.base_bytes],
+    )
     yield from _of_lanes(measured)
     yield from _samples(tables)
-
-
-def _log_ratio(measured: Mapping[str, TableMeasures]) -> Metric:
-    ratio = GaugeMetricFamily(
-        "weft_table_log_ratio",
-        "Stored bytes of log rows that are in no base file, divided by those of base files. Absent without a base.",
-        labels=["table"],
-    )
-    for uri, found in measured.items():
-        if found.base_bytes:
-            ratio.add_metric([uri], found.log_bytes / found.base_bytes)
-    return ratio
 
 
 def _of_lanes(measured: Mapping[str, TableMeasures]) -> Iterator[Metric]:
@@ -245,11 +238,8 @@ def _samples(tables: Mapping[str, TableView]) -> Iterator[Metric]:
         "before them: a repeated message, or an ordering that is too coarse.",
     }
     for field, text in texts.items():
-        gauge = GaugeMetricFamily(f"weft_table_sampled_{field}", text, labels=["table"])
-        for uri, view in tables.items():
-            if view.sample is not None:
-                gauge.add_metric([uri], getattr(view.sample, field))
-        yield gauge
+        values = [(uri, getattr(view.sample, field)) for uri, view in tables.items() if view.sample is not None]
+        yield _gauge(f"table_sampled_{field}", text, "table", values)
     fill = GaugeMetricFamily(
         "weft_table_group_fill_ratio",
         "Share of the rows in sampled base files (at most 16) in which the column group is present.",

@@ -20,6 +20,7 @@ from storage.config_file import FieldError
 from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION, Execute, in_threads
 from storage.errors import InvalidInput
 from streams.formats import check_format
+from streams.formats.registry import uses_registry
 from streams.letters.limit import LetterLimit
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness, parse_size
 
@@ -316,6 +317,11 @@ class WriterSpec:
     lateness: int | dt.timedelta | None
     checkpoint: str
     spark: Mapping[str, str] = field(repr=False)
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether a format of the value or of the key fetches schemas from a registry."""
+        return uses_registry(self.message_format) or (bool(self.key) and uses_registry(self.key_format))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from storage.errors import InvalidInput
 from streams.formats.format_options import check_options
 from streams.formats.registry import check_registry_settings
 from streams.letters.limit import LetterLimit
-from streams.pipeline.check import writer_problems
+from streams.pipeline.check import refusal, writer_problems
 from streams.pipeline.model import (
     BackPressureSection,
     CleanSection,
@@ -147,11 +147,8 @@ def resolve_references(
             continue  # an error that is reported later
         for name in settings:
             if f"{where}.{name}" in references.secret_fields:
-                try:
-                    with errors_at(f"{where}.{name}: "):
-                        check_redacted(name, settings)
-                except InvalidInput as error:
-                    report(error)
+                for problem in refusal(f"{where}.{name}: ", check_redacted, name, settings):
+                    report(problem)
     return resolved
 
 
@@ -200,10 +197,10 @@ def _section_problems(name: str, given: WriterSection, whole: PipelineConfig) ->
     for text, where in ((stream, ".stream"), (given.lane or stream, ".lane")):
         names.setdefault(text, where)
     for text, where in names.items():
-        yield from _refusal(f"{where}: ", lane_name, text)
+        yield from refusal(f"{where}: ", lane_name, text)
     for section, fields in (("schema", given.message), ("key", given.key)):
         for column, type_name in (fields or {}).items():
-            yield from _refusal(f".{section}.{column}: ", parse_type, type_name)
+            yield from refusal(f".{section}.{column}: ", parse_type, type_name)
     for setting, is_given in (("key", given.key is not None), ("tombstones", given.tombstones != "ignore")):
         if is_given and not given.message:
             yield InvalidInput(f".{setting}: needs messages that are decoded", hint="add schema, or remove it")
@@ -226,15 +223,6 @@ def _section_problems(name: str, given: WriterSection, whole: PipelineConfig) ->
             hint="remove it; after a restore give this writer a new checkpoint, a source that starts where the "
             "lane ends (weft show URI streams), and takeover: true",
         )
-
-
-def _refusal(where: str, check: Callable[..., object], *arguments: object) -> Iterator[InvalidInput]:
-    """The error of a check, if it refuses its arguments. ``where`` is put before its message."""
-    try:
-        with errors_at(where):
-            check(*arguments)
-    except InvalidInput as error:
-        yield error
 
 
 def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, folder: Path, state: Path) -> WriterSpec:
@@ -289,14 +277,14 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
 
 def _format_problems(source: KafkaSection, registry: Mapping[str, str]) -> Iterator[InvalidInput]:
     """What is wrong with the options of the formats of a source, and which packages and settings they lack."""
-    yield from _refusal(".source.format_options.", check_options, source.format, source.format_options)
+    yield from refusal(".source.format_options.", check_options, source.format, source.format_options)
     if source.key_format.startswith("debezium"):
         yield InvalidInput(
             f".source.key_format: {source.key_format!r} is a format of values",
             hint="the key of a change event has the format json or avro",
         )
     for field, name in (("format", source.format), ("key_format", source.key_format)):
-        yield from _refusal(f".source.{field}: ", check_registry_settings, name, registry)
+        yield from refusal(f".source.{field}: ", check_registry_settings, name, registry)
 
 
 def _files_problems(given: WriterSection) -> Iterator[InvalidInput]:

@@ -58,9 +58,9 @@ def await_registry(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *,
         RegistryRefused: The registry refuses access.
         InvalidInput: A setting of the registry is wrong.
     """
-    from streams.formats.registry import registry_client, uses_registry
+    from streams.formats.registry import registry_client
 
-    if stop or not (uses_registry(writer.message_format) or (writer.key and uses_registry(writer.key_format))):
+    if stop or not writer.needs_registry:
         return
     client = registry_client(tuple(sorted(writer.registry.items())))
     if once:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from storage.engine import format_type
 from storage.errors import InvalidInput
 from streams.read.sql_query import short_message
-from streams.spark.session import build_session
+from streams.spark.session import temporary_session
 
 _ROW: Final = "__row"
 
@@ -63,11 +60,5 @@ def sql_function(settings: Mapping[str, str], column: str, expression: str, kind
         NotFound: Java is not installed.
         InvalidInput: See `SqlFunction`.
     """
-    # PySpark also logs each error of a query as a page of JSON.
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
-    with tempfile.TemporaryDirectory(prefix="weft-rewrite-") as scratch:
-        spark = build_session("weft rewrite", settings, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
-        try:
-            yield SqlFunction(spark, column, expression, kind)
-        finally:
-            spark.stop()
+    with temporary_session("weft rewrite", settings) as spark:
+        yield SqlFunction(spark, column, expression, kind)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from storage import Table
@@ -20,7 +17,8 @@ from streams.read.native_or_merged import ScanFacts
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.view import planner_of
-from streams.spark.session import build_session
+from streams.spark.session import temporary_session
+from streams.spark.sql_text import quoted
 from streams.spark.task_errors import python_problem
 
 VIEW: Final = "t"
@@ -77,14 +75,9 @@ def planned_query(settings: CommandSettings, sql: str, options: ReadOptions) -> 
     # Opened before Spark is started, so that a missing table is reported at once.
     table = Table.open(location.uri, storage_options=location.storage_options)
     options.check(table)
-    with tempfile.TemporaryDirectory(prefix="weft-sql-") as scratch:
-        spark = build_session("weft sql", settings.spark, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
-        try:
-            with _spark_errors(location):
-                scans: list[ScanFacts] = []
-                yield PlannedQuery(table, scans, _frame(spark, location, sql, options, scans))
-        finally:
-            spark.stop()
+    with temporary_session("weft sql", settings.spark) as spark, _spark_errors(location):
+        scans: list[ScanFacts] = []
+        yield PlannedQuery(table, scans, _frame(spark, location, sql, options, scans))
 
 
 def _frame(
@@ -94,7 +87,7 @@ def _frame(
     create_relation_view(spark, VIEW, planner)
     for name in view_names(location)[1:]:
         # The second view reads the first one, so that a query that uses both names sees one snapshot.
-        spark.sql(f"CREATE TEMPORARY VIEW `{name.replace('`', '``')}` AS SELECT * FROM {VIEW}")  # noqa: S608
+        spark.sql(f"CREATE TEMPORARY VIEW {quoted(name)} AS SELECT * FROM {VIEW}")  # noqa: S608
     return spark.sql(sql)
 
 
@@ -106,8 +99,6 @@ def view_names(location: TableLocation) -> tuple[str, ...]:
 
 @contextmanager
 def _spark_errors(location: TableLocation) -> Iterator[None]:
-    # PySpark also logs each error of a query as a page of JSON.
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         yield
     except PySparkException as error:

@@ -21,6 +21,7 @@ from streams import kafka
 from streams.kafka.kafka_source import columns as kafka_columns
 from streams.pipeline.check import key_of
 from streams.pipeline.model import WriterSpec
+from streams.spark.sql_text import quoted, spark_message
 from streams.write.decode_events import decode_events
 from streams.write.file_source import message_columns
 
@@ -49,9 +50,9 @@ def expression_problems(spark: SparkSession, writer: WriterSpec, schema: TableSc
         )
         return
     if writer.message is None:
-        selected = writer.select or {name: _quoted(name) for name in rows.columns}
+        selected = writer.select or {name: quoted(name) for name in rows.columns}
     else:
-        selected = writer.select or {name: _quoted(name) for name in writer.message}
+        selected = writer.select or {name: quoted(name) for name in writer.message}
     section = "schema" if writer.select is None and writer.message is not None else "select"
     types: dict[str, pa.DataType] = {}
     for name, expression in selected.items():
@@ -99,12 +100,9 @@ def _events(
     rows: DataFrame, writer: WriterSpec, select: Mapping[str, str], where: str | None, key: Mapping[str, str] | None
 ) -> StructType:
     """The schema of what the sink would get."""
-    if writer.message is None:
-        kept = rows if where is None else rows.where(where)
-        return kept.selectExpr(*(f"{sql} AS {_quoted(name)}" for name, sql in select.items())).schema
     if writer.tombstones == "delete" and key is None:  # reported by `streams.pipeline.check.writer_problems`
         writer = replace(writer, tombstones="ignore")
-    return decode_events(rows, writer, key, select=select, where=where).schema
+    return decode_events(rows, replace(writer, select=select, where=where), key).schema
 
 
 def _type_problems(
@@ -136,8 +134,4 @@ def _text(error: PySparkException | InvalidInput) -> str:
     if isinstance(error, InvalidInput):
         _, found, rest = error.message.partition("Spark refuses ")
         return " ".join(f"Spark refuses {rest}".split()) if found else error.message
-    return " ".join(str(error).split(";\n", 1)[0].split())
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return " ".join(spark_message(error).split())

@@ -33,6 +33,7 @@ from streams.formats import load_format
 from streams.formats.message_format import Extras, FormatSettings, MessageFormat
 from streams.pipeline.check import KAFKA, KEY
 from streams.pipeline.model import Tombstones
+from streams.spark.sql_text import quoted, spark_message
 from streams.write.dead_letter import IGNORED, SOURCE
 from streams.write.left_out import ABSENT, OPERATION, REASON, UNAVAILABLE, leave_out
 from streams.write.tombstones import DECODED_KEY, KEY_REASON, NO_KEY, add_key
@@ -162,7 +163,7 @@ def decode_messages(
         messages = _all_decoded(messages)
     if where is not None:
         messages = _filtered(messages, where, guarded=keep_source)
-    columns: dict[str, Column | str] = {name: _quoted(name) for name in schema} if select is None else dict(select)
+    columns: dict[str, Column | str] = {name: quoted(name) for name in schema} if select is None else dict(select)
     if columns and OPERATION in messages.columns:
         columns.setdefault(OP_COLUMN, F.col(OPERATION))
     if columns and tombstones == "delete":
@@ -174,10 +175,6 @@ def decode_messages(
         if not keep_source:
             messages = _all_decoded(messages)
     return _selected(messages, columns, guarded=keep_source)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _struct(what: str, schema: Mapping[str, str], reserved: AbstractSet[str]) -> StructType:
@@ -192,7 +189,7 @@ def _struct(what: str, schema: Mapping[str, str], reserved: AbstractSet[str]) ->
             fields.append(StructField(name, DataType.fromDDL(kind)))
         except PySparkException as error:
             raise InvalidInput(
-                f"{what} {name!r}: {kind!r} is not a Spark SQL type: {_message(error)}",
+                f"{what} {name!r}: {kind!r} is not a Spark SQL type: {spark_message(error)}",
                 hint="for example bigint, decimal(12,2), timestamp, array<string>, struct<a:int,b:string>",
             ) from None
     _refuse_alike(what, schema)
@@ -465,11 +462,6 @@ def _decoded(value: Column) -> Column:
 def _refused(what: str, expression: str, messages: DataFrame, error: PySparkException) -> InvalidInput:
     names = [name for name in messages.columns if not name.startswith(_HIDDEN)]
     return InvalidInput(
-        f"{what}: Spark refuses the expression {expression!r}: {_message(error)}",
+        f"{what}: Spark refuses the expression {expression!r}: {spark_message(error)}",
         hint=f"an SQL expression that gives one value for each message, over: {', '.join(names)}",
     )
-
-
-def _message(error: PySparkException) -> str:
-    """The message of an error of Spark, without the plan."""
-    return str(error).split(";\n", 1)[0].strip()

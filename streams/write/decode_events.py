@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from pyspark.sql import DataFrame
 
 from streams.pipeline.model import WriterSpec
+from streams.spark.sql_text import quoted
 from streams.write.decode import decode_messages
 
 
@@ -16,24 +17,27 @@ def decode_events(
     writer: WriterSpec,
     key: Mapping[str, str] | None,
     *,
-    select: Mapping[str, str] | None = None,
-    where: str | None = None,
     partial: AbstractSet[str] = frozenset(),
 ) -> DataFrame:
     """Decode messages as a writer of a pipeline does, with the column `streams.write.dead_letter.SOURCE`.
 
+    Without a message schema the rows of the source are the messages; then there is no such column.
+
     Args:
-        rows: The messages.
-        writer: The writer; it has a message schema.
+        rows: The rows of the source.
+        writer: The writer.
         key: Fields of the Kafka key, from `streams.pipeline.check.key_of`.
-        select: Instead of ``select`` and ``where`` of the writer, if given.
-        where: The condition then.
         partial: From `streams.write.left_out.partial_columns`, for a format other than JSON.
 
     Raises:
         InvalidInput: See `decode_messages`.
     """
-    assert writer.message is not None, "the caller has checked this"
+    if writer.message is None:
+        if writer.where is not None:
+            rows = rows.where(writer.where)
+        if writer.select is not None:
+            rows = rows.selectExpr(*(f"{sql} AS {quoted(name)}" for name, sql in writer.select.items()))
+        return rows
     return decode_messages(
         rows,
         writer.message,
@@ -41,8 +45,8 @@ def decode_events(
         format_options=writer.format_options,
         key_format=writer.key_format,
         registry=writer.registry,
-        select=writer.select if select is None else select,
-        where=writer.where if select is None else where,
+        select=writer.select,
+        where=writer.where,
         keep_source=True,
         tombstones=writer.tombstones,
         key=key,

@@ -25,6 +25,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from storage.errors import InvalidInput
 from streams.pipeline.model import WriterSpec
+from streams.spark.sql_text import quoted
 from streams.write.decode import UNREADABLE
 
 NOT_THE_FIELDS: Final = "the line does not have the declared fields and types"
@@ -80,13 +81,9 @@ def read_files(spark: SparkSession, writer: WriterSpec) -> DataFrame:
     if writer.file_format == "json":
         # Empty lines are not rows.
         return rows.where(F.trim("value") != "").select(*columns, "value")
-    text = F.to_json(F.struct(*(F.col(_quoted(name)) for name in writer.message)), _JSON)
+    text = F.to_json(F.struct(*(F.col(quoted(name)) for name in writer.message)), _JSON)
     if writer.file_format == "parquet":
         return rows.select(*columns, text.alias("value"))
     bad = F.col(_LINE).isNotNull()
     value = F.when(bad, F.col(_LINE)).otherwise(text)
     return rows.select(*columns, value.alias("value"), F.when(bad, NOT_THE_FIELDS).alias(UNREADABLE))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -46,7 +46,7 @@ from storage.engine import WriteTicket
 from storage.errors import Conflict
 from streams.letters.letter_files import Letter, list_files
 from streams.letters.letter_folder import REPLAY, LetterFolder, PlanState, State, Survey
-from streams.letters.plans import Plan
+from streams.letters.plans import Plan, count_lines
 from streams.write.dead_letter import DeadLetters
 from streams.write.sink_task import TaskReport
 from streams.write.write_batch import send_heartbeats
@@ -150,7 +150,7 @@ def _run(folder: LetterFolder, table: Table, stream: str, plan: Plan, run: Run, 
         rows=commit.rows,
         rows_ignored=commit.rows_ignored,
         failed=failed,
-        missing=sum(last - first + 1 for first, last in gone),
+        missing=count_lines(gone),
         lane=plan.replay_lane,
         seq=commit.seq,
     )

@@ -18,10 +18,11 @@ from storage import Table
 from storage.engine import ObjectStore, WriteTicket
 from storage.errors import InvalidInput
 from streams.letters.letter_files import Letter, read_letters
-from streams.letters.plans import Plan, Span
+from streams.letters.plans import Plan, Span, in_spans
 from streams.pipeline.check import check_deletes, key_of
 from streams.pipeline.model import WriterSpec
 from streams.spark.for_workers import for_workers
+from streams.spark.sql_text import spark_message
 from streams.write.dead_letter import DeadLetters
 from streams.write.decode_events import decode_events
 from streams.write.left_out import partial_columns
@@ -118,7 +119,7 @@ def _message_reader(store: ObjectStore) -> Callable[[Iterable[pa.RecordBatch]], 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for file, spans in zip(batch["file"].to_pylist(), _spans(batch["spans"]), strict=True):
-                letters = (letter for letter in read_letters(store, file) if _within(letter.line, spans))
+                letters = (letter for letter in read_letters(store, file) if in_spans(spans, letter.line))
                 for part in _chunks(letters):
                     yield pa.RecordBatch.from_pylist([message_of(letter) for letter in part], schema=MESSAGES)
 
@@ -128,10 +129,6 @@ def _message_reader(store: ObjectStore) -> Callable[[Iterable[pa.RecordBatch]], 
 def _spans(texts: pa.Array) -> list[list[Span]]:
     """Lines of letters from their JSON form."""
     return [[(first, last) for first, last in json.loads(text)] for text in texts.to_pylist()]
-
-
-def _within(line: int, spans: Sequence[Span]) -> bool:
-    return any(first <= line <= last for first, last in spans)
 
 
 def _chunks(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
@@ -209,7 +206,7 @@ def check_condition(spark: SparkSession, where: str) -> None:
 def _refused(where: str, error: PySparkException) -> InvalidInput:
     names = ", ".join(name for name in _FIELDS.names if not name.startswith("__"))
     return InvalidInput(
-        f"--where: Spark refuses the condition {where!r}: {str(error).split(';' + chr(10), 1)[0].strip()}",
+        f"--where: Spark refuses the condition {where!r}: {spark_message(error)}",
         hint=f"an SQL condition over: {names}",
     )
 

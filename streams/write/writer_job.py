@@ -319,17 +319,7 @@ def read_events(
     if writer.reader_schema is not None:
         reader = reader.schema(writer.reader_schema)
     rows = reader.load()
-    if writer.message is not None:
-        return decode_events(rows, writer, key, partial=partial_names)
-    if writer.where is not None:
-        rows = rows.where(writer.where)
-    if writer.select is not None:
-        rows = rows.selectExpr(*(f"{sql} AS {_quoted(name)}" for name, sql in writer.select.items()))
-    return rows
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return decode_events(rows, writer, key, partial=partial_names)
 
 
 def _drain(query: StreamingQuery) -> None:
@@ -352,6 +342,7 @@ def failure_of(error: Exception) -> Exception:
     import streams.formats.registry
     import streams.kafka.errors  # noqa: F401 - so that their errors are found
     from storage.errors import InvalidInput, StoreUnavailable, TableError
+    from streams.spark.sql_text import spark_message
     from streams.spark.task_errors import error_in, python_problem
 
     if isinstance(error, TableError):
@@ -364,7 +355,7 @@ def failure_of(error: Exception) -> Exception:
         return StoreUnavailable(f"Spark has no connection to a store or broker: {network.group()}")
     # Spark raises the same class if code of a Python data source fails, for whatever reason; a retry may help then.
     if isinstance(error, AnalysisException | ParseException) and "PYTHON_DATA_SOURCE_ERROR" not in str(error):
-        return InvalidInput(str(error).split(";\n", 1)[0].strip(), hint="fix source, select or where of this writer")
+        return InvalidInput(spark_message(error), hint="fix source, select or where of this writer")
     return error
 
 

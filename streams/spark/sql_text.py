@@ -1,0 +1,15 @@
+"""Names and errors in the text of Spark SQL."""
+
+from __future__ import annotations
+
+from pyspark.errors import PySparkException
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def spark_message(error: PySparkException) -> str:
+    """The message of an error, without the plan."""
+    return str(error).split(";\n", 1)[0].strip()
