@@ -13,7 +13,6 @@ from streams.doctor.finding import Finding, Findings, Level
 from streams.doctor.kafka_checks import check_registry, check_source
 from streams.doctor.machine_checks import check_machine
 from streams.doctor.store_checks import check_dead_letters, check_table
-from streams.letters.letter_files import default_folder
 from streams.pipeline.pipeline import Pipeline
 
 SAMPLE: Final = 100
@@ -38,8 +37,7 @@ def diagnose(pipeline: Pipeline, writers: Sequence[str], *, sample: int = SAMPLE
     samples: dict[str, pa.Table] = {}
     for name, writer in chosen.items():
         if writer.on_error == "dead_letter":
-            folder = writer.dead_letter or default_folder(pipeline.table.uri, writer.lane)
-            check_dead_letters(writer, folder, pipeline, found)
+            check_dead_letters(writer, pipeline, found)
         check_registry(writer, found)
         if writer.reader_format != kafka.FORMAT:
             found.skipped(f"writers.{name}.source", f"format {writer.reader_format} is not checked")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from storage import Table
 from storage.engine import TableSchema, check_reachable, clock_lead_ms, open_store, probe_store
 from storage.errors import NotFound
 from streams.doctor.finding import Findings
+from streams.letters.letter_files import default_folder, folder_options
 from streams.pipeline.check import check_same_table, check_writers
 from streams.pipeline.model import WriterSpec
 from streams.pipeline.pipeline import Pipeline
@@ -48,18 +48,19 @@ def check_table(pipeline: Pipeline, found: Findings) -> TableSchema | None:
     return None
 
 
-def check_dead_letters(writer: WriterSpec, folder: str, pipeline: Pipeline, found: Findings) -> None:
+def check_dead_letters(writer: WriterSpec, pipeline: Pipeline, found: Findings) -> None:
     """Try out the folder of dead letters of a writer.
 
     Args:
         writer: The writer.
-        folder: Its folder of dead letters.
         pipeline: The pipeline, whose options are used if the folder is in the table's kind of store.
         found: Gets the findings.
     """
-    same = urlsplit(folder).scheme == urlsplit(pipeline.table.uri).scheme
-    options = pipeline.table.storage_options if same else {}
-    check_store(f"writers.{writer.name}.dead_letter", folder, options, found, only_writable=True)
+    check, table = f"writers.{writer.name}.dead_letter", pipeline.table
+    with found.guarded(check):
+        folder = writer.dead_letter or default_folder(table.uri, writer.lane)
+        options = folder_options(folder, table.uri, table.storage_options)
+        check_store(check, folder, options or {}, found, only_writable=True)
 
 
 def check_store(

@@ -94,8 +94,12 @@ def open_folder(folder: str, table_uri: str, storage_options: Mapping[str, Any] 
     Raises:
         InvalidInput: The URL's scheme is not that of a known file system.
     """
-    same = urlsplit(folder).scheme == urlsplit(table_uri).scheme
-    return open_store(folder, storage_options if same else None)
+    return open_store(folder, folder_options(folder, table_uri, storage_options))
+
+
+def folder_options(folder: str, table_uri: str, storage_options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The options for a folder of dead letters: those of the table, if it is in the same kind of store; else None."""
+    return storage_options if urlsplit(folder).scheme == urlsplit(table_uri).scheme else None
 
 
 def parse_name(text: str) -> tuple[str, int]:

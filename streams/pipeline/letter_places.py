@@ -99,8 +99,9 @@ def load_letter_places(
         stream = writer.stream or name
         lane = writer.lane or stream
         letters = writer.dead_letter or DeadLetterSection()
-        folder = default_folder(location.uri, lane)
-        if letters.path is not None:
+        if letters.path is None:
+            folder = default_folder(location.uri, lane)
+        else:
             folder = resolve_location(letters.path, path.parent)
         places.append(LetterPlace(name, stream, lane, folder, letters.keep))
     return location, places
