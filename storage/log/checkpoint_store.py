@@ -63,11 +63,10 @@ class Checkpoints:
             tuning.lane_checkpoint_every if lane else tuning.table_checkpoint_every
         )
 
-    def save_table(self, state: TableState, *, due: bool = False) -> None:
-        """Write a checkpoint if one is due, or in any case if ``due``. Nothing is raised if that fails."""
-        if due:
-            self._put(TABLE_LANE, state.head, lambda: encode_table(state))
-        self._save(TABLE_LANE, state.head, lambda: encode_table(state))
+    def save_table(self, state: TableState, *, always: bool = False) -> None:
+        """Write a checkpoint if one is due, or in any case if ``always``. Nothing is raised if that fails."""
+        save = self._put if always else self._save
+        save(TABLE_LANE, state.head, lambda: encode_table(state))
 
     def save_lane(self, lane: LaneName, state: LaneState) -> None:
         """Write a checkpoint if one is due. Nothing is raised if that fails."""

@@ -250,9 +250,10 @@ class _Work:
 
     def is_last(self, state: TableState) -> bool:
         """Whether no task is left in a state: other compactions have compacted all file groups that wait."""
-        return not self.begun and not any(
-            _is_current(state, each.group, _cut_before(each)) for task in self.waiting.values() for each in task.slices
-        )
+        return not self.begun and not any(_is_left(state, each) for each in self._slices_waiting())
+
+    def _slices_waiting(self) -> Iterator[FileSlice]:
+        return (each for task in self.waiting.values() for each in task.slices)
 
     def _look(self) -> TableState | None:
         """The newest state; None if the plan is closed, and nothing that waits can be published."""
@@ -262,15 +263,14 @@ class _Work:
         state = self.table_log.refresh()
         if self.plan.plan_id in state.plans:
             return state
-        for each in (each for task in self.waiting.values() for each in task.slices):
-            current = _is_current(state, each.group, _cut_before(each))
-            self.skipped[each.group] = PLAN_CLOSED if current else _OVERTAKEN
+        for each in self._slices_waiting():
+            self.skipped[each.group] = PLAN_CLOSED if _is_left(state, each) else _OVERTAKEN
         self.waiting.clear()
         return None
 
     def _still_needed(self, task: CompactionTask, state: TableState) -> CompactionTask | None:
         """The task without file groups that others have compacted; None if nothing is left of it."""
-        left = tuple(each for each in task.slices if _is_current(state, each.group, _cut_before(each)))
+        left = tuple(each for each in task.slices if _is_left(state, each))
         if len(left) == len(task.slices):
             return task
         kept = {each.group for each in left}
@@ -407,8 +407,10 @@ def _is_current(state: TableState, group: FileGroup, parent: cut.Seqs) -> bool:
     return parent == state.slices.cut_of(group)
 
 
-def _cut_before(file_slice: FileSlice) -> cut.Seqs:
-    return file_slice.slice.cut if file_slice.slice is not None else {}
+def _is_left(state: TableState, file_slice: FileSlice) -> bool:
+    """Whether nobody has compacted a file group since it was read."""
+    before = file_slice.slice.cut if file_slice.slice is not None else {}
+    return _is_current(state, file_slice.group, before)
 
 
 def _covered(

@@ -73,7 +73,7 @@ class CompactionTask:
         Raises:
             CorruptData: A file is missing or damaged; the files of the new slices were deleted.
             SnapshotExpired: A file is missing because cleaning has aborted the compaction as abandoned.
-        InvalidInput: See `storage.services.row_change.NewValues.apply`.
+            InvalidInput: See `storage.services.row_change.NewValues.apply`.
         """
         loaded = mergers.load(self.schema, self.env.mergers)
         with explain_missing_file(self.env, self.at):

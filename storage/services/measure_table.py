@@ -213,8 +213,8 @@ def _arrivals_of_group(ranges: Sequence[LogRange], group: Group) -> Counts:
         vector, values = keys.take(vector, ~without), [column.filter(pa.array(~without)) for column in values]
     if not len(vector):
         return np.zeros(3, np.int64)
-    order = keys.stable_order(vector)
-    starts = keys.run_starts(keys.take(vector, order))
+    order, ordered = keys.in_order(vector)
+    starts = keys.run_starts(ordered)
     ordinal = np.zeros(len(order), np.int64)
     ordinal[starts[1:]] = 1
     dense = np.unique(ordering.ranks(values), return_inverse=True)[1][order]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,16 +17,14 @@ from storage.core.modes.latest import Latest
 from storage.core.modes.partial import LatestNonNull
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
-from storage.errors import Conflict, InvalidInput, SnapshotExpired
+from storage.errors import InvalidInput
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 from storage.services.compaction import Rewriting, rewrite
 from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import Function, NewValues, WithoutOldDeletes, WithoutOldRows
-from storage.services.service_plan import open_plan
+from storage.services.service_plan import open_plan, retry_on_newest
 from storage.services.tasks import Execute, one_by_one
-
-MAX_TRIES: Final = 10  # each is lost only to another service that published first
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,22 +164,16 @@ def _rewrite_all(table_log: TableLog, rewriting: Rewriting, execute: Execute) ->
     """Rewrite all file groups in one BASE, or none of them (rule X6)."""
     started = time.monotonic()
     add_rewriting_feature(table_log)
-    for _ in range(MAX_TRIES):
-        snapshot = Snapshot(table_log, *table_log.newest_cut())
+
+    def attempt(snapshot: Snapshot) -> RewriteResult | None:
         if not snapshot.slices:
             return RewriteResult(str(snapshot.cut), 0, 0, 0, time.monotonic() - started)
-        try:
-            with open_plan(table_log, snapshot.cut, len(snapshot.slices)) as plan:
-                result, entry = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute)
-        except (Conflict, SnapshotExpired):
-            continue  # a restore, an erase or a clean came between
-        if entry:
-            seconds = time.monotonic() - started
-            return RewriteResult(str(snapshot.cut), entry, len(result.done), result.rows, seconds)
-    raise Conflict(
-        f"other compactions, folds or restores published first in each of {MAX_TRIES} attempts",
-        hint="run it again; stop other compactions if this happens again",
-    )
+        with open_plan(table_log, snapshot.cut, len(snapshot.slices)) as plan:
+            result, entry = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute)
+        seconds = time.monotonic() - started
+        return RewriteResult(str(snapshot.cut), entry, len(result.done), result.rows, seconds) if entry else None
+
+    return retry_on_newest(table_log, attempt)[1]
 
 
 def check_rewritable(schema: TableSchema, name: str) -> None:

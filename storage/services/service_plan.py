@@ -8,9 +8,9 @@ was aborted by cleaning, or a restore has rolled back what the service has read 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Abort, Plan
@@ -18,8 +18,12 @@ from storage.core.log.table_state import TableState
 from storage.core.names import Path
 from storage.errors import CommitUnknown, Conflict, SnapshotExpired, TableError
 from storage.log.table_log import TableLog
+from storage.read.snapshot import Snapshot
 from storage.store.object_store import ObjectStore
 
+T = TypeVar("T")
+
+MAX_ATTEMPTS: Final = 10  # each is lost only to another service that published first
 PLAN_CLOSED: Final = "its plan was closed meanwhile: by a restore or an erase, or by cleaning as abandoned"
 
 
@@ -103,3 +107,27 @@ def delete_files(store: ObjectStore, paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             store.delete(path)
+
+
+def retry_on_newest(table_log: TableLog, attempt: Callable[[Snapshot], T | None]) -> tuple[Snapshot, T]:
+    """Repeat work on the newest snapshot until no other service publishes first.
+
+    Args:
+        table_log: The table's log.
+        attempt: Does the work on a snapshot; None, `Conflict` or `SnapshotExpired` if another service was faster.
+
+    Returns:
+        The snapshot of the last attempt, and its result.
+
+    Raises:
+        Conflict: Other services published first in every attempt.
+    """
+    for _ in range(MAX_ATTEMPTS):
+        snapshot = Snapshot(table_log, *table_log.newest_cut())
+        with contextlib.suppress(Conflict, SnapshotExpired):  # a restore, an erase or a clean came between
+            if (done := attempt(snapshot)) is not None:
+                return snapshot, done
+    raise Conflict(
+        f"other compactions, folds or restores published first in each of {MAX_ATTEMPTS} attempts",
+        hint="run it again; stop other compactions if this happens again",
+    )

@@ -50,8 +50,8 @@ def erase(
 ) -> None:
     """Remove keys physically, from every file of a table, and prove it by reading all of them back. Writers go on.
 
-    Refused while retained snapshots, savepoints or pins need files with the keys, unless they are given up. If it was
-    interrupted, run it again. Exit code 1 if an object still has a key.
+    Refused while retained snapshots, savepoints or pins need files with the keys, unless the options below allow to
+    release them. If it was interrupted, run it again. Exit code 1 if an object still has a key.
 
     Not part of a table, and not changed: Kafka topics, dead letters, checkpoints of Spark, backups and old versions of
     objects. Messages with the keys that are read later are new data.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from storage import Table
@@ -14,6 +15,7 @@ from storage.clock import Stamps
 from storage.core.log import features
 from storage.environment import Environment
 from storage.errors import (
+    CorruptData,
     InvalidInput,
     OffsetExpired,
     SnapshotExpired,
@@ -416,3 +418,11 @@ def test_a_store_that_does_not_answer_leaves_a_table_that_can_be_read(table: Tab
     assert ids(table) == sorted(set(ALL) - {GONE})
     assert table.erase([GONE], expire_snapshots=True).complete
     assert with_keys(table, [GONE]) == []
+
+
+def test_a_damaged_base_file_is_named(table: Table) -> None:
+    for path in (folder_of(table) / "base").rglob("*.parquet"):
+        data, rows = path.read_bytes(), pq.read_metadata(path).row_group(0).column(0).total_compressed_size
+        path.write_bytes(data[:4] + bytes(rows) + data[4 + rows :])
+    with pytest.raises(CorruptData, match=r"base/.*\.parquet does not decode"):
+        table.erase([GONE], expire_snapshots=True)

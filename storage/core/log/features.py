@@ -21,4 +21,4 @@ def writable_features() -> frozenset[str]:
 
 def reader_features(schema: TableSchema, writer_features: Collection[str]) -> list[str]:
     """The reader features of a table with this schema and these writer features, sorted."""
-    return sorted({*schema.reader_features, *(feature for feature in writer_features if feature == ERASE)})
+    return sorted({*schema.reader_features, *{ERASE}.intersection(writer_features)})

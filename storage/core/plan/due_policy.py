@@ -150,15 +150,13 @@ def plan_due(
     if Work.COMPACT in work:
         due = _due_for_compaction(policy, slices, files, heads, waiting, frozenset(aged))
     if Work.FOLD in work:
-        unfolded = {
-            group: used
-            for group, used in waiting.items()
-            if group not in due and any(not files[i].is_fold for i in used)
-        }
-        if _folds_now(policy, [s for s in slices if s.group in unfolded], files):
-            due |= {
-                s.group: _due(s, waiting[s.group], files, "commits", Work.FOLD) for s in slices if s.group in unfolded
-            }
+        unfolded = [
+            s
+            for s in slices
+            if s.group in waiting and s.group not in due and any(not files[i].is_fold for i in waiting[s.group])
+        ]
+        if _folds_now(policy, unfolded, files):
+            due |= {s.group: _due(s, waiting[s.group], files, "commits", Work.FOLD) for s in unfolded}
     return {s.group: due[s.group] for s in slices if s.group in due}
 
 
@@ -210,9 +208,10 @@ def _folds_now(policy: DuePolicy, unfolded: Sequence[FileSlice], files: Sequence
     is_fold = np.array([file.is_fold for file in files])
     used = set(np.flatnonzero((rows > 0) & ~is_fold).tolist())
     commits = len(_commits(used, files))
-    if commits < policy.fold_commits or commits >= MAX_POSTPONED * policy.fold_commits:
-        return commits >= policy.fold_commits
-    return bool(rows[~is_fold].sum() >= policy.min_fold_ratio * rows[is_fold].sum())
+    if commits < policy.fold_commits:
+        return False
+    enough = rows[~is_fold].sum() >= policy.min_fold_ratio * rows[is_fold].sum()
+    return bool(enough) or commits >= MAX_POSTPONED * policy.fold_commits
 
 
 def _due(

@@ -51,8 +51,8 @@ def next_share(plan_id: str, plans: Collection[str], keys: Sequence[str]) -> lis
 
 def rank_of(plan_id: str, plans: Collection[str], key: str) -> int:
     """The rank of a plan for a piece of work: 0 for one of the plans, 1 for another one, and so on."""
-    own = _weight(plan_id, key)
-    return sum(_weight(other, key) > own for other in plans if other != plan_id)
+    weight = _weight(plan_id, key)
+    return sum(_weight(other, key) > weight for other in plans if other != plan_id)
 
 
 def _weight(plan_id: str, key: str) -> tuple[bytes, str]:

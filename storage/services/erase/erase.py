@@ -20,7 +20,7 @@ from storage.core.log.cut import Cut
 from storage.core.log.table_state import TableState
 from storage.core.names import ParsedPath, Path
 from storage.core.plan.slices import FileSlice
-from storage.errors import Conflict, MissingFile, NotFound, SnapshotExpired, StillRetained
+from storage.errors import Conflict, MissingFile, NotFound, StillRetained
 from storage.log.pins import Pin, unexpired, unpin
 from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
@@ -34,10 +34,10 @@ from storage.services.erase.redact_log import redact_log
 from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import WithoutKeys
 from storage.services.savepoints import release_savepoint
-from storage.services.service_plan import abort_plan, open_plan
+from storage.services.service_plan import abort_plan, open_plan, retry_on_newest
 from storage.services.tasks import Execute, one_by_one
 
-MAX_ROUNDS: Final = 10  # each round is lost only to another service that published first
+MAX_ROUNDS: Final = 10  # each round is lost only to a clean
 _KEEP_ALL: Final = dt.timedelta(days=200 * 365)
 
 
@@ -110,7 +110,7 @@ def erase(
 
     Raises:
         InvalidInput: A key has another type or number of columns than the table's key, or contains null.
-        StillRetained: Snapshots, pins or savepoints need files with the keys, and are not to be given up. Nothing was
+        StillRetained: Snapshots, pins or savepoints need files with the keys, and the caller keeps them. Nothing was
             changed.
         Conflict: Other services published first in every attempt.
         CorruptData: A file or an entry is missing or damaged.
@@ -169,7 +169,7 @@ class _Holding:
     retained: int
 
     def refuse(self, *, expire_snapshots: bool, release_savepoints: bool) -> None:
-        """Refuse to break what the caller did not give up (rule X1).
+        """Refuse to break what the caller keeps (rule X1).
 
         Raises:
             StillRetained: Something would be broken.
@@ -214,9 +214,7 @@ def _find_holding(table_log: TableLog, search: KeySearch) -> _Holding:
 def _holding_at(table_log: TableLog, search: KeySearch, state: TableState, at: Cut) -> _Holding:
     # A retained snapshot has a key only if the oldest one has it, together with all later commits.
     oldest = replace(table_log.at(state.oldest_retained), lanes=state.lanes)
-    retained = bool(search.in_snapshot(table_log, oldest, at.lanes)) or bool(
-        search.in_snapshot(table_log, state, at.lanes)
-    )
+    retained = search.in_snapshot(table_log, oldest, at.lanes) or search.in_snapshot(table_log, state, at.lanes)
     savepoints = [name for name, kept in state.savepoints.items() if _has_keys(table_log, search, kept.at)]
     pins = [(pin, _has_keys(table_log, search, pin.at)) for pin in unexpired(table_log.store, table_log.clock)]
     return _Holding(
@@ -230,7 +228,7 @@ def _holding_at(table_log: TableLog, search: KeySearch, state: TableState, at: C
 def _has_keys(table_log: TableLog, search: KeySearch, at: Cut) -> bool | None:
     """Whether a snapshot needs files with the keys; None if its files were deleted, so that nobody can read it."""
     try:
-        return bool(search.in_snapshot(table_log, table_log.at(at.table), at.lanes))
+        return search.in_snapshot(table_log, table_log.at(at.table), at.lanes)
     except MissingFile:
         if table_log.refresh().keeps(at):
             raise
@@ -239,18 +237,10 @@ def _has_keys(table_log: TableLog, search: KeySearch, at: Cut) -> bool | None:
 
 def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute) -> tuple[Cut, int, int]:
     """Publish slices without the keys: returns the cut, the slot of the BASE, and the number of file groups (X3)."""
-    for _ in range(MAX_ROUNDS):
-        snapshot = Snapshot(table_log, *table_log.newest_cut())
-        try:
-            done = _rewrite_once(table_log, snapshot, search, why, execute)
-        except (Conflict, SnapshotExpired):
-            continue  # a restore, another erase or a clean came between
-        if done is not None:
-            return snapshot.cut, *done
-    raise Conflict(
-        f"other compactions, folds or restores published first in each of {MAX_ROUNDS} attempts",
-        hint="run it again; stop other compactions if this happens again",
+    snapshot, done = retry_on_newest(
+        table_log, lambda snapshot: _rewrite_once(table_log, snapshot, search, why, execute)
     )
+    return snapshot.cut, *done
 
 
 def _rewrite_once(
@@ -310,6 +300,6 @@ def _clean(table_log: TableLog, *, expire: bool) -> CleanResult:
 def _why(needed: NeededNow, path: Path, parsed: ParsedPath) -> str:
     """Why an object with an erased key is there."""
     if not is_needed(needed.needed, path, parsed):
-        return "a process that was ended still wrote it, or has not let go of it: run the erase again"
+        return "a process that was ended still wrote it, or has not released it: run the erase again"
     names = ", ".join(f"{holder.what} {holder.name}" for holder in needed.held)
     return f"a snapshot needs it that was taken or kept meanwhile{': ' + names if names else ''}: run the erase again"

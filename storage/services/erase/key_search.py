@@ -7,7 +7,8 @@ that are in slices already, entries in archives. Files are immutable, so the res
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from storage.core import keys
 from storage.core.keys import KeyVector
 from storage.core.log.archive_codec import Chunks, decode_archive
 from storage.core.log.cut import Seqs
-from storage.core.log.file_refs import FileRef, LogIndex
+from storage.core.log.file_refs import FileRef, LogFile, LogIndex
 from storage.core.log.redaction import has_key_bound
 from storage.core.log.table_state import TableState
 from storage.core.merge.locate_keys import key_columns, sort_keys
@@ -29,7 +30,9 @@ from storage.core.types import decode_scalar, encode_scalar
 from storage.environment import Environment
 from storage.errors import CorruptData, InvalidInput
 from storage.files.base_file import key_span, read_footers
+from storage.files.footers import Footer
 from storage.log.table_log import TableLog
+from storage.read.divide_file_group import FOOTERS_AT_ONCE
 from storage.read.pruning import KeyRows, key_table
 from storage.store.object_store import missing, normalise_errors
 
@@ -79,13 +82,14 @@ class KeySearch:
         """A search for the same keys that has read nothing."""
         return KeySearch(self.env, self.schema, self.vector, self.forms)
 
-    def in_snapshot(self, table_log: TableLog, state: TableState, lanes: Seqs) -> frozenset[Path]:
-        """The data files with these keys that a snapshot needs: of slices, folds, and commits that are not covered.
+    def in_snapshot(self, table_log: TableLog, state: TableState, lanes: Seqs) -> bool:
+        """Whether a snapshot needs data files with these keys: of slices, folds, or commits that are not covered.
 
         Raises:
             CorruptData: A file is missing or damaged.
         """
-        return frozenset([*self.in_slices(state), *self.in_logs(table_log, state, lanes)])
+        # Both are searched: a missing file says that nobody can read the snapshot.
+        return bool([*self.in_slices(state), *self.in_logs(table_log, state, lanes)])
 
     def in_slices(self, state: TableState) -> list[Path]:
         """Base and shadow files of a state with these keys, in rows of any file group; found by statistics, then rows.
@@ -94,7 +98,12 @@ class KeySearch:
             CorruptData: A file is missing or damaged.
         """
         files = {file.path: file for made in state.slices.values() for file in made.objects}
-        return [path for path, file in files.items() if self._in_slice_file(file)]
+        unread = [file for file in files.values() if file.path not in self._known]
+        for start in range(0, len(unread), FOOTERS_AT_ONCE):
+            several = unread[start : start + FOOTERS_AT_ONCE]
+            for file, footer in zip(several, read_footers(self.env, several), strict=True):
+                self._known[file.path] = self._in_slice_file(file, footer)
+        return [path for path in files if self._known[path]]
 
     def in_logs(self, table_log: TableLog, state: TableState, lanes: Seqs) -> list[Path]:
         """Fold files with these keys, and log files of commits after `TableState.covered`; found by index, then rows.
@@ -105,19 +114,17 @@ class KeySearch:
         folds = [file for fold in state.folds for file in fold.files]
         indexed = [*zip(folds, table_log.commit_log.indexes(folds), strict=True)]
         indexed += [(live.file, live.index) for live in table_log.committed_files(state, state.covered, lanes)]
-        return [
-            file.file.path
-            for file, index in indexed
-            if self._in_blocks(index) and self.in_object(_DATA_FILE, file.file.path, file.file.size)
-        ]
+        return [file.file.path for file, index in indexed if self._in_log_file(file, index)]
 
-    def _in_slice_file(self, file: FileRef) -> bool:
-        if file.path not in self._known:
-            (footer,) = read_footers(self.env, [file])
-            spans = (key_span(footer, self.schema, number) for number in range(footer.metadata.num_row_groups))
-            chosen = [number for number, span in enumerate(spans) if span is None or self._any_between(*span)]
-            self._known[file.path] = bool(chosen) and self._in_parquet(file.path, file.size, chosen)
-        return self._known[file.path]
+    def _in_slice_file(self, file: FileRef, footer: Footer) -> bool:
+        spans = (key_span(footer, self.schema, number) for number in range(footer.metadata.num_row_groups))
+        chosen = [number for number, span in enumerate(spans) if span is None or self._any_between(*span)]
+        with _decoding(file.path):
+            return bool(chosen) and self._in_parquet(file.path, file.size, chosen)
+
+    def _in_log_file(self, file: LogFile, index: LogIndex) -> bool:
+        path, size = file.file.path, file.file.size
+        return self._remembered(path, lambda: self._in_blocks(index) and self.in_object(_DATA_FILE, path, size))
 
     def _in_blocks(self, index: LogIndex) -> bool:
         blocks = zip(index.blocks.key_min, index.blocks.key_max, strict=True)
@@ -144,7 +151,7 @@ class KeySearch:
             CorruptData: It is missing or damaged, so that it is not known what it has.
             StoreUnavailable: The store does not answer.
         """
-        try:
+        with _decoding(path):
             match parsed.kind:
                 case Kind.BASE | Kind.SHADOW:
                     return self._remembered(path, lambda: self._in_parquet(path, size))
@@ -157,8 +164,6 @@ class KeySearch:
             if parsed.kind is Kind.ARCHIVE:
                 return any(map(self.in_json, self.contents(parsed, data)))
             return self.in_json(data)
-        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise CorruptData(f"{path} does not decode: {error}", hint="restore it from a copy of the store") from error
 
     def contents(self, parsed: ParsedPath, data: bytes) -> list[bytes]:
         """The entries in an archive, in the order of slots."""
@@ -200,3 +205,12 @@ class KeySearch:
         """
         kind = self.schema.column_by_name[name].type
         return column if widens(kind, column.type) else column.cast(kind)
+
+
+@contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    """Errors of the block mean that an object does not decode."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise CorruptData(f"{path} does not decode: {error}", hint="restore it from a copy of the store") from error

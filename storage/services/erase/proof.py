@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from storage.core.log.cut import Seqs
 from storage.core.log.needed_files import Needed, contains
@@ -13,7 +14,7 @@ from storage.services.clean.clean import Tally
 from storage.services.erase.key_search import KeySearch
 from storage.store.object_store import ObjectStore
 
-ROOTS = (Path("_weft"), Path("log"), Path("base"), Path("shadow"))
+_ROOTS: Final = (Path("_weft"), Path("log"), Path("base"), Path("shadow"))
 _WITHOUT_KEYS = frozenset({Kind.PROBE, Kind.HEARTBEAT, Kind.PIN})  # their names and few numbers are all they have
 
 
@@ -40,7 +41,7 @@ class Boundary:
 
     def is_before(self, parsed: ParsedPath) -> bool:
         """Whether an object was written for an entry, or by a compaction or fold, that is new."""
-        if parsed.kind in {Kind.LOG, Kind.LOG_INDEX} or (parsed.kind is Kind.ENTRY and parsed.lane):
+        if _is_of_commit(parsed):
             return parsed.slot > self.lanes.get(parsed.lane, 0)
         return parsed.kind is not Kind.ARCHIVE and parsed.slot > self.table
 
@@ -79,7 +80,7 @@ def prove(store: ObjectStore, search: KeySearch, boundary: Boundary, why: Callab
     newer: list[Path] = []
     unread: list[Path] = [temporary for temporary, _ in store.leftovers()]
     # Data files first, then entries: an archive is listed after the slots that it replaces.
-    for path, size in [(Path(f"{root}/{name}"), size) for root in reversed(ROOTS) for name, size in store.list(root)]:
+    for path, size in [(Path(f"{root}/{name}"), size) for root in reversed(_ROOTS) for name, size in store.list(root)]:
         parsed = parse_path(path)
         if parsed is None:
             unread.append(path)
@@ -101,6 +102,11 @@ def prove(store: ObjectStore, search: KeySearch, boundary: Boundary, why: Callab
 
 def is_needed(needed: Needed, path: Path, parsed: ParsedPath) -> bool:
     """Whether a retained or held snapshot reads an object."""
-    if parsed.kind in {Kind.LOG, Kind.LOG_INDEX} or (parsed.kind is Kind.ENTRY and parsed.lane):
+    if _is_of_commit(parsed):
         return contains(needed.entries.get(parsed.lane, ()), parsed.slot)
     return path in needed.files
+
+
+def _is_of_commit(parsed: ParsedPath) -> bool:
+    """Whether an object is an entry of a writer's lane, or a file of one."""
+    return parsed.kind in {Kind.LOG, Kind.LOG_INDEX} or (parsed.kind is Kind.ENTRY and bool(parsed.lane))

@@ -93,7 +93,7 @@ def _was_redacted(made: TableState | LaneState, state: TableState | LaneState) -
     folds = list(zip(made.folds, state.folds, strict=True))
     return replace(made, folds=state.folds) == state and all(
         replace(before, files=after.files) == after
-        and [redacted_file(file) for file in before.files] == [redacted_file(file) for file in after.files]
+        and len(before.files) == len(after.files)
         and all(file in (known, redacted_file(known)) for known, file in zip(before.files, after.files, strict=True))
         for before, after in folds
     )
