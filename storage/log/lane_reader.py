@@ -63,13 +63,17 @@ class Tail:
         return self._after + len(self.found)
 
     def take(self, cached: Mapping[int, Entry]) -> None:
-        """Take entries from the cache, as far as it has the next ones."""
+        """Take entries from the cache, as far as it has the next ones.
+
+        Raises:
+            CorruptData: An entry of the cache does not follow an entry that is certain.
+        """
         try:
             while not self._ended and (entry := cached.get(self._seq + 1)) is not None:
                 self.add(entry)
                 self._sure = len(self.found)
         except CorruptData as error:
-            self._stop(error)
+            self._stop_at_certain(error)
 
     def add(self, entry: Entry | Unresolved) -> None:
         """Take the next entry.
@@ -95,7 +99,11 @@ class Tail:
         return range(self._seq + 1, (last if self._until is None else min(last, self._until)) + 1)
 
     def read(self, slots: Sequence[tuple[int, bytes | None, bool]]) -> None:
-        """Add a window: (number, content or None, whether the content is from an archive) for each slot."""
+        """Add a window: (number, content or None, whether the content is from an archive) for each slot.
+
+        Raises:
+            TableError: An archived entry cannot be read, or does not follow an entry that is certain.
+        """
         sizes = []
         for seq, data, archived in slots:
             if self._ended:
@@ -107,7 +115,10 @@ class Tail:
             try:
                 self.add(entries.decode_entry(data, self.lane, seq))
             except TableError as error:
-                self._stop(error)
+                if archived:
+                    self._stop_at_certain(error)
+                else:
+                    self._stop(error)
                 break
             if archived:
                 self._sure = len(self.found)
@@ -125,6 +136,12 @@ class Tail:
     def _stop(self, error: TableError | None) -> None:
         self._ended = True
         self._stopped, self._error = self._seq + 1, error
+
+    def _stop_at_certain(self, error: TableError) -> None:
+        """Stop at an entry from the cache or an archive. To request its archive again would change nothing."""
+        if len(self.found) == self._sure:
+            raise error
+        self._ended, self._error = True, error
 
     @property
     def is_at_end(self) -> bool:

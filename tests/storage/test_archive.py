@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 
 import pyarrow as pa
@@ -373,6 +374,28 @@ def test_a_damaged_archive_is_not_taken_for_the_end_of_a_lane(archived: Table) -
     Damage(archived).flip(archive_path(ORDERS, 1))
     with pytest.raises(CorruptData, match="archive"):
         CommitLog(Environment(open_store(archived.uri), FakeClock())).head(ORDERS)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("first", [2, SMALL + 1], ids=["in the archive", "at its start"])
+@pytest.mark.parametrize("known", [0, SMALL, 2 * SMALL], ids=["nothing", "the entries before", "also the entries after"])
+def test_an_archived_entry_that_does_not_follow_ends_a_read(archived: Table, first: int, known: int) -> None:
+    """However often the archive is requested, the entry stays the same: a read must not wait for another one."""
+    store = open_store(archived.uri)
+    log = CommitLog(Environment(store, FakeClock()))
+    log.read_after(ORDERS, known - SMALL if known > SMALL else 0, known)
+    path, chunk = archive_path(ORDERS, CHUNKS.of(first)), CHUNKS.of(first)
+    held = decode_archive(store.get(path) or b"", ORDERS, chunk, CHUNKS)
+    contents = [held.content(seq) for seq in CHUNKS.slots(chunk)]
+    entry = decode_entry(held.content(first), ORDERS, first)
+    contents[first - CHUNKS.first_slot(chunk)] = encode_entry(entry.model_copy(update={"prev_id": "0" * 32}))
+    store.delete_many([path])
+    assert store.put_if_absent(path, encode_archive(ORDERS, chunk, contents, CHUNKS))
+    fresh = CommitLog(Environment(store, FakeClock()))
+    with pytest.raises(CorruptData, match=f"entry {first} .* does not follow"):
+        fresh.read_after(ORDERS, 0)
+    with contextlib.suppress(CorruptData):  # the entry may be in the cache as it was
+        log.read_after(ORDERS, 0)
 
 
 def test_an_archive_records_its_lane_and_chunk() -> None:
