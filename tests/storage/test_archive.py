@@ -378,7 +378,7 @@ def test_a_damaged_archive_is_not_taken_for_the_end_of_a_lane(archived: Table) -
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("first", [2, SMALL + 1], ids=["in the archive", "at its start"])
-@pytest.mark.parametrize("known", [0, SMALL, 2 * SMALL], ids=["nothing", "the entries before", "also the entries after"])
+@pytest.mark.parametrize("known", [0, SMALL, 2 * SMALL], ids=["nothing", "those before", "also those after"])
 def test_an_archived_entry_that_does_not_follow_ends_a_read(archived: Table, first: int, known: int) -> None:
     """However often the archive is requested, the entry stays the same: a read must not wait for another one."""
     store = open_store(archived.uri)
