@@ -1,11 +1,11 @@
-"""Jars that tests fetch with Maven, once per machine, into the folder of `tests.download_cache`."""
+"""Jars and programs that tests fetch with Maven, once per machine, into the folder of `tests.download_cache`."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +27,7 @@ _DEPENDENCY: Final = """    <dependency>
 
 
 class Unavailable(Exception):
-    """The jars cannot be had on this machine; the text says why."""
+    """What Maven should fetch cannot be had on this machine; the text says why."""
 
 
 def maven_jars(name: str, artifacts: Mapping[str, str]) -> Path:
@@ -47,22 +47,54 @@ def maven_jars(name: str, artifacts: Mapping[str, str]) -> Path:
     return jars
 
 
+def maven_program(name: str, archive: str) -> Path:
+    """Folder of an unpacked archive, fetched by Maven if no run before has.
+
+    Args:
+        name: Of the folder; with the version.
+        archive: ``group:artifact:version:type:classifier``.
+
+    Raises:
+        Unavailable: There is no Maven, or it does not bring the archive.
+    """
+    with locked_cache(name) as cache:
+        program = cache / name
+        if not program.is_dir():
+            with _workplace(cache) as folder:
+                goal = "dependency:unpack"
+                _run_maven(folder, name, [goal, f"-Dartifact={archive}", "-DoutputDirectory=unpacked"])
+                Path(folder, "unpacked").rename(program)
+    return program
+
+
 def _fetch(cache: Path, jars: Path, artifacts: Mapping[str, str]) -> None:
-    if shutil.which("mvn") is None:
-        raise Unavailable("there is no program `mvn` to fetch it; install Maven")
     dependencies = []
     for artifact, version in artifacts.items():
         group, _, identifier = artifact.partition(":")
         dependencies.append(_DEPENDENCY.format(group=group, artifact=identifier, version=version))
-    with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as folder:
+    with _workplace(cache) as folder:
         Path(folder, "pom.xml").write_text(_POM.format(name=jars.name, dependencies="\n".join(dependencies)))
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"Maven did not bring {jars.name} within {FETCH_SECONDS} s") from None
-        if done.returncode:
-            raise Unavailable(f"Maven does not bring {jars.name}: {(done.stdout + done.stderr)[-600:]}")
+        _run_maven(folder, jars.name, ["dependency:copy-dependencies", "-DoutputDirectory=lib"])
         Path(folder, "lib").rename(jars)
+
+
+def _workplace(cache: Path) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="fetch-", dir=cache)
+
+
+def _run_maven(folder: str, name: str, arguments: Sequence[str]) -> None:
+    if shutil.which("mvn") is None:
+        raise Unavailable("there is no program `mvn` to fetch it; install Maven")
+    try:
+        done = subprocess.run(
+            ["mvn", "-q", "-B", *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=FETCH_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"Maven did not bring {name} within {FETCH_SECONDS} s") from None
+    if done.returncode:
+        raise Unavailable(f"Maven does not bring {name}: {(done.stdout + done.stderr)[-600:]}")
