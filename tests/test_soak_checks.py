@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import random
 from collections import Counter
@@ -15,11 +16,25 @@ import pyarrow.compute as pc
 import pytest
 
 from storage import Table
-from tests.soak.real.alerts import Series, judge_alerts
+from tests.deploy.tools import Unavailable
+from tests.soak.real.alerts import ALERTS, Series, fired, judge_alerts
 from tests.soak.real.answers import Answers
+from tests.soak.real.events import EVENTS
 from tests.soak.real.feed import Change, Feed, expected
-from tests.soak.real.memory import WARM_UP_SECONDS, Memory
+from tests.soak.real.judge import (
+    LAST_AMPLIFICATION,
+    MAX_AMPLIFICATION,
+    check_amplification,
+    check_events,
+    check_lag,
+    check_memory,
+    check_queries,
+    check_scrapes,
+)
+from tests.soak.real.letters import Message, letter_errors
+from tests.soak.real.memory import JUDGED_SECONDS, Memory
 from tests.soak.real.processes import Registry
+from tests.soak.real.schedule import LONG, ONLY_FIRST, first_round, later_rounds
 from tests.soak.real.topics import FORMATS, Encoder, table_config
 from tests.soak.run import differences
 
@@ -127,6 +142,12 @@ def test_an_answer_must_be_of_a_moment_between_question_and_answer(
     assert (answers.wrong == []) is good
 
 
+def test_queries_must_be_answered() -> None:
+    assert check_queries(Answers(count=2, expired=1)).wrong == ()
+    assert check_queries(Answers(count=2, expired=2)).wrong == ("no query was answered",)
+    assert check_queries(Answers(count=1, wrong=["a query has failed"])).wrong == ("a query has failed",)
+
+
 def test_an_erase_explains_fewer_rows() -> None:
     answers = Answers(_low=(10, 0))
     answers.begin_erase(2, 4)
@@ -140,18 +161,131 @@ def test_an_erase_explains_fewer_rows() -> None:
 
 def test_growing_memory_is_found() -> None:
     memory = Memory()
-    for second in range(0, round(WARM_UP_SECONDS) + 400, 5):
-        roles = {1: "flat", 2: "growing"}
-        memory.add(second, roles, {1: 200.0, 2: 200.0 + second})
-    assert [text.partition(" ")[0] for text in memory.wrong()] == ["growing"]
+    for second in range(0, round(JUDGED_SECONDS) + 60, 5):
+        memory.add(second, {1: "flat", 2: "growing"}, {1: 200.0, 2: 200.0 + 4 * second})
+        if second < JUDGED_SECONDS / 2:
+            memory.add(second, {3: "short"}, {3: 9.0 * second})
+    assert {life.role for life in memory.lives()} == {"flat", "growing"}
+    check = check_memory(memory)
+    assert [text.partition(" ")[0] for text in check.wrong] == ["growing"]
+    assert "2 processes judged" in str(check)
+    assert str(check).startswith("memory flat: NO")
+
+
+def test_a_process_that_grows_at_its_start_only_is_flat() -> None:
+    memory = Memory()
+    for second in range(0, round(JUDGED_SECONDS) + 60, 5):
+        memory.add(second, {1: "java"}, {1: 100.0 + 4 * min(second, JUDGED_SECONDS / 3)})
+    assert check_memory(memory).wrong == ()
 
 
 def test_alerts_that_are_missing_or_without_reason_are_found() -> None:
     required = {("WeftDeadLetters", "clicks"): "it had bad messages"}
-    assert (
-        list(judge_alerts({("WeftDeadLetters", "clicks"), ("WeftCrashLoop", "x")}, required, {"WeftCrashLoop"})) == []
-    )
+    loop = ("WeftCrashLoop", "x")
+    assert list(judge_alerts({("WeftDeadLetters", "clicks"), loop}, required, {loop})) == []
+    assert len(list(judge_alerts({("WeftDeadLetters", "clicks"), ("WeftCrashLoop", "y")}, required, {loop}))) == 1
     assert len(list(judge_alerts({("WeftOutage", "clicks")}, required, set()))) == 2
+
+
+def scraped() -> Series:
+    """A minute of scrapes: a writer has a dead letter in it, is killed again and again, and its broker is away."""
+    series = Series()
+    for number in range(12):
+        count = float(number > 5)
+        series.add(
+            f'weft_dead_letters_total{{part="clicks"}} {count}\nweft_dead_letters_total{{part="orders"}} 0\n'
+            f'weft_failures_in_a_row{{part="orders"}} {3 * count}\n'
+            f'weft_waiting_seconds{{part="orders"}} {301 * count}\n'
+        )
+    return series
+
+
+def test_promtool_evaluates_the_rules_on_the_scrapes(tmp_path: Path) -> None:
+    try:
+        found = fired(scraped(), tmp_path)
+    except Unavailable as why:
+        pytest.skip(str(why))
+    assert found == {("WeftDeadLetters", "clicks"), ("WeftCrashLoop", "orders"), ("WeftOutage", "orders")}
+
+
+def test_an_alert_whose_rule_is_broken_is_missing(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(ALERTS.read_text().replace("increase(weft_dead_letters_total[10m]) > 0", "vector(0) > 1"))
+    try:
+        found = fired(scraped(), tmp_path, rules)
+    except Unavailable as why:
+        pytest.skip(str(why))
+    required = {("WeftDeadLetters", "clicks"): "it had bad messages"}
+    allowed = {("WeftCrashLoop", "orders"), ("WeftOutage", "orders")}
+    assert len(list(judge_alerts(found, required, allowed))) == 1
+
+
+def letter(**changed: Any) -> dict[str, Any]:
+    position = {"key": "bad-1", "topic": "clicks", "partition": 1, "offset": 7}
+    return {**position, "value": "//4=", "encoding": "base64", "reason": "the value is not UTF-8", **changed}
+
+
+@pytest.mark.parametrize(
+    "letters",
+    [
+        [],
+        [letter(), letter()],
+        [letter(offset=8)],
+        [letter(value="+/4=")],
+        [letter(), letter(key="good")],
+        [letter(reason="")],
+    ],
+)
+def test_a_bad_message_must_be_exactly_one_dead_letter(letters: list[dict[str, Any]]) -> None:
+    sent = [Message("bad-1", "clicks", 1, 7, b"\xff\xfe")]
+    assert list(letter_errors([letter()], sent)) == []
+    assert list(letter_errors(letters, sent)) != []
+
+
+def test_bad_messages_are_expected_where_the_broker_has_put_them(feeds: dict[str, Feed]) -> None:
+    topics = Topics()
+    feeds["orders"].produce(20, topics.produce)
+    feeds["orders"].produce_bad(topics.produce)
+    last = feeds["orders"].bad[-1]
+    assert last.topic == "orders"
+    assert last.offset == topics.ends["orders", last.partition] - 1
+    assert last.value in feeds["orders"].encoder.bad_values("orders")
+
+
+def test_read_amplification_must_be_bounded_and_low_at_the_end() -> None:
+    assert check_amplification([1.0, MAX_AMPLIFICATION, 1.0]).wrong == ()
+    assert check_amplification([1.0, MAX_AMPLIFICATION + 1, 1.0]).wrong != ()
+    assert check_amplification([1.0, LAST_AMPLIFICATION + 1]).wrong != ()
+    assert check_amplification([]).wrong != ()
+
+
+def test_lag_that_is_unknown_or_not_0_is_found() -> None:
+    assert check_lag(dict.fromkeys(FORMATS, 0.0)).wrong == ()
+    assert check_lag({**dict.fromkeys(FORMATS, 0.0), "orders": 1.0}).wrong != ()
+    assert check_lag({**dict.fromkeys(FORMATS, 0.0), "orders": None}).wrong != ()
+
+
+def test_scrapes_that_are_not_answered_are_found() -> None:
+    assert check_scrapes(100, 10).wrong == ()
+    assert check_scrapes(100, 90).wrong != ()
+    assert check_scrapes(0, 0).wrong != ()
+
+
+def test_an_event_that_did_not_happen_is_found() -> None:
+    assert check_events({"erase_keys": 1}, ["erase_keys"], []).wrong == ()
+    assert check_events({"erase_keys": 1}, ["erase_keys", "outage"], []).wrong == ("outage has not happened",)
+    assert check_events({"erase_keys": 1}, ["erase_keys"], ["weft erase: failed"]).wrong == ("weft erase: failed",)
+
+
+def test_the_order_of_events_has_each_of_them_and_depends_on_the_seed() -> None:
+    names = tuple(EVENTS)
+    first = first_round(names, 1)
+    assert set(first) == set(names) - set(LONG)
+    assert first == first_round(names, 1)
+    assert first != first_round(names, 2)
+    second, third = itertools.islice(later_rounds(names, 1, with_long=True), 2)
+    assert set(second) - set(third) == set(LONG)
+    assert not set(third) & set(ONLY_FIRST)
 
 
 def test_scrapes_that_fail_are_samples_of_up(tmp_path: Path) -> None:
@@ -163,6 +297,7 @@ def test_scrapes_that_fail_are_samples_of_up(tmp_path: Path) -> None:
     assert "values: 1 0" in written
     assert "values: 3 _" in written
     assert series.values["weft_dead_letters_total", "clicks"] == 3
+    assert series.unanswered == 1
 
 
 def test_the_registry_keeps_its_schemas(tmp_path: Path) -> None:

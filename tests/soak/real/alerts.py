@@ -34,11 +34,13 @@ class Series:
         self._named = {name for rule in rules for name in _METRIC.findall(rule)}
         self._samples: dict[str, list[float | None]] = {}
         self.scrapes = 0
+        self.unanswered = 0
         self.values: dict[tuple[str, str], float] = {}
         """The values of the last scrape that succeeded, by name and part; the part of a table's metrics is ""."""
 
     def add(self, text: str | None) -> None:
         """Add one scrape: the text of the page, or None if it did not answer."""
+        self.unanswered += text is None
         found = {'up{job="weft"}': float(text is not None)}
         if text is not None:
             self.values = {}
@@ -53,7 +55,7 @@ class Series:
             samples.append(found.get(series))
         self.scrapes += 1
 
-    def write_test(self, path: Path) -> None:
+    def write_test(self, path: Path, rules: Path = ALERTS) -> None:
         """Write a test for promtool that expects no alert, so that it prints each that has fired."""
         seconds = self.scrapes * SCRAPE_SECONDS
         series = [
@@ -67,12 +69,17 @@ class Series:
             "input_series": series,
             "promql_expr_test": [{"expr": ever, "eval_time": f"{seconds}s", "exp_samples": []}],
         }
-        whole = {"rule_files": [str(ALERTS)], "evaluation_interval": f"{EVALUATION_SECONDS}s", "tests": [test]}
+        whole = {"rule_files": [str(rules)], "evaluation_interval": f"{EVALUATION_SECONDS}s", "tests": [test]}
         path.write_text(yaml.safe_dump(whole, width=10**9), encoding="utf-8")
 
 
-def fired(series: Series, folder: Path) -> set[tuple[str, str]]:
+def fired(series: Series, folder: Path, rules: Path = ALERTS) -> set[tuple[str, str]]:
     """Alerts that have fired at some time, with their part; "" for those without one.
+
+    Args:
+        series: The samples.
+        folder: Gets the file for promtool.
+        rules: File of alert rules.
 
     Raises:
         Unavailable: promtool is not installed and cannot be fetched.
@@ -81,7 +88,7 @@ def fired(series: Series, folder: Path) -> set[tuple[str, str]]:
     found = shutil.which("promtool")
     promtool = Path(found) if found else debian_program("prometheus", "promtool")
     test = folder / "alerts_test.yaml"
-    series.write_test(test)
+    series.write_test(test, rules)
     done = subprocess.run(
         [promtool, "test", "rules", test], capture_output=True, text=True, timeout=PROMTOOL_SECONDS, check=False
     )
@@ -93,18 +100,17 @@ def fired(series: Series, folder: Path) -> set[tuple[str, str]]:
 
 
 def judge_alerts(
-    fired_alerts: set[tuple[str, str]], required: Mapping[tuple[str, str], str], allowed: set[str]
+    fired_alerts: set[tuple[str, str]], required: Mapping[tuple[str, str], str], allowed: set[tuple[str, str]]
 ) -> Iterator[str]:
     """What is wrong with the alerts that fired.
 
     Args:
         fired_alerts: From `fired`.
         required: Alerts that must have fired, with the reason.
-        allowed: Names of alerts that may fire besides.
+        allowed: Alerts that may fire besides.
     """
     for (alert, part), why in required.items():
         if (alert, part) not in fired_alerts:
             yield f"{alert} did not fire for {part}: {why}"
-    for alert, part in sorted(fired_alerts - required.keys()):
-        if alert not in allowed:
-            yield f"{alert} fired for {part or 'the table'} without a reason"
+    for alert, part in sorted(fired_alerts - required.keys() - allowed):
+        yield f"{alert} fired for {part or 'the table'} without a reason"

@@ -9,6 +9,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from storage.core.log.cut import parse_cut
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 COMMAND_SECONDS: Final = 240.0
 CAUGHT_UP_SECONDS: Final = 240.0
 ERASED_KEYS: Final = 5
+KILL_SECONDS: Final = 1.5  # after the start of a command: it reads and plans then, or has not begun yet
 
 
 def add_column(soak: Soak) -> None:
@@ -39,7 +41,8 @@ def add_column(soak: Soak) -> None:
 
 
 def erase_keys(soak: Soak) -> None:
-    """Some keys are erased. First no more events of them are sent, and the table has the ones that were."""
+    """Some keys are erased, while a part is killed. First no more events of them are sent, and the table has the ones
+    that were."""
     retired = soak.feeds["clicks"].retired
     keys = frozenset(soak.rng.sample([key for key in range(KEYS) if key not in retired], ERASED_KEYS))
     for feed in soak.feeds.values():
@@ -53,14 +56,14 @@ def erase_keys(soak: Soak) -> None:
     clicks = sum(one.row is not None and one.row["id"] in keys for one in soak.feeds["clicks"].sent)
     soak.answers.begin_erase(len(keys), clicks)
     soak.changes.append(Change(reached, keys=keys))
-    _command(soak, "erase", str(soak.table.uri), "--keys", str(file), "--expire-snapshots", "--yes")
+    _command(soak, "erase", str(soak.table.uri), "--keys", str(file), "--expire-snapshots", "--yes", kill=True)
     soak.answers.end_erase()
 
 
 def rewrite_column(soak: Soak) -> None:
-    """The values of a column are changed, beside a writer that goes on writing it."""
+    """The values of a column are changed, beside a writer that goes on writing it, while a part is killed."""
     assignment = "method = concat(method, '!')"
-    result = _command(soak, "rewrite", str(soak.table.uri), "--set", assignment, "--yes")
+    result = _command(soak, "rewrite", str(soak.table.uri), "--set", assignment, "--yes", kill=True)
     if result is None:
         return
     soak.lanes.refresh()
@@ -75,7 +78,7 @@ def recreate_topic(soak: Soak) -> None:
     Its writer fails, because offsets of the new topic are not those of the old one. The operator sets failOnDataLoss to
     false, as the error says, and the writer reads the new topic from its beginning.
     """
-    stream = soak.rng.choice(tuple(FORMATS))
+    stream = soak.rng.choice(soak.victims(sorted(soak.lossy) if soak.spared else tuple(FORMATS)))
     soak.say(f"  topic: {stream}")
     feed = soak.feeds[stream]
     soak.paused.add(stream)
@@ -115,13 +118,23 @@ def _restart_with_file(soak: Soak) -> None:
     soak.beside(restart, COMMAND_SECONDS, "a restart of weft run with the new file")
 
 
-def _command(soak: Soak, *arguments: str) -> Any:
-    """Run a command of weft; returns what it prints with ``--json``, None if it failed."""
+def _command(soak: Soak, *arguments: str, kill: bool = False) -> Any:
+    """Run a command of weft; returns what it prints with ``--json``, None if it failed.
+
+    Args:
+        soak: The run.
+        arguments: Of the command.
+        kill: Whether some part is killed meanwhile.
+    """
+    victim = soak.rng.choice(soak.victims((*FORMATS, "compaction", "clean"))) if kill else ""
     answers: list[Any] = []
 
     def run() -> None:
         command = [sys.executable, "-m", "streams.cli.main", *arguments, "--json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            if victim:
+                time.sleep(KILL_SECONDS)
+                soak.kill(victim)
             try:
                 output, errors = process.communicate(timeout=COMMAND_SECONDS)
             except subprocess.TimeoutExpired:

@@ -20,29 +20,38 @@ Event: TypeAlias = "Callable[[Soak], None]"
 
 WRITERS: Final = tuple(FORMATS)
 SERVICES: Final = ("compaction", "clean")
+OF_REGISTRY: Final = ("payments", "profiles")  # writers that need the registry
 LOOP_KILLS: Final = 3  # the alert fires after the third failure in a row
 PART_SECONDS: Final = 120.0  # until a killed part has a process again
 OUTAGE_SECONDS: Final = (3.0, 15.0)
+LONG_OUTAGE_SECONDS: Final = 400.0
+"""The alert WeftOutage fires after 300 s; a writer may notice an outage a minute late."""
 STARTS: Final = 10  # of weft run: parts that are still ending have its locks for a moment
 
 
 def kill_writer(soak: Soak) -> None:
     """SIGKILL for one writer and its JVM; ``weft run`` restarts it."""
-    _kill(soak, soak.rng.choice(WRITERS))
+    soak.kill(soak.rng.choice(soak.victims(WRITERS)))
 
 
-def kill_service(soak: Soak) -> None:
-    """SIGKILL for compaction or cleaning."""
-    _kill(soak, soak.rng.choice(SERVICES))
+def kill_compaction(soak: Soak) -> None:
+    """SIGKILL for the compaction service."""
+    for part in soak.victims(("compaction",)):
+        soak.kill(part)
+
+
+def kill_clean(soak: Soak) -> None:
+    """SIGKILL for the service that cleans."""
+    soak.kill("clean")
 
 
 def kill_again(soak: Soak) -> None:
     """SIGKILL for a writer three times, each time before it has committed anything."""
-    part = soak.rng.choice(WRITERS)
+    part = soak.rng.choice(soak.victims(WRITERS))
     for _ in range(LOOP_KILLS):
         if not soak.until(lambda: soak.weft.is_running(part), PART_SECONDS, f"a process of {part}"):
             return
-        _kill(soak, part)
+        soak.kill(part)
         soak.until(lambda: not soak.weft.is_running(part), PART_SECONDS, f"the end of {part}")
     soak.loops.add(part)
     soak.flush()
@@ -74,29 +83,36 @@ def bad_messages(soak: Soak) -> None:
 
 
 def restart_broker(soak: Soak) -> None:
-    """The broker is away for some seconds; producers and writers wait for it."""
+    """The broker stops or is killed, and is away for some seconds; producers and writers wait for it."""
+    how = soak.rng.choice((soak.broker.stop, soak.broker.kill))
     seconds = soak.rng.uniform(*OUTAGE_SECONDS)
+    soak.say(f"  {how.__name__}, away for {seconds:.0f} s")
+    _away(soak, how, seconds)
 
+
+def outage(soak: Soak) -> None:
+    """The broker is away until the alert for outages must have fired."""
+    _away(soak, soak.broker.stop, LONG_OUTAGE_SECONDS)
+    soak.outages = True
+
+
+def _away(soak: Soak, stop: Callable[[], None], seconds: float) -> None:
     def restart() -> None:
-        soak.broker.stop()
+        stop()
         time.sleep(seconds)
         soak.broker.start()
 
-    soak.beside(restart, PART_SECONDS * 2, "a restart of the broker")
+    soak.disturbed.update(WRITERS)
+    soak.beside(restart, PART_SECONDS * 2 + seconds, "a restart of the broker")
 
 
 def restart_registry(soak: Soak) -> None:
     """The registry is away while a writer starts that needs it."""
     soak.registry.stop(signal.SIGKILL)
-    _kill(soak, soak.rng.choice(("payments", "profiles")))
+    soak.disturbed.update(OF_REGISTRY)
+    soak.kill(soak.rng.choice(soak.victims(OF_REGISTRY)))
     rest(soak, soak.rng.uniform(*OUTAGE_SECONDS))
     soak.registry.start()
-
-
-def _kill(soak: Soak, part: str) -> None:
-    if soak.weft.kill_part(part):
-        soak.kills[part] += 1
-        soak.say(f"  killed: {part}")
 
 
 def rest(soak: Soak, seconds: float) -> None:
@@ -109,7 +125,8 @@ EVENTS: Final[dict[str, Event]] = {
     event.__name__: event
     for event in (
         kill_writer,
-        kill_service,
+        kill_compaction,
+        kill_clean,
         bad_messages,
         kill_again,
         kill_weft_run,
@@ -119,5 +136,6 @@ EVENTS: Final[dict[str, Event]] = {
         erase_keys,
         rewrite_column,
         recreate_topic,
+        outage,
     )
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.oracle import Oracle
+from tests.soak.real.letters import Message
 from tests.soak.real.topics import FORMATS, PARTITIONS, Encoder, make_row, table_config
 
 KEYS: Final = 300  # initial number; few, so that every key has many events
@@ -29,7 +30,7 @@ class Sent:
 
     Attributes:
         row: The event; None for a tombstone and a bad message.
-        bad_key: Key of a bad message.
+        bad_key, bad_value: Of a bad message.
         life: How often the topic was created again before.
     """
 
@@ -39,6 +40,7 @@ class Sent:
     partition: int = -1
     offset: int = -1
     error: str = ""
+    bad_value: bytes = b""
 
 
 @dataclass
@@ -85,7 +87,9 @@ class Feed:
         value = values[self._bad % len(values)]
         self._bad += 1
         key = f"bad-{self.stream}-{self._bad}"
-        self._produce(Sent(None, key, self.life), key.encode(), value, self.rng.randrange(PARTITIONS), produce)
+        self._produce(
+            Sent(None, key, self.life, bad_value=value), key.encode(), value, self.rng.randrange(PARTITIONS), produce
+        )
 
     def rest(self, produce: Produce) -> None:
         """Produce the events that are held back."""
@@ -102,9 +106,13 @@ class Feed:
         self._held = [held for held in self._held if held[1]["id"] not in self.retired]
 
     @property
-    def bad(self) -> list[str]:
-        """Keys of the bad messages."""
-        return [one.bad_key for one in self.sent if one.bad_key is not None]
+    def bad(self) -> list[Message]:
+        """The bad messages, with the positions that the broker has confirmed."""
+        return [
+            Message(one.bad_key, self.stream, one.partition, one.offset, one.bad_value)
+            for one in self.sent
+            if one.bad_key is not None
+        ]
 
     @property
     def events(self) -> int:

@@ -9,10 +9,30 @@ from typing import Final
 
 WARM_UP_SECONDS: Final = 90.0
 """A JVM compiles, and its heap reaches its size, during this time."""
-JUDGED_SECONDS: Final = 60.0  # of life after the warm-up, from which on a process is judged
-GROWTH: Final = 1.3
-GROWTH_MIB: Final = 48.0
+JUDGED_SECONDS: Final = 240.0  # of life, from which on a process is judged; a quarter of it has 12 samples
+GROWTH: Final = 1.1
+GROWTH_MIB: Final = 16.0
 SHOWN_MIB: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One process that lived long enough.
+
+    Attributes:
+        seconds: How long it was seen.
+        before, after: Median in MiB of the third and of the last quarter of its life.
+    """
+
+    role: str
+    pid: int
+    seconds: float
+    before: float
+    after: float
+
+    @property
+    def grows(self) -> bool:
+        return self.after > self.before * GROWTH + GROWTH_MIB
 
 
 @dataclass
@@ -26,29 +46,34 @@ class Memory:
         for pid, held in mib.items():
             self.samples.setdefault((roles[pid], pid), []).append((seconds, held))
 
-    def wrong(self) -> Iterator[str]:
-        """Processes that have grown after their warm-up beyond `GROWTH` and `GROWTH_MIB`."""
+    def lives(self) -> list[Life]:
+        """The processes that lived for `JUDGED_SECONDS` or longer; the longest life first."""
+        found = []
         for (role, pid), samples in self.samples.items():
-            warm = [held for at, held in samples if at >= samples[0][0] + WARM_UP_SECONDS]
-            if samples[-1][0] - samples[0][0] < WARM_UP_SECONDS + JUDGED_SECONDS:
+            first, last = samples[0][0], samples[-1][0]
+            if last - first < JUDGED_SECONDS:
                 continue
-            part = max(1, len(warm) // 4)
-            first, last = statistics.median(warm[:part]), statistics.median(warm[-part:])
-            if last > first * GROWTH + GROWTH_MIB:
-                yield f"{role} (process {pid}) has grown from {first:.0f} to {last:.0f} MiB after its warm-up"
+            middle, quarter = (first + last) / 2, (last - first) / 4
+            third = [held for at, held in samples if middle <= at < middle + quarter]
+            fourth = [held for at, held in samples if middle + quarter <= at]
+            if middle >= first + WARM_UP_SECONDS and third and fourth:
+                found.append(Life(role, pid, last - first, statistics.median(third), statistics.median(fourth)))
+        return sorted(found, key=lambda life: -life.seconds)
+
+    def wrong(self) -> Iterator[str]:
+        """Processes that grow in the second half of their lives, beyond `GROWTH` and `GROWTH_MIB`."""
+        for life in self.lives():
+            if life.grows:
+                yield (
+                    f"{life.role} (process {life.pid}) has grown from {life.before:.0f} to {life.after:.0f} MiB in "
+                    f"the second half of its {life.seconds:.0f} s"
+                )
 
     def report(self) -> Iterator[str]:
-        """For each role: its longest-lived process over time, in MiB; roles below `SHOWN_MIB` are left out."""
-        longest: dict[str, list[tuple[float, float]]] = {}
-        count: dict[str, int] = {}
-        for (role, _), samples in self.samples.items():
-            count[role] = count.get(role, 0) + 1
-            if len(samples) > len(longest.get(role, ())):
-                longest[role] = samples
-        for role, samples in sorted(longest.items()):
-            if max(held for _, held in samples) < SHOWN_MIB:
-                continue
-            step = max(1, len(samples) // 6)
-            shown = " ".join(f"{held:.0f}" for _, held in samples[::step])
-            life = samples[-1][0] - samples[0][0]
-            yield f"  {role}: {shown} over {life:.0f} s ({count[role]} processes)"
+        """For each role: its longest-lived process, in MiB; roles below `SHOWN_MIB` are left out."""
+        shown: set[str] = set()
+        for life in self.lives():
+            if life.role not in shown and life.after >= SHOWN_MIB:
+                shown.add(life.role)
+                grown = f"{life.before:.0f} -> {life.after:.0f} MiB"
+                yield f"  {life.role}: {grown} in the second half of {life.seconds:.0f} s"

@@ -159,6 +159,8 @@ class WeftRun(Process):
 class Registry(Process):
     """The schema registry. It keeps port and schemas."""
 
+    kind = "of the tests"
+
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         arguments = ("tests.soak.real.registry_process", str(self.port), str(folder / "schemas.jsonl"))

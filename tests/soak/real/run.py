@@ -5,12 +5,14 @@
 
 Good and bad messages arrive at a steady rate. Meanwhile processes are killed and restarted, and an operator changes the
 table (`tests.soak.real.events`). At the end producers stop, and the table is compared with the oracle
-(`tests.soak.real.judge`). A seed decides what is done; the outcome is not deterministic, because processes are real.
+(`tests.soak.real.judge`). A seed decides what is done and in which order (`tests.soak.real.schedule`); the outcome is
+not deterministic, because processes are real.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import signal
 import threading
@@ -29,11 +31,12 @@ from streams.spark.session import check_java
 from tests.soak.lanes import Lanes
 from tests.soak.real.alerts import SCRAPE_SECONDS, Series
 from tests.soak.real.answers import Answers
-from tests.soak.real.events import EVENTS, Event
+from tests.soak.real.events import EVENTS, OF_REGISTRY, rest
 from tests.soak.real.feed import FLUSH_SECONDS, Change, Feed
-from tests.soak.real.judge import judge
+from tests.soak.real.judge import LAST_AMPLIFICATION, judge
 from tests.soak.real.memory import Memory
 from tests.soak.real.processes import Queries, Registry, WeftRun, descendants, memory_of
+from tests.soak.real.schedule import LONG, LONG_MINUTES, first_round, later_rounds
 from tests.soak.real.topics import FORMATS, PARTITIONS, Encoder, write_pipeline
 from tests.soak.run import Verdict, kept_folder
 from tests.streams.kafka.real_broker import RealBroker, start_real_broker
@@ -41,8 +44,11 @@ from tests.streams.kafka.real_broker import RealBroker, start_real_broker
 STEP_SECONDS: Final = 0.2
 START_SECONDS: Final = 300.0  # for the first commits of all writers: several JVMs start at once on a busy machine
 END_SECONDS: Final = 60.0  # for what runs beside when the soak is ended
-DRAIN_SECONDS: Final = 300.0  # for the remaining messages; a writer may have to restart first
+DRAIN_SECONDS: Final = 300.0  # without any commit, while messages remain
 EVENT_SECONDS: Final = (8.0, 20.0)  # between two events
+SHORT_MINUTES: Final = 5.0  # a shorter soak has shorter pauses
+QUIET_SECONDS: Final = 240.0  # for compaction to do what is due at the end
+_QUEUE: Final = {"queue_buffering_max_messages": 1_000_000}  # of the producer, for a long outage
 
 
 @dataclass
@@ -55,10 +61,14 @@ class Soak:
         loops: Parts that were killed again and again.
         tally: Number of each event.
         kills: Kills of each part.
+        disturbed: What may have restarted each part: kills, and outages of what it needs.
+        spared: Parts that are not killed any more.
+        outages: Whether the broker was away for long.
+        wanted_events: Names of the events that must happen.
         changes: Erases and rewrites, in order.
         paused: Topics that get no messages at the moment.
-        lag_zero: Whether every writer has reported lag 0 at the end.
-        amplification: Read amplification of the table by scrape.
+        last_lag: Lag of each writer at the end, as it reports it.
+        amplification: Read amplification of the table by scrape: seconds and value.
     """
 
     rng: random.Random
@@ -75,14 +85,18 @@ class Soak:
     say: Callable[[str], None]
     tally: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
+    disturbed: Counter[str] = field(default_factory=Counter)
+    spared: set[str] = field(default_factory=set)
+    outages: bool = False
+    wanted_events: tuple[str, ...] = ()
     changes: list[Change] = field(default_factory=list)
     paused: set[str] = field(default_factory=set)
     loops: set[str] = field(default_factory=set)
     evolved: bool = False
     lossy: set[str] = field(default_factory=set)
     wrong: list[str] = field(default_factory=list)
-    lag_zero: bool = False
-    amplification: list[float] = field(default_factory=list)
+    last_lag: dict[str, float | None] = field(default_factory=dict)
+    amplification: list[tuple[float, float]] = field(default_factory=list)
     series: Series = field(default_factory=Series)
     memory: Memory = field(default_factory=Memory)
     answers: Answers = field(default_factory=Answers)
@@ -92,7 +106,7 @@ class Soak:
     _owed: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._producer = self.broker.producer(enable_idempotence=True, message_timeout_ms=600_000)
+        self._producer = self.broker.producer(enable_idempotence=True, message_timeout_ms=1_200_000, **_QUEUE)
 
     # --- a step ------------------------------------------------------------------------------------------------------
 
@@ -149,7 +163,7 @@ class Soak:
             self.series.add(text)
         found = self.series.values.get(("weft_table_read_amplification", ""))
         if found is not None:
-            self.amplification.append(found)
+            self.amplification.append((seconds, found))
         roles = self.roles()
         self.memory.add(seconds, roles, memory_of(roles))
 
@@ -165,12 +179,49 @@ class Soak:
         found |= {self.weft.pid: "weft run", self.registry.pid: "registry", self.queries.pid: "queries (python)"}
         return {pid: role for pid, role in found.items() if role and pid}
 
+    # --- killing -----------------------------------------------------------------------------------------------------
+
+    def kill(self, part: str) -> None:
+        """SIGKILL for the process of a part, if it has one at the moment."""
+        if self.weft.kill_part(part):
+            self.kills[part] += 1
+            self.disturbed[part] += 1
+            self.say(f"  killed: {part}")
+
+    def victims(self, parts: Sequence[str]) -> list[str]:
+        """Those of some parts that may still be killed."""
+        return [part for part in parts if part not in self.spared]
+
+    def spare(self) -> None:
+        """From now on compaction, and two writers of which one needs the registry, live as long as they can."""
+        free = [[one for one in pair if one not in self.lossy] for pair in (("clicks", "orders"), OF_REGISTRY)]
+        self.spared = {"compaction", *(self.rng.choice(pair) for pair in free if pair)}
+        self.say(f"not killed from now on: weft run, {', '.join(sorted(self.spared))}")
+
     # --- waiting -----------------------------------------------------------------------------------------------------
 
-    def until(self, done: Callable[[], bool], seconds: float, what: str, *, rate: float | None = None) -> bool:
-        """Continue until a condition holds; it is an error if that takes too long."""
-        deadline = time.monotonic() + seconds
+    def until(
+        self,
+        done: Callable[[], bool],
+        seconds: float,
+        what: str,
+        *,
+        rate: float | None = None,
+        moves: Callable[[], object] = lambda: None,
+    ) -> bool:
+        """Continue until a condition holds; it is an error if that takes too long.
+
+        Args:
+            done: The condition.
+            seconds: The time limit. It starts again whenever ``moves`` changes.
+            what: What is waited for, for the error.
+            rate: Events per second and topic, by default that of the run.
+            moves: Returns something that changes as long as there is progress.
+        """
+        deadline, moved = time.monotonic() + seconds, moves()
         while not done():
+            if moves() != moved:
+                deadline, moved = time.monotonic() + seconds, moves()
             if time.monotonic() >= deadline:
                 self.wrong.append(f"{what} did not come within {seconds:.0f} s: {self.states()}")
                 return False
@@ -264,14 +315,25 @@ class Soak:
             feed.rest(self.produce)
             feed.produce_bad(self.produce)
         self.flush()
-        if not self.until(self.caught_up, DRAIN_SECONDS, f"all messages, not {self.offsets()},", rate=0.0):
-            return
+        if self.until(self.caught_up, DRAIN_SECONDS, "all messages", rate=0.0, moves=lambda: self.lanes.commits):
+            now = self.series.scrapes + 1  # values of a scrape that began before do not count
 
-        def no_lag() -> bool:
-            return all(self.series.values.get(("weft_lag_messages", stream)) == 0 for stream in FORMATS)
+            def no_lag() -> bool:
+                return self.series.scrapes > now and all(lag == 0 for lag in self.lags().values())
 
-        self.lag_zero = self.until(no_lag, 60, "lag 0 of all writers", rate=0.0)
-        self.until(lambda: self.answers.settled(self.lanes.events()["clicks"]), 60, "a query of all events", rate=0.0)
+            self.until(no_lag, QUIET_SECONDS, "lag 0 of all writers", rate=0.0)
+            asked = self.answers.settled
+            self.until(lambda: asked(self.lanes.events()["clicks"]), QUIET_SECONDS, "a query of all events", rate=0.0)
+            self.until(self.compacted, QUIET_SECONDS, "compaction of what is due", rate=0.0)
+        self.last_lag = self.lags()
+
+    def lags(self) -> dict[str, float | None]:
+        """Lag of each writer, from the last scrape; None if it is unknown."""
+        return {stream: self.series.values.get(("weft_lag_messages", stream)) for stream in FORMATS}
+
+    def compacted(self) -> bool:
+        """Whether the last scrape shows no more read amplification than `LAST_AMPLIFICATION`."""
+        return bool(self.amplification) and self.amplification[-1][1] <= LAST_AMPLIFICATION
 
 
 def run_real_soak(
@@ -290,7 +352,8 @@ def run_real_soak(
         seed: Seed of all random decisions.
         rate: Events per second and topic.
         folder: New or empty folder for all files; by default a temporary one, which is kept only if something is wrong.
-        events: Names of the events, in turn; by default all, in random order. Each is done at least once.
+        events: Names of the events, in turn; by default all, in random order, of which the long ones only in a soak of
+            `LONG_MINUTES`. Each is done at least once.
         say: Called with a line about each action.
 
     Raises:
@@ -311,7 +374,8 @@ def run_real_soak(
         rng = random.Random(seed)
         soak = Soak(rng, place.path, file, table, broker, registry, weft, queries, lanes, feeds, rate, say)
         place.keep = True  # unless all of it succeeds
-        _operate(soak, minutes * 60, list(_order(rng, events)))
+        say(f"seed {seed}, {minutes:g} minutes, {rate:g} events per second and topic; registry: {registry.kind}")
+        _operate(soak, minutes, seed, events)
         soak.finish()
         status = weft.stop(signal.SIGTERM)
         if status != 0:
@@ -321,28 +385,30 @@ def run_real_soak(
         return verdict
 
 
-def _order(rng: random.Random, events: Sequence[str] | None) -> Iterator[Event]:
-    """The events, endlessly if none are given: each once in random order, then again."""
+def _rounds(seed: int, minutes: float, events: Sequence[str] | None) -> Iterator[tuple[str, ...]]:
+    """The rounds of events, endlessly."""
     if events is not None:
-        yield from (EVENTS[name] for name in events)
-        return
-    names = [*EVENTS, "kill_writer", "kill_writer"]
-    rng.shuffle(names)
-    yield from (EVENTS[name] for name in names)
+        yield from itertools.repeat(tuple(events))
+    yield first_round(tuple(EVENTS), seed)
+    yield from later_rounds(tuple(EVENTS), seed, with_long=minutes >= LONG_MINUTES)
 
 
-def _operate(soak: Soak, seconds: float, events: list[Event]) -> None:
+def _operate(soak: Soak, minutes: float, seed: int, events: Sequence[str] | None) -> None:
     """Disturb and change the pipeline, while messages arrive."""
     ready = soak.until(lambda: len(soak.offsets()) == len(FORMATS), START_SECONDS, "the first commits of all writers")
     if not ready:
         return
-    end = time.monotonic() + seconds
-    todo = list(events)
-    while time.monotonic() < end or todo:  # each at least once, on a slow machine too
-        todo = todo or list(events)
-        event = todo.pop(0)
-        soak.say(event.__name__.replace("_", " "))
-        event(soak)
-        soak.tally[event.__name__] += 1
-        pause = time.monotonic() + soak.rng.uniform(*EVENT_SECONDS)
-        soak.until(lambda pause=pause: time.monotonic() >= pause, seconds + 60, "the next event")  # type: ignore[misc]
+    everything = [name for name in EVENTS if name not in LONG or minutes >= LONG_MINUTES]
+    soak.wanted_events = tuple(everything if events is None else events)
+    end = time.monotonic() + minutes * 60
+    for number, names in enumerate(_rounds(seed, minutes, events)):
+        soak.say(f"round {number + 1}: {', '.join(names)}")
+        if number == 1 and events is None:
+            soak.spare()
+        for name in names:
+            if time.monotonic() >= end and all(soak.tally[wanted] for wanted in soak.wanted_events):
+                return
+            soak.say(name.replace("_", " "))
+            EVENTS[name](soak)
+            soak.tally[name] += 1
+            rest(soak, soak.rng.uniform(*EVENT_SECONDS) * min(1.0, minutes / SHORT_MINUTES))

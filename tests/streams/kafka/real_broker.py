@@ -176,6 +176,10 @@ class RealBroker:
         """Stop the process cleanly; data and port are kept."""
         self._end(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """Kill the process, so that it cannot close its logs; data and port are kept."""
+        self._end(signal.SIGKILL)
+
     def restart(self) -> None:
         self.stop()
         self.start()
