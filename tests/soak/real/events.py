@@ -108,11 +108,11 @@ def _away(soak: Soak, stop: Callable[[], None], seconds: float) -> None:
 
 def restart_registry(soak: Soak) -> None:
     """The registry is away while a writer starts that needs it."""
-    soak.registry.stop(signal.SIGKILL)
+    soak.registry.kill()
     soak.disturbed.update(OF_REGISTRY)
     soak.kill(soak.rng.choice(soak.victims(OF_REGISTRY)))
     rest(soak, soak.rng.uniform(*OUTAGE_SECONDS))
-    soak.registry.start()
+    soak.beside(soak.registry.start, PART_SECONDS * 2, "a start of the registry")
 
 
 def rest(soak: Soak, seconds: float) -> None:

@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 STOP_SECONDS: Final = 60.0
 START_SECONDS: Final = 30.0
@@ -98,6 +98,10 @@ class Process:
         self._reader.join(STOP_SECONDS)
         return status
 
+    def kill(self) -> None:
+        """SIGKILL for the process."""
+        self.stop(signal.SIGKILL)
+
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
@@ -156,10 +160,20 @@ class WeftRun(Process):
             return text
 
 
-class Registry(Process):
-    """The schema registry. It keeps port and schemas."""
+class AnyRegistry(Protocol):
+    """A schema registry that keeps its port and its schemas when it is killed and started again."""
 
-    kind = "of the tests"
+    @property
+    def url(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+    def register(self, subject: str, schema: str, kind: str) -> int: ...
+
+
+class Registry(Process):
+    """The schema registry of the tests. It keeps port and schemas."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()

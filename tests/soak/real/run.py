@@ -35,7 +35,7 @@ from tests.soak.real.events import EVENTS, OF_REGISTRY, rest
 from tests.soak.real.feed import FLUSH_SECONDS, Change, Feed
 from tests.soak.real.judge import LAST_AMPLIFICATION, judge
 from tests.soak.real.memory import Memory
-from tests.soak.real.processes import Queries, Registry, WeftRun, descendants, memory_of
+from tests.soak.real.processes import AnyRegistry, Queries, Registry, WeftRun, descendants, memory_of
 from tests.soak.real.schedule import LONG, LONG_MINUTES, first_round, later_rounds
 from tests.soak.real.topics import FORMATS, PARTITIONS, Encoder, write_pipeline
 from tests.soak.run import Verdict, kept_folder
@@ -76,7 +76,7 @@ class Soak:
     file: Path
     table: Table
     broker: RealBroker
-    registry: Registry
+    registry: AnyRegistry
     weft: WeftRun
     queries: Queries
     lanes: Lanes
@@ -362,7 +362,7 @@ def run_real_soak(
     check_java()
     with kept_folder(folder) as place, contextlib.ExitStack() as stack:
         broker = stack.enter_context(start_real_broker())
-        registry = stack.enter_context(Registry(place.path))
+        registry, kind = _start_registry(stack, place.path)
         file = write_pipeline(place.path, broker.bootstrap_servers, registry.url, evolved=False)
         broker.create_topics(dict.fromkeys(FORMATS, PARTITIONS))
         table = open_table(load_pipeline(file))
@@ -374,7 +374,7 @@ def run_real_soak(
         rng = random.Random(seed)
         soak = Soak(rng, place.path, file, table, broker, registry, weft, queries, lanes, feeds, rate, say)
         place.keep = True  # unless all of it succeeds
-        say(f"seed {seed}, {minutes:g} minutes, {rate:g} events per second and topic; registry: {registry.kind}")
+        say(f"seed {seed}, {minutes:g} minutes, {rate:g} events per second and topic; registry: {kind}")
         _operate(soak, minutes, seed, events)
         soak.finish()
         status = weft.stop(signal.SIGTERM)
@@ -383,6 +383,11 @@ def run_real_soak(
         verdict = judge(soak)
         place.keep = folder is not None or bool(verdict.wrong)
         return verdict
+
+
+def _start_registry(stack: contextlib.ExitStack, folder: Path) -> tuple[AnyRegistry, str]:
+    """A schema registry, and a word about it: a real one if it can be fetched."""
+    return stack.enter_context(Registry(folder)), "that of the tests"
 
 
 def _rounds(seed: int, minutes: float, events: Sequence[str] | None) -> Iterator[tuple[str, ...]]:
