@@ -152,6 +152,11 @@ class Soak:
         if left or failed:
             raise RuntimeError(f"{left} messages are not delivered; failed: {failed[:3]}")
 
+    def fault(self, error: str) -> None:
+        """Note that something went wrong; the soak goes on."""
+        self.wrong.append(error)
+        self.say(f"wrong: {error}")
+
     def states(self) -> dict[str, str]:
         return {name: f"{status['state']} {status['message']}" for name, status in self.weft.statuses.items()}
 
@@ -223,7 +228,7 @@ class Soak:
             if moves() != moved:
                 deadline, moved = time.monotonic() + seconds, moves()
             if time.monotonic() >= deadline:
-                self.wrong.append(f"{what} did not come within {seconds:.0f} s: {self.states()}")
+                self.fault(f"{what} did not come within {seconds:.0f} s: {self.states()}")
                 return False
             self.step(self.rate if rate is None else rate)
         return True
@@ -252,7 +257,8 @@ class Soak:
             raise
         finally:
             self._busy = False
-        self.wrong += failed
+        for error in failed:
+            self.fault(error)
         return ended and not failed
 
     def offsets(self, cut: dict[str, int] | None = None) -> dict[str, tuple[int, dict[int, int]]]:
@@ -379,7 +385,7 @@ def run_real_soak(
         soak.finish()
         status = weft.stop(signal.SIGTERM)
         if status != 0:
-            soak.wrong.append(f"weft run ended with status {status} after SIGTERM: {soak.states()}")
+            soak.fault(f"weft run ended with status {status} after SIGTERM: {soak.states()}")
         verdict = judge(soak)
         place.keep = folder is not None or bool(verdict.wrong)
         return verdict
