@@ -175,8 +175,16 @@ def test_growing_memory_is_found() -> None:
 def test_a_process_that_grows_at_its_start_only_is_flat() -> None:
     memory = Memory()
     for second in range(0, round(JUDGED_SECONDS) + 60, 5):
-        memory.add(second, {1: "java"}, {1: 100.0 + 4 * min(second, JUDGED_SECONDS / 3)})
+        memory.add(second, {1: "python"}, {1: 100.0 + 4 * min(second, JUDGED_SECONDS / 3)})
     assert check_memory(memory).wrong == ()
+
+
+@pytest.mark.parametrize(("start", "rate", "good"), [(200.0, 1.0, True), (720.0, 0.0, False), (100.0, 4.0, False)])
+def test_a_jvm_may_fill_its_heap_up_to_a_limit(start: float, rate: float, *, good: bool) -> None:
+    memory = Memory()
+    for second in range(0, round(JUDGED_SECONDS) + 60, 5):
+        memory.add(second, {1: "clicks (java, child)"}, {1: start + rate * second})
+    assert (check_memory(memory).wrong == ()) is good
 
 
 def test_alerts_that_are_missing_or_without_reason_are_found() -> None:

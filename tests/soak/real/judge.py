@@ -87,7 +87,7 @@ def check_lag(lag: Mapping[str, float | None]) -> Check:
     """Every writer has reported lag 0 at the end."""
     late = {stream: lag.get(stream) for stream in FORMATS if lag.get(stream) != 0}
     wrong = (f"not every writer has reported lag 0 at the end: {late}",) if late else ()
-    return Check("lag 0", f"of {len(FORMATS) - len(late)} of {len(FORMATS)} writers", wrong)
+    return Check("lag 0", f"{len(FORMATS) - len(late)} of {len(FORMATS)} writers", wrong)
 
 
 def _letters(soak: Soak) -> Check:

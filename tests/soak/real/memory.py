@@ -1,4 +1,8 @@
-"""Resident memory of all processes of the soak, by role and process, and whether it grows."""
+"""Resident memory of all processes of the soak, by role and process, and whether it grows.
+
+A JVM takes memory until its heap has the size that it may have (512 MiB here), whether it needs it or not. So its
+growth may be larger than that of other processes, but there is a limit of the whole.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,9 @@ WARM_UP_SECONDS: Final = 90.0
 JUDGED_SECONDS: Final = 240.0  # of life, from which on a process is judged; a quarter of it has 12 samples
 GROWTH: Final = 1.1
 GROWTH_MIB: Final = 16.0
+JAVA_GROWTH: Final = 1.3
+JAVA_GROWTH_MIB: Final = 48.0
+JAVA_MIB: Final = 700.0
 SHOWN_MIB: Final = 20.0
 
 
@@ -32,6 +39,8 @@ class Life:
 
     @property
     def grows(self) -> bool:
+        if "java" in self.role:
+            return self.after > min(JAVA_MIB, self.before * JAVA_GROWTH + JAVA_GROWTH_MIB)
         return self.after > self.before * GROWTH + GROWTH_MIB
 
 
@@ -61,7 +70,7 @@ class Memory:
         return sorted(found, key=lambda life: -life.seconds)
 
     def wrong(self) -> Iterator[str]:
-        """Processes that grow in the second half of their lives, beyond `GROWTH` and `GROWTH_MIB`."""
+        """Processes that grow in the second half of their lives, beyond the limits of this module."""
         for life in self.lives():
             if life.grows:
                 yield (
