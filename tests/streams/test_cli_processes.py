@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from storage import Table
+from storage.services.inspect import Inspection
 from streams.demo.broker import EmbeddedBroker
 from streams.pipeline.error_kinds import Ending
 from tests.streams.pipelines import CONFIG, pipeline_file, weft
@@ -252,6 +253,30 @@ def test_a_second_run_of_a_pipeline_is_refused_unless_the_first_is_dead(
     runs.append(second)
     second.until("sa", state="waiting")
     assert all(_gone(pid) for pid in first.pids), "the jobs of the first run do not run beside those of the second"
+
+
+@pytest.mark.extended
+def test_a_running_writer_compacts_its_table(tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]) -> None:
+    broker.create_topics({"cli-inline": 1})
+    path = kafka_pipeline(tmp_path, broker, "cli-inline")
+    whole = yaml.safe_load(path.read_text())
+    whole["compaction"] = {"on": "inline", "share": 0.5, "every": 0.2, "min_commits": 2}
+    path.write_text(yaml.safe_dump(whole))
+    run = Running(path)
+    runs.append(run)
+    run.until("sa", state="running")
+    round_, deadline = 0, time.monotonic() + PATIENCE_SECONDS
+    while round_ < 3 or Inspection(tmp_path / "wide").overview().rows_in_base < 4:
+        assert time.monotonic() < deadline, run.process.poll()
+        round_ += 1
+        produce(broker, "cli-inline", [{"id": key, "a": f"v{round_}", "at": round_} for key in range(4)])
+        run.until("sa", rows=4 * round_)
+    assert "compaction" not in {path.stem for path in (tmp_path / ".weft/p/logs").iterdir()}, "there is no such job"
+    run.process.send_signal(signal.SIGTERM)
+    run.process.communicate(timeout=PATIENCE_SECONDS)
+    assert run.process.returncode == 0
+    rows = Table.open(tmp_path / "wide").snapshot().to_arrow(["id", "a", "at"]).sort_by("id").to_pylist()
+    assert rows == [{"id": key, "a": f"v{round_}", "at": round_} for key in range(4)]
 
 
 def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
