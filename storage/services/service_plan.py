@@ -48,6 +48,9 @@ class ServicePlan:
 def open_plan(table_log: TableLog, at: Cut, file_groups: int) -> Iterator[ServicePlan]:
     """Publish a PLAN; if the work inside fails, publish an ABORT and delete its unpublished files (rule K4).
 
+    The error of the work is raised even if the ABORT fails. Then the error has a note that says so: the plan stays
+    open and keeps its files, other compactions and folds go on beside it, and a clean aborts it as abandoned.
+
     Args:
         table_log: The table's log.
         at: Cut of the snapshot that is read.
@@ -63,8 +66,13 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int) -> Iterator[Servic
     except CommitUnknown:
         raise  # the entry may exist: do not delete files that it may name
     except TableError as error:
-        if abort_plan(table_log, plan.plan_id, f"{error.code}: {error.message}"):
-            delete_files(table_log.store, plan.unpublished)  # only now, when no other entry of this plan can follow
+        try:
+            aborted = abort_plan(table_log, plan.plan_id, f"{error.code}: {error.message}")
+        except TableError as failure:  # often the store, which has failed the work too
+            error.add_note(f"plan {plan.slot} is still open, until a clean aborts it: {failure.message}")
+        else:
+            if aborted:
+                delete_files(table_log.store, plan.unpublished)  # only now: no other entry of this plan can follow
         raise
 
 

@@ -33,8 +33,7 @@ def finish(steps: Steps[T], on_step: Callable[[int], object] = lambda _: None) -
 def cancel(steps: Steps[T]) -> None:
     """Cancel work between two steps: it publishes an ABORT, and deletes the files that were not published (K4).
 
-    Raises:
-        StoreUnavailable: The store does not answer. A later clean aborts the plan, like that of a dead process.
+    If the store does not answer, a later clean aborts the plan, like that of a dead process.
     """
     stopped = Conflict("the work was cancelled", hint="start it again")
     try:

@@ -10,9 +10,11 @@ from storage import Table
 from storage.core.log.entries import Abort, Base, Plan
 from storage.core.log.file_refs import Sidecar
 from storage.core.names import TABLE_LANE, Path
+from storage.engine import plan_compaction
 from storage.environment import Environment
-from storage.errors import CommitUnknown, CorruptData, NotFound
+from storage.errors import CommitUnknown, CorruptData, NotFound, StoreUnavailable
 from storage.log.commit_log import CommitLog, read_table_lane
+from storage.services.steps import cancel
 from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses
@@ -173,6 +175,44 @@ def test_a_slice_whose_publication_is_unknown_keeps_its_files(table: Table, uri:
         compactor.compact()
     assert table_lane(uri)[-1] == "BASE"
     assert sorted(statuses(table)) == [1, 2, 3]
+
+
+def test_an_abort_that_fails_does_not_hide_why_the_work_failed(table: Table, uri: str) -> None:
+    append(table, orders(*range(8)))
+    rows = contents(table)
+    store = FaultyStore(open_store(uri))
+    compactor = other_process(uri, FakeClock(), store)
+
+    def refuse_entries() -> None:
+        store.faults.append(Fault("put_if_absent", "timeline/table", times=FOREVER))
+
+    # The store refuses puts after the PLAN; the files that were written before are garbage.
+    lost = StoreUnavailable("internal error")
+    store.faults.append(Fault("open_output", "base/", action=refuse_entries, error=lost))
+    with pytest.raises(StoreUnavailable, match="internal error") as failed:
+        compactor.compact()
+    (note,) = failed.value.__notes__
+    assert "plan 3 is still open, until a clean aborts it: it is not known whether ABORT 4" in note
+    assert len(compactor.state().plans) == 1
+
+    store.faults.clear()
+    assert compactor.compact().skipped == {}
+    assert contents(table) == rows
+    cleaned = table.clean(retain=dt.timedelta(0), abandon_after=dt.timedelta(0))
+    assert cleaned.aborted != ()
+    assert table.state().plans == {}
+    live = {f.path for s in table.snapshot().slices if s.slice for f in (s.slice.base, s.slice.shadow) if f}
+    assert len(slice_files(uri)) == len(live)
+
+
+def test_cancelled_work_ends_although_its_abort_fails(table: Table, uri: str) -> None:
+    append(table, orders(*range(8)))
+    store = FaultyStore(open_store(uri))
+    work = plan_compaction(tuned(other_process(uri, FakeClock(), store), small_group_bytes=1), None)
+    next(work.steps)
+    store.faults.append(Fault("put_if_absent", "timeline/table", times=FOREVER))
+    cancel(work.steps)
+    assert len(table.state().plans) == 1
 
 
 def test_a_compaction_that_dies_before_its_base_entry_does_not_affect_reads(table: Table, uri: str) -> None:
