@@ -36,6 +36,8 @@ def compact(
 
     Raises:
         CorruptData, SnapshotExpired, Conflict: As in `storage.Table.compact`.
+        StoreUnavailable, CommitUnknown: The store does not answer, although Spark has repeated the tasks, and weft the
+            commit for a minute. What was published remains; call it again.
         InvalidInput: The executors cannot run weft.
     """
     table = Table.open(uri, storage_options=storage_options)
@@ -59,6 +61,7 @@ def fold(
 
     Raises:
         CorruptData, SnapshotExpired, Conflict: As in `storage.Table.fold`.
+        StoreUnavailable, CommitUnknown: As in `compact`.
         InvalidInput: The executors cannot run weft.
     """
     table = Table.open(uri, storage_options=storage_options)

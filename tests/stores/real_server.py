@@ -35,6 +35,8 @@ START_SECONDS: Final = 60  # an idle machine takes 3
 STARTS: Final = 3  # another process may take a port between its choice and its use
 STOP_SECONDS: Final = 20
 POLL_SECONDS: Final = 0.1
+VOLUMES: Final = 200  # of 64 MB each; a server without a free one answers every put with a status of 500
+LOG_CHARS: Final = 3_000
 GRPC_OFFSET: Final = 10_000  # each service also listens on its port plus this number
 ROUNDS: Final = 6  # losers of a race wait for the winner's lock, which is checked once a second
 
@@ -62,6 +64,7 @@ def real_server() -> Iterator[Backend]:
             yield Backend(f"s3://{BUCKET}/", options, ROUNDS)
         finally:
             _stop(process)
+            print(_complaints(Path(folder) / "log"))  # pytest shows it if the test fails
 
 
 def _start(program: str, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
@@ -69,7 +72,8 @@ def _start(program: str, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     for _ in range(STARTS):
         ports = dict(zip(("master", "volume", "filer", "s3"), _free_ports(4), strict=True))
         command = [program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
-        command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=20"]
+        command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=64", f"-volume.max={VOLUMES}"]
+        command += ["-volume.minFreeSpace=64MiB"]  # by default it stops writing when 1 % of the disk is free
         command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
         command += [f"-filer.localSocket={folder}/filer.sock", f"-s3.localSocket={folder}/s3.sock"]
         command += [f"-{service}.port={port}" for service, port in ports.items()]
@@ -81,7 +85,13 @@ def _start(program: str, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
         if _is_up(process, endpoint):
             return process, endpoint
         _stop(process)
-    raise RuntimeError(f"{program} does not start:\n{log.read_text(errors='replace')[-3_000:]}")
+    raise RuntimeError(f"{program} does not start:\n{log.read_text(errors='replace')[-LOG_CHARS:]}")
+
+
+def _complaints(log: Path) -> str:
+    """The last warnings and errors in the log of the server."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(("W", "E", "F"))]
+    return "\n".join(["warnings and errors of the S3 server:", *lines])[-LOG_CHARS:]
 
 
 def _is_up(process: subprocess.Popen[bytes], endpoint: str) -> bool:
