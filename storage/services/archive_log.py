@@ -4,7 +4,8 @@
 
 Cleans share no state: if a clean dies, the next one finds the remaining slots, whether the archive of their chunk
 exists or not. An entry can be read from its slot or from the archive, so which chunks are archived is only policy:
-those that are not needed to open the table, to read the newest snapshot or a retained one, or to write.
+those that are not needed to open the table, to read the newest snapshot or a retained one, or to write, and whose FOLDs
+no snapshot needs. So an erase may redact all entries of an archive, and all erases write the same bytes (X4).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Final
 
 from storage.core.log.archive_codec import decode_archive, encode_archive
 from storage.core.log.cut import Cut
-from storage.core.log.entries import CleanIntent, decode_entry
+from storage.core.log.entries import ERASE, CleanIntent, decode_entry
 from storage.core.log.needed_files import ENDLESS, Needed, Spans, touches, union_spans
-from storage.core.log.redaction import redacted
+from storage.core.log.redaction import is_fold_of, redacted
 from storage.core.log.table_state import TableState
 from storage.core.names import LANE_ENTRIES, TABLE_LANE, LaneName, archive_path, lane_folder, parse_slot, slot_path
 from storage.errors import CorruptData, TableError
@@ -87,7 +88,7 @@ def archive_log(
     _announce(table_log, {chunk.lane: chunks.last_slot(chunk.number) for chunk in found if chunk.may_pack})
     entries = archives = 0
     for chunk in found:
-        made, archived = _pack(table_log, chunk)
+        made, archived = _pack(table_log, chunk, needed)
         archives += made
         if archived:
             table_log.store.delete_many([slot_path(chunk.lane, seq) for seq in chunk.slots])
@@ -155,15 +156,15 @@ def _announce(table_log: TableLog, last: dict[LaneName, int]) -> None:
     table_log.publish(build)
 
 
-def _pack(table_log: TableLog, chunk: _Chunk) -> tuple[bool, bool]:
+def _pack(table_log: TableLog, chunk: _Chunk, needed: Needed) -> tuple[bool, bool]:
     """Archive a chunk; returns whether this call created the archive, and whether the chunk is archived."""
     path, chunks = archive_path(chunk.lane, chunk.number), table_log.commit_log.archives.chunks
     with normalise_errors(path):
         data = table_log.store.get(path)
     if data is not None:
-        decode_archive(data, chunk.lane, chunk.number, chunks)
+        _redact_like_slots(table_log, chunk, decode_archive(data, chunk.lane, chunk.number, chunks).contents())
         return False, True
-    contents = _read_contents(table_log, chunk) if chunk.may_pack else None
+    contents = _read_contents(table_log, chunk, needed) if chunk.may_pack else None
     if contents is None:
         return False, False
     packed = encode_archive(chunk.lane, chunk.number, contents, chunks)
@@ -180,7 +181,36 @@ def _pack(table_log: TableLog, chunk: _Chunk) -> tuple[bool, bool]:
             f"archive {path} differs from the slots that it was made of; the slots were not deleted",
             hint="restore it from a copy of the store, or delete it while all its slots exist",
         )
+    _redact_like_slots(table_log, chunk, stored)
     return made, True
+
+
+def _redact_like_slots(table_log: TableLog, chunk: _Chunk, stored: Sequence[bytes]) -> None:
+    """Redact an archive if an erase has redacted one of its slots; before the slots are deleted (X4).
+
+    A clean that stalls between reading the slots and creating the archive archives entries that are redacted meanwhile.
+    An erase that lists the archives later redacts the archive itself.
+
+    Args:
+        table_log: The table's log.
+        chunk: The chunk; its archive exists.
+        stored: The entries in its archive.
+    """
+    if ERASE not in table_log.refresh().writer_features:
+        return  # no erase has redacted anything: it records the feature first (X2)
+    chunks = table_log.commit_log.archives.chunks
+    first = chunks.first_slot(chunk.number)
+    without = [redacted(content, chunk.lane, first + i) for i, content in enumerate(stored)]
+    path = archive_path(chunk.lane, chunk.number)
+    for start in range(0, len(chunk.slots), READ_AT_ONCE):
+        part = chunk.slots[start : start + READ_AT_ONCE]
+        with normalise_errors(path):
+            data = table_log.store.get_many([slot_path(chunk.lane, seq) for seq in part])
+        slots = dict(zip((seq - first for seq in part), data, strict=True))
+        if any(content == without[i] != stored[i] for i, content in slots.items()):
+            with normalise_errors(path):
+                table_log.store.put(path, encode_archive(chunk.lane, chunk.number, without, chunks))
+            return
 
 
 def _are_same(chunk: _Chunk, stored: Sequence[bytes], contents: Sequence[bytes]) -> bool:
@@ -195,8 +225,10 @@ def _are_same(chunk: _Chunk, stored: Sequence[bytes], contents: Sequence[bytes])
     )
 
 
-def _read_contents(table_log: TableLog, chunk: _Chunk) -> list[bytes] | None:
-    """Bytes of a chunk's entries; None if they do not fit into an archive, or an entry is missing or damaged."""
+def _read_contents(table_log: TableLog, chunk: _Chunk, needed: Needed) -> list[bytes] | None:
+    """Bytes of a chunk's entries; None if they do not fit into an archive, if an entry is missing or damaged, or if a
+    snapshot needs a file of a FOLD among them.
+    """
     log = CommitLog(table_log.env)
     contents: list[bytes] = []
     slots = log.archives.chunks.slots(chunk.number)
@@ -211,6 +243,8 @@ def _read_contents(table_log: TableLog, chunk: _Chunk) -> list[bytes] | None:
             except TableError:
                 return None  # verify reports it; no reader of the table needs it
             if content is None or entry is None or before not in (None, entry.prev_id):
+                return None
+            if is_fold_of(entry, needed.files):
                 return None
             before = entry.commit_id
             contents.append(content)

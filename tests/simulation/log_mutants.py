@@ -266,9 +266,9 @@ def from_what_was_known(_: Any) -> Any:
 
 
 def deletes_first(pack: Any) -> Any:
-    def broken(log: TableLog, chunk: Any) -> Any:
+    def broken(log: TableLog, chunk: Any, needed: Any) -> Any:
         log.store.delete_many([slot_path(chunk.lane, seq) for seq in chunk.slots])
-        return pack(log, chunk)
+        return pack(log, chunk, needed)
 
     return broken
 

@@ -191,6 +191,25 @@ class TestWhatIsRewritten:
         assert [part for part in table.snapshot().slices if len(part.rows)] == []
         assert not any(path.startswith("log/") for path in objects(table))
 
+    def test_file_groups_of_all_rounds_are_counted(self, tmp_path: Path) -> None:
+        """A compaction publishes one of the file groups first, so that the erase takes two rounds."""
+        table = small(tmp_path, small_group_bytes=0)
+        append(table, "s", ALL)
+        store = FaultyStore(open_store(table.uri))
+        first, *others = [part.group for part in table.snapshot().slices]
+
+        def compact_one() -> None:
+            env = Environment(open_store(table.uri), FakeClock(), tuning=table.env.tuning)
+            done = Table(env, Stamps()).compact(only=lambda part: part.group == first).done
+            assert done == (first,)
+
+        store.faults.append(Fault("put_if_absent", "timeline/table/00000000000000000005", action=compact_one))
+        env = Environment(store, FakeClock(), tuning=table.env.tuning)
+        result = Table(env, Stamps()).erase([GONE], expire_snapshots=True)
+        assert result.complete
+        assert result.file_groups == len([first, *others])
+        assert with_keys(table, [GONE]) == []
+
 
 class TestWriters:
     def test_a_live_writer_goes_on(self, table: Table) -> None:

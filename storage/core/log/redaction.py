@@ -8,11 +8,12 @@ an expired snapshot then notices that something is missing. (An empty index woul
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from storage.core.log.entries import Data, Fold, Unresolved, decode_entry, encode_entry
+from storage.core.log.entries import Data, Entry, Fold, Unresolved, decode_entry, encode_entry
 from storage.core.log.file_refs import LogFile, Sidecar
-from storage.core.names import LaneName, log_index_path
+from storage.core.names import LaneName, Path, log_index_path
 
 NO_DIGEST: Final = "0" * 64
 """Digest of the sidecars that redacted entries name: no object has it."""
@@ -34,6 +35,12 @@ def redacted(data: bytes, lane: LaneName, seq: int) -> bytes:
     if not isinstance(outline, Data | Fold):
         return data
     return encode_entry(outline.model_copy(update={"files": [redacted_file(file) for file in outline.files]}), sidecar)
+
+
+def is_fold_of(entry: Entry | Unresolved, files: AbstractSet[Path]) -> bool:
+    """Whether an entry is a FOLD that names one of these files. The index of such an entry is needed with its file."""
+    outline = entry.outline if isinstance(entry, Unresolved) else entry
+    return isinstance(outline, Fold) and not files.isdisjoint(file.file.path for file in outline.files)
 
 
 def redacted_file(file: LogFile) -> LogFile:

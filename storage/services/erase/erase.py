@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from storage.core.log.cut import Cut
+from storage.core.log.file_refs import FileGroup
 from storage.core.log.table_state import TableState
 from storage.core.names import ParsedPath, Path
 from storage.core.plan.slices import FileSlice
@@ -27,7 +28,7 @@ from storage.read.missing_file import explain_missing_file
 from storage.read.pruning import KeyRows
 from storage.read.snapshot import Snapshot
 from storage.services.clean.clean import CleanResult, NeededNow, Tally, find_needed, run_clean
-from storage.services.compaction import Rewriting, rewrite
+from storage.services.compaction import CompactionResult, Rewriting, rewrite
 from storage.services.erase.key_search import KeySearch
 from storage.services.erase.proof import Boundary, Remains, is_needed, prove
 from storage.services.erase.redact_log import redact_log
@@ -48,8 +49,9 @@ class EraseResult:
     Attributes:
         keys: Number of distinct keys.
         cut: What was erased: all events of the keys in commits up to this cut.
-        entry: Slot of the BASE without the keys; 0 if no file that readers use had one of them.
-        file_groups: File groups that were rewritten.
+        entry: Slot of the BASE without the keys; 0 if no file that readers use had one of them. It is the last one, if
+            it took several because another service published slices of some file groups first.
+        file_groups: Number of the file groups that were rewritten by all of them.
         released: Savepoints that were released, because they had the keys.
         unpinned: Owners of the pins that were removed, likewise, or because their snapshots had expired.
         aborted: Ids of the compactions and folds that were aborted, likewise.
@@ -122,7 +124,7 @@ def erase(
     holding.refuse(expire_snapshots=expire_snapshots, release_savepoints=release_savepoints)
     add_rewriting_feature(table_log)
     why = f"erase of {len(search)} keys" + (f": {note}" if note else "")
-    cut, entry, groups = _rewrite(table_log, search, why, execute)
+    rewritten = _rewrite(table_log, search, why, execute)
     released = tuple(name for name in holding.savepoints if _release(table_log, name))
     for pin in (*holding.pins, *holding.late):
         unpin(table_log.store, pin)
@@ -130,13 +132,13 @@ def erase(
     cleaned = _clean(table_log, expire=expire_snapshots)
     redaction = redact_log(table_log, search, find_needed(table_log))
     needed = find_needed(table_log)
-    boundary = Boundary(cut.lanes, entry or cut.table)
+    boundary = Boundary(rewritten.cut.lanes, max(rewritten.entry, rewritten.cut.table))
     proof = prove(table_log.store, search.afresh(), boundary, lambda path, parsed: _why(needed, path, parsed))
     return EraseResult(
         keys=len(search),
-        cut=str(cut),
-        entry=entry,
-        file_groups=groups,
+        cut=str(rewritten.cut),
+        entry=rewritten.entry,
+        file_groups=len(rewritten.groups),
         released=released,
         unpinned=tuple(pin.owner for pin in (*holding.pins, *holding.late)),
         aborted=aborted,
@@ -235,27 +237,50 @@ def _has_keys(table_log: TableLog, search: KeySearch, at: Cut) -> bool | None:
         return None  # a pin that came too late, or a plan that has ended
 
 
-def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute) -> tuple[Cut, int, int]:
-    """Publish slices without the keys: returns the cut, the slot of the BASE, and the number of file groups (X3)."""
-    snapshot, done = retry_on_newest(
-        table_log, lambda snapshot: _rewrite_once(table_log, snapshot, search, why, execute)
-    )
-    return snapshot.cut, *done
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    """Slices without the keys (X3).
+
+    Attributes:
+        cut: Cut of the snapshot of the last attempt: no event of the keys up to it is left.
+        entry: Slot of the newest BASE; 0 if none was published.
+        groups: File groups that were rewritten in any attempt.
+    """
+
+    cut: Cut
+    entry: int
+    groups: frozenset[FileGroup]
+
+
+def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute) -> _Rewritten:
+    """Publish slices without the keys, in several attempts if another service publishes first (X3)."""
+    newest, groups = 0, set[FileGroup]()
+
+    def attempt(snapshot: Snapshot) -> bool | None:
+        nonlocal newest
+        made = _rewrite_once(table_log, snapshot, search, why, execute)
+        if made is None:
+            return True
+        result, entry = made
+        newest = entry or newest
+        groups.update(result.done)
+        return True if entry and not result.skipped else None
+
+    snapshot, _ = retry_on_newest(table_log, attempt)
+    return _Rewritten(snapshot.cut, newest, frozenset(groups))
 
 
 def _rewrite_once(
     table_log: TableLog, snapshot: Snapshot, search: KeySearch, why: str, execute: Execute
-) -> tuple[int, int] | None:
-    """One attempt: the slot of the BASE and the number of file groups; None if another service published first."""
+) -> tuple[CompactionResult, int] | None:
+    """One attempt: the new slices and the slot of their BASE, 0 if it published none; None if no file has the keys."""
     with open_plan(table_log, snapshot.cut, len(snapshot.slices)) as plan:
         with explain_missing_file(table_log.env, snapshot.cut):
             chosen = _choose(table_log, snapshot, search)
         if not chosen:
             abort_plan(table_log, plan.plan_id, "no file of the snapshot has the keys")
-            return 0, 0
-        rewriting = Rewriting(why, WithoutKeys(search.vector))
-        result, entry = rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute)
-    return (entry, len(result.done)) if entry and not result.skipped else None
+            return None
+        return rewrite(table_log, snapshot, plan, chosen, Rewriting(why, WithoutKeys(search.vector)), execute=execute)
 
 
 def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> list[FileSlice]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from storage.core.log.cut import Seqs
 from storage.core.log.needed_files import Needed, contains
-from storage.core.names import Kind, ParsedPath, Path, parse_path
+from storage.core.names import ARCHIVE, Kind, ParsedPath, Path, parse_path
 from storage.errors import CorruptData, MissingFile
 from storage.services.clean.clean import Tally
 from storage.services.erase.key_search import KeySearch
 from storage.store.object_store import ObjectStore
 
-_ROOTS: Final = (Path("_weft"), Path("log"), Path("base"), Path("shadow"))
+_ROOTS: Final = (Path("shadow"), Path("base"), Path("log"), Path("_weft"))
 _WITHOUT_KEYS = frozenset({Kind.PROBE, Kind.HEARTBEAT, Kind.PIN})  # their names and few numbers are all they have
 
 
@@ -79,8 +79,7 @@ def prove(store: ObjectStore, search: KeySearch, boundary: Boundary, why: Callab
     remains: list[Remains] = []
     newer: list[Path] = []
     unread: list[Path] = [temporary for temporary, _ in store.leftovers()]
-    # Data files first, then entries: an archive is listed after the slots that it replaces.
-    for path, size in [(Path(f"{root}/{name}"), size) for root in reversed(_ROOTS) for name, size in store.list(root)]:
+    for path, size in _objects(store):
         parsed = parse_path(path)
         if parsed is None:
             unread.append(path)
@@ -98,6 +97,21 @@ def prove(store: ObjectStore, search: KeySearch, boundary: Boundary, why: Callab
         elif found:
             remains.append(Remains(path, parsed.kind, why(path, parsed)))
     return Proof(read, tuple(remains), tuple(newer), tuple(unread))
+
+
+def _objects(store: ObjectStore) -> Iterator[tuple[Path, int]]:
+    """Paths and sizes of the objects, with the archives last.
+
+    The archives are listed after everything else was read: a slot that cleaning has deleted meanwhile is in an archive
+    then.
+    """
+    for root in _ROOTS:
+        for name, size in store.list(root):
+            path = Path(f"{root}/{name}")
+            if not path.startswith(f"{ARCHIVE}/"):
+                yield path, size
+    for name, size in store.list(Path(ARCHIVE)):
+        yield Path(f"{ARCHIVE}/{name}"), size
 
 
 def is_needed(needed: Needed, path: Path, parsed: ParsedPath) -> bool:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.core.log.archive_codec import Chunks, encode_archive
-from storage.core.log.entries import Fold, Unresolved, decode_entry
+from storage.core.log.entries import decode_entry
 from storage.core.log.needed_files import contains
-from storage.core.log.redaction import redacted
+from storage.core.log.redaction import is_fold_of, redacted
 from storage.core.names import (
     ARCHIVE,
     TABLE_LANE,
@@ -29,7 +29,7 @@ from storage.core.names import (
     parse_path,
 )
 from storage.log.table_log import TableLog
-from storage.services.clean.clean import NeededNow
+from storage.services.clean.clean import NeededNow, find_needed
 from storage.services.erase.key_search import KeySearch
 from storage.store.object_store import normalise_errors
 
@@ -100,8 +100,15 @@ def _redactions(
             contents, first = [data], parsed.slot
         else:
             contents, first = search.contents(parsed, data), chunks.first_slot(parsed.slot)
+        found = [search.in_json(content) for content in contents]
+        if not any(found):
+            continue
         unneeded = [_is_unneeded(content, parsed.lane, first + i, needed) for i, content in enumerate(contents)]
-        if not any(search.in_json(content) for content, gone in zip(contents, unneeded, strict=True) if gone):
+        if parsed.kind is Kind.ARCHIVE and not all(unneeded):
+            # Nothing needed the entries when they were archived, which may be later than `needed`.
+            needed = find_needed(table_log)
+            unneeded = [_is_unneeded(content, parsed.lane, first + i, needed) for i, content in enumerate(contents)]
+        if not any(has_key and gone for has_key, gone in zip(found, unneeded, strict=True)):
             continue
         # All of an archive, not only the entries with these keys: then a request that arrives late, after that of
         # another erase, brings no key back.
@@ -135,9 +142,7 @@ def _is_unneeded(data: bytes, lane: LaneName, seq: int, needed: NeededNow) -> bo
         return spans is not None and not contains(spans, seq)  # a lane that is not known is newer
     if seq > needed.table:
         return False
-    entry = decode_entry(data, lane, seq)
-    outline = entry.outline if isinstance(entry, Unresolved) else entry
-    return isinstance(outline, Fold) and needed.needed.files.isdisjoint(file.file.path for file in outline.files)
+    return not is_fold_of(decode_entry(data, lane, seq), needed.needed.files)
 
 
 def _objects(table_log: TableLog, folders: Iterable[Path]) -> Iterator[tuple[Path, ParsedPath, bytes]]:
