@@ -49,6 +49,10 @@ _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
             "topics that were truncated or created again are not counted."
         ),
     ),
+    "waited_seconds": (
+        "back_pressure_wait_seconds",
+        "Time for which a writer has waited before batches, because reads of the table cost too much.",
+    ),
     "restarts": ("restarts", "Restarts of the process of a part."),
 }
 _GAUGES: Final[Mapping[str, tuple[str, str]]] = {
@@ -66,6 +70,20 @@ _GAUGES: Final[Mapping[str, tuple[str, str]]] = {
         "Time for which a broker, a store or a cluster has not answered. Absent if all answer.",
     ),
     "due_bytes": ("due_bytes", "Stored bytes that are due for compaction or a fold. Absent if unknown."),
+    "delay_seconds": (
+        "back_pressure_delay_seconds",
+        (
+            "Wait before each batch of a writer, because reads of the table cost too much; 0 if it does not wait. "
+            "Absent without back_pressure."
+        ),
+    ),
+    "read_amplification": (
+        "back_pressure_read_amplification",
+        (
+            "Bytes that a read of the table fetches, divided by the bytes of its base, when the writer last looked. "
+            "Absent without back_pressure."
+        ),
+    ),
     "failures": ("failures_in_a_row", "Consecutive failed runs of the process without progress."),
 }
 _OF_CLEANING: Final[Mapping[str, tuple[str, str]]] = {
@@ -126,13 +144,21 @@ class Metrics(Collector):
         """All metrics; Prometheus' client calls this for each scrape."""
         now_ms = self._now_ms()
         statuses = self._statuses()
-        yield from _of_parts([(status_fields(status, now_ms), status.report) for status in statuses])
+        yield from _of_parts(statuses, now_ms)
         yield from _of_tables(self._tables(), now_ms)
 
 
-def _of_parts(shown: Sequence[tuple[dict[str, Any], Report]]) -> Iterator[Metric]:
+def _of_parts(statuses: Sequence[JobStatus], now_ms: int) -> Iterator[Metric]:
+    shown = [(status_fields(status, now_ms), status.report) for status in statuses]
     running = [(fields["job"], float(fields["pid"] is not None)) for fields, _ in shown]
     yield _gauge("up", "Whether a process of the part runs.", "part", running)
+    yield _gauge(
+        "stopped_for_good",
+        "1 if the part has ended with an error and is not started again: it was refused (configuration, limit of dead "
+        "letters), was fenced, or has failed too often in a row.",
+        "part",
+        [(status.name, float(status.is_lost)) for status in statuses],
+    )
     for field, (name, text) in _COUNTERS.items():
         yield _counter(name, text, [(fields["job"], fields[field]) for fields, _ in shown])
     for field, (name, text) in _GAUGES.items():

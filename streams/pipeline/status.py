@@ -75,6 +75,11 @@ class Report:
         unknown_objects: Objects in the table's folders whose names weft does not use, as of the last cleaning; None
             before the first one.
         steady: Whether the job now reports every second, so that silence means that it hangs.
+        delay_seconds: Wait before each batch as of the last look at the table, because its reads cost too much; 0 if
+            there is none. None without back-pressure.
+        read_amplification: Bytes that a read of the table fetched at that look, divided by those of its base; None if
+            the look failed, and without back-pressure.
+        waited_seconds: Duration of all such waits.
         note: What a writer does besides writing (`streams.write.upkeep`), or why it slows down; empty if nothing.
     """
 
@@ -105,6 +110,9 @@ class Report:
     deleted_bytes: int = 0
     unknown_objects: int | None = None
     steady: bool = False
+    delay_seconds: float | None = None
+    read_amplification: float | None = None
+    waited_seconds: float = 0.0
     note: str = ""
 
     def with_batch(self, seconds: float) -> dict[str, Any]:
@@ -123,6 +131,8 @@ class Report:
             lag=None,
             message="",
             note="",
+            delay_seconds=None,
+            read_amplification=None,
             reported_at_ms=None,
             steady=False,
         )

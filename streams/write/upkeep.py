@@ -28,6 +28,7 @@ from storage.engine import (
     FileGroup,
     FileSlice,
     PlannedWork,
+    ReadCost,
     cancel,
     plan_compaction,
     plan_fold,
@@ -75,12 +76,17 @@ class Upkeep:
         compaction: None: it does not compact.
         back_pressure: None: it never slows down.
         tell: Called with a line for the status of the writer whenever it changes; empty if there is nothing to say.
+        slowed: With back-pressure, called after each look with the wait before each batch in seconds, and the cost of a
+            read; (0, None) if the look failed.
+        waited: Called after a wait before a batch with its duration in seconds.
         stopping: Whether the writer has to stop: then no batch waits.
     """
 
     compaction: InlineCompaction | None = None
     back_pressure: BackPressure | None = None
     tell: Callable[[str], object] = lambda _: None
+    slowed: Callable[[float, ReadCost | None], object] = lambda _delay, _cost: None
+    waited: Callable[[float], object] = lambda _seconds: None
     stopping: Callable[[], bool] = lambda: False
 
     @property
@@ -105,7 +111,20 @@ def upkeep_of(pipeline: Pipeline, reporter: Reporter, stop: StopSignal) -> Upkee
         if line:
             sys.stderr.write(f"{line}\n")
 
-    return Upkeep(compaction=compaction, back_pressure=back_pressure, tell=tell, stopping=stop.__bool__)
+    def slowed(delay: float, cost: ReadCost | None) -> None:
+        reporter.update(delay_seconds=delay, read_amplification=None if cost is None else cost.amplification)
+
+    def waited(seconds: float) -> None:
+        reporter.update(waited_seconds=round(reporter.report.waited_seconds + seconds, 3))
+
+    return Upkeep(
+        compaction=compaction,
+        back_pressure=back_pressure,
+        tell=tell,
+        slowed=slowed,
+        waited=waited,
+        stopping=stop.__bool__,
+    )
 
 
 class UpkeepThread:
@@ -150,12 +169,16 @@ class UpkeepThread:
 
     def wait_before_batch(self) -> None:
         """Wait while the table is too expensive to read, for a bounded time."""
+        if not self._delay:
+            return
         began = time.monotonic()
         while not self._stop.is_set() and not self._upkeep.stopping():
             left = began + self._delay - time.monotonic()
             if left <= 0:
-                return
+                break
             self._stop.wait(min(left, WAIT_SECONDS))
+        with contextlib.suppress(OSError):  # a status that cannot be sent fails no batch
+            self._upkeep.waited(time.monotonic() - began)
 
     def _run(self) -> None:
         failures = 0
@@ -170,7 +193,8 @@ class UpkeepThread:
             except Exception as error:  # upkeep must not fail the writer
                 failures += 1
                 pause = min(self._upkeep.every * 2**failures, max(MAX_PAUSE_SECONDS, self._upkeep.every))
-                self._delay, self._table = 0.0, None
+                self._table = None
+                self._slow_down(0.0, None)
                 self._say(slow="", work=f"upkeep of the table failed: {describe(error)}; next try in {pause:.0f} s")
                 self._news.set()
             self._stop.wait(pause)
@@ -192,10 +216,16 @@ class UpkeepThread:
             return
         snapshot = table.snapshot()
         cost = read_cost(snapshot.slices, snapshot.files)
-        self._delay = delay_seconds(settings, cost, self._trigger)
+        self._slow_down(delay_seconds(settings, cost, self._trigger), cost)
         self._say(slow=describe_delay(settings, cost, self._delay) if self._delay else "")
         if self._delay:
             self._news.set()  # look again, although writers commit less often
+
+    def _slow_down(self, delay: float, cost: ReadCost | None) -> None:
+        self._delay = delay
+        if self._upkeep.back_pressure is not None:
+            with contextlib.suppress(OSError):
+                self._upkeep.slowed(delay, cost)
 
     def _step_bytes(self, settings: InlineCompaction) -> int:
         """Stored bytes that a step may read."""

@@ -82,9 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(serve_status(page, *parse_address(given.http)))
+            address, asked = parse_address(given.http)
+            port = stack.enter_context(serve_status(page, address, asked))
         except InvalidInput as error:
             parser.error(describe(error))
+        if asked == 0:
+            sys.stderr.write(f"--http 0: http://{address}:{port}/metrics\n")
+            sys.stderr.flush()
         return _report_run(given, Reporter.from_environment(show), stop)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
@@ -101,8 +100,29 @@ def test_metrics_of_each_part(page: StatusPage, base: str) -> None:
         "weft_ignored_rows_total": 0,
         "weft_late_events_total": 0,
         "weft_skipped_offsets_total": 0,
+        "weft_stopped_for_good": 0,
+        "weft_back_pressure_wait_seconds_total": 0,
     }
     assert found["weft_up", "compaction"] == 0
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_part_that_is_not_started_again_is_shown(page: StatusPage, base: str, phase: Phase) -> None:
+    page.update([status(phase=phase)])
+    assert samples(base)["weft_stopped_for_good", "orders"] == (phase in {Phase.FAILED, Phase.FENCED})
+
+
+def test_metrics_of_back_pressure(page: StatusPage, base: str) -> None:
+    slowed = status(delay_seconds=2.5, read_amplification=9.0, waited_seconds=70.0)
+    page.update([slowed, replace(slowed, name="hangs", report=replace(slowed.report, reported_at_ms=1))])
+    prefix = "weft_back_pressure_"
+    found = {(name.removeprefix(prefix), part): n for (name, part), n in samples(base).items() if prefix in name}
+    assert found == {
+        ("delay_seconds", "orders"): 2.5,
+        ("read_amplification", "orders"): 9,
+        ("wait_seconds_total", "orders"): 70,
+        ("wait_seconds_total", "hangs"): 70,
+    }
 
 
 def test_batch_durations_are_a_histogram(page: StatusPage, base: str) -> None:
@@ -172,6 +192,35 @@ def test_metrics_of_the_table(page: StatusPage, base: str, tmp_path: Path) -> No
     assert found["weft_table_up", ()] == 0
     assert ("weft_table_base_rows", ()) not in found, "old values are not shown"
     assert found["weft_table_age_seconds", ()] >= 0
+
+
+def test_counters_of_the_table_survive_the_process_that_serves_them(tmp_path: Path) -> None:
+    location = TableLocation(str(tmp_path / "wide"))
+    table = Table.create(location.uri, CONFIG)
+
+    def append(at: int) -> None:
+        with table.writer("sa", lateness=0) as writer:
+            writer.append(pa.table({"id": [1], "a": ["x"], "at": pa.array([at], pa.int64())}))
+
+    def counters() -> dict[tuple[str, tuple[str, ...]], float]:
+        """What a process that has just been started serves."""
+        page = StatusPage()
+        page.show_table(location.uri, TableWatch(location, None, lambda _: None).look())
+        with serve_status(page, "127.0.0.1", 0) as port:
+            found = table_samples(f"http://127.0.0.1:{port}")
+        return {name: number for name, number in found.items() if name[0].endswith("_total")}
+
+    append(5)
+    append(3)
+    table.compact()
+    first = counters()
+    assert first["weft_table_entries_total", ("sa",)] == 4
+    assert first["weft_table_late_events_total", ("ga", "sa")] == 1
+    assert counters() == first
+    append(1)
+    later = counters()
+    assert later["weft_table_late_events_total", ("ga", "sa")] == 2
+    assert all(later[name] >= number for name, number in first.items())
 
 
 def test_a_watch_looks_again_and_again(tmp_path: Path) -> None:
@@ -279,11 +328,12 @@ def test_a_writer_job_serves_its_own_status(tmp_path: Path) -> None:
     source = {"type": "kafka", "topic": "t"}
     writers = {"sa": {"source": source, "schema": {"id": "bigint", "a": "string", "at": "bigint"}}}
     path = pipeline_file(tmp_path, kafka={"bootstrap.servers": NOBODY}, writers=writers)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = writer_job(path, "sa", "--http", str(port))
+    process = writer_job(path, "sa", "--http", "0")
     try:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        port = told.removeprefix("--http 0: http://127.0.0.1:").removesuffix("/metrics\n")
+        assert port.isdecimal(), told
         deadline, found = time.monotonic() + PATIENCE_SECONDS, {}
         while ("weft_waiting_seconds", "sa") not in found:
             assert time.monotonic() < deadline

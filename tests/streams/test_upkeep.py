@@ -173,6 +173,24 @@ def test_a_batch_waits_while_reads_are_too_expensive(slow: Table, lines: Lines) 
         thread.wait_before_batch()
 
 
+def test_a_slowed_writer_reports_its_delay_and_its_waits(slow: Table, tmp_path: Path) -> None:
+    path = pipeline_file(tmp_path, back_pressure={"max_commits": 1, "max_delay": "100 ms", "every": "100 ms"})
+    reporter = Reporter(None, Report())
+    with running(slow, upkeep_of(load_pipeline(path), reporter, NeverStops())) as thread:  # type: ignore[arg-type]
+        until(lambda: reporter.report.delay_seconds == 0.1)
+        assert reporter.report.read_amplification == 1.0, "it is the number of commits that is too large"
+        for waits in (1, 2):
+            thread.wait_before_batch()
+            assert reporter.report.waited_seconds >= 0.1 * waits
+        slow.compact()
+        until(lambda: reporter.report.delay_seconds == 0)
+        waited = reporter.report.waited_seconds
+        thread.wait_before_batch()
+        assert reporter.report.waited_seconds == waited
+    again = reporter.report.restarted()
+    assert (again.waited_seconds, again.delay_seconds, again.read_amplification) == (waited, None, None)
+
+
 def test_a_wait_ends_when_the_pressure_does(slow: Table, lines: Lines) -> None:
     limits = BackPressure(max_read_amplification=None, max_commits=1, max_delay=10_000, every=0.05)
     with running(slow, Upkeep(back_pressure=limits, tell=lines), trigger=5_000) as thread:
