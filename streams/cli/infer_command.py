@@ -1,4 +1,4 @@
-"""``weft infer``: proposes the schema, the select and the table of a pipeline from samples of its topics."""
+"""``weft infer``: proposes the schema, the select and the table of a pipeline from messages, schemas and files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Annotated, Any, Final
 import typer
 import yaml
 
-from storage.config_file import parse_fields
+from storage.config_file import errors_at, parse_fields
 from storage.errors import InvalidInput
 from streams.cli.arguments import errors, usage_errors
-from streams.pipeline.infer import Fields, Sample, infer_fields, propose
-from streams.pipeline.model import KafkaSection, PipelineConfig
+from streams.formats.registry import check_registry_settings
+from streams.pipeline.infer import Fields, propose
+from streams.pipeline.infer_key import Messages, fields_of
+from streams.pipeline.model import FilesSection, KafkaSection, PipelineConfig, WriterSection
 from streams.pipeline.pipeline import SECTIONS, kafka_options, resolve_references
-from streams.pipeline.pipeline_file import read_file
+from streams.pipeline.pipeline_file import read_file, resolve_location
 
 infer_command = typer.Typer()
 
@@ -29,9 +31,9 @@ def infer(
         Path,
         typer.Argument(metavar="PIPELINE", help="A pipeline file; a writer needs only its source."),
     ],
-    sample: Annotated[int, typer.Option(min=1, help="Messages to read of each writer, the newest.")] = 1000,
+    sample: Annotated[int, typer.Option(min=1, help="Messages or rows to read of each writer, the newest.")] = 1000,
 ) -> None:
-    """Propose what a pipeline file lacks, from JSON messages of its topics: schema, select, and the table.
+    """Propose what a pipeline file lacks, from messages, the schema registry and files: schema, select, and the table.
 
     Prints the whole file, with notes. Check the key, the ordering columns and the groups, then run weft check. What the
     file has is kept; if it has table.config, only schemas are added. Nothing is changed or committed.
@@ -40,44 +42,55 @@ def infer(
         raw = read_file(pipeline.absolute())
         given = parse_fields(PipelineConfig, resolve_references(raw, pipeline.absolute(), os.environ), SECTIONS)
         wanted = {
-            name: section.source
+            name: section
             for name, section in given.writers.items()
-            if section.message is None and isinstance(section.source, KafkaSection)
+            if section.message is None and isinstance(section.source, KafkaSection | FilesSection)
         }
         if not wanted:
-            raise InvalidInput("every Kafka writer has a schema", hint="remove the schema of writers to infer it again")
-        for name, source in wanted.items():
-            if source.format != "json":
-                raise InvalidInput(
-                    f"writers.{name}.source.format: {source.format} is not inferred, only json is",
-                    hint="write schema by hand, from the schema in the registry",
-                )
+            raise InvalidInput(
+                "every Kafka writer has a schema, and every writer of files",
+                hint="remove the schema of writers to infer it again",
+            )
+        for name, section in wanted.items():
+            if isinstance(section.source, KafkaSection):
+                for field in ("format", "key_format"):
+                    with errors_at(f"writers.{name}.source.{field}: "):
+                        settings = {**given.registry, **section.registry}
+                        check_registry_settings(getattr(section.source, field), settings)
     found: dict[str, Fields] = {}
-    for name, source in wanted.items():
-        section = given.writers[name]
-        fields = _sampled(name, section.stream or name, source, {**given.kafka, **section.kafka}, sample)
+    for name, section in wanted.items():
+        with errors_at(f"writers.{name}.source: "):
+            messages = _messages(name, section, given, pipeline.absolute().parent, sample)
+            fields = fields_of(messages)
+            if fields is None:
+                raise InvalidInput("no field has a type that a column can have", hint="write schema by hand")
         found[name] = fields
     typer.echo(_file(raw, found), nl=False)
     for name, fields in found.items():
         for note in fields.notes:
-            errors.print(f"{name}: {note}", style="dim", soft_wrap=True)
+            errors.print(f"{name}: {note}", style="dim", soft_wrap=True, markup=False)
 
 
-def _sampled(name: str, stream: str, source: KafkaSection, kafka: Mapping[str, str], count: int) -> Fields:
+def _messages(name: str, section: WriterSection, given: PipelineConfig, folder: Path, count: int) -> Messages:
+    source, stream = section.source, section.stream or name
+    if isinstance(source, FilesSection):
+        from streams.pipeline.infer_files import file_messages
+
+        location = resolve_location(source.path, folder)
+        return file_messages(stream, source.format, location, source.options, count)
     from streams.kafka.options import parse_options
     from streams.kafka.sample import impatient, load_topics, read_newest
+    from streams.pipeline.infer_messages import kafka_messages
+    from streams.pipeline.infer_registry import Kafka
 
+    assert isinstance(source, KafkaSection), "the caller chooses them"
     with usage_errors():
-        options = impatient(parse_options(kafka_options(source, kafka), default_starting="latest"))
-    rows = read_newest(options, load_topics(options), count)
+        settings = kafka_options(source, {**given.kafka, **section.kafka})
+        options = impatient(parse_options(settings, default_starting="latest"))
+    rows = read_newest(options, load_topics(options), count).sort_by("timestamp")
     messages = list(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
-    fields = infer_fields(Sample(stream, messages))
-    if fields is None:
-        what = f"none of {len(messages):,} messages is a JSON object" if messages else "there is no message"
-        raise InvalidInput(
-            f"writers.{name}.source: {what} in {', '.join(options.topics)}", hint="send some, or write schema by hand"
-        )
-    return fields
+    registry = {**given.registry, **section.registry}
+    return kafka_messages(Kafka(stream, options.topics, source.format, source.key_format, registry), messages)
 
 
 def _file(raw: Mapping[str, Any], found: Mapping[str, Fields]) -> str:
@@ -96,6 +109,21 @@ def _file(raw: Mapping[str, Any], found: Mapping[str, Fields]) -> str:
         writers[name] = {**section, **{key: value for key, value in added.items() if key not in section}}
     new = {**whole, "table": table, "writers": writers}
     text = yaml.safe_dump(new, sort_keys=False, allow_unicode=True, width=_LINE)
-    head = "# Proposed by weft infer from samples. Check key, ordering columns and groups, then run weft check."
-    notes = [f"# {name}: {note}" for name, fields in found.items() for note in fields.notes]
-    return "\n".join([head, *notes]) + "\n\n" + text
+    head = "# Proposed by weft infer. Check key, ordering columns and groups, then run weft check."
+    more = proposal.notes
+    notes = [f"# {name}: {note}" for name, fields in found.items() for note in (*fields.notes, *more.get(name, ()))]
+    return "\n".join([head, *notes]) + "\n\n" + _with_texts(text, {name: each.texts for name, each in found.items()})
+
+
+def _with_texts(text: str, texts: Mapping[str, Mapping[str, str]]) -> str:
+    """The file with what the schemas say about fields, as comments in ``schema`` of each writer."""
+    lines = text.split("\n")
+    for writer, section in _members(_members(yaml.compose(text))["writers"]).items():
+        for field, kind in _members(_members(section)["schema"]).items() if texts.get(writer) else ():
+            if field in texts[writer]:
+                lines[kind.end_mark.line] += f"  # {texts[writer][field]}"
+    return "\n".join(lines)
+
+
+def _members(node: Any) -> dict[str, Any]:
+    return {name.value: value for name, value in node.value}

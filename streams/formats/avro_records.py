@@ -162,15 +162,28 @@ def parse_schema(schema: Any, client: RegistryClient, what: str) -> WriterSchema
     from fastavro.schema import parse_schema as parse
 
     named: dict[str, Any] = {}
-    types: dict[str, Any] = {}
     try:
-        for text in (*_all_references(schema, client, set()), schema.schema_str):
-            plain = json.loads(text)
-            types.update(_named_types(plain, ""))
-            parsed = parse(_without_logical_types(plain), named_schemas=named)
-        return WriterSchema(parsed, avro_type(plain, types))
+        plain, types = plain_schemas(schema, client)
+        for one in plain:
+            parsed = parse(_without_logical_types(one), named_schemas=named)
+        return WriterSchema(parsed, avro_type(plain[-1], types))
     except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError, RecursionError) as error:
         raise UnknownSchema(f"{what} is not a schema of Avro: {error}") from None
+
+
+def plain_schemas(schema: Any, client: RegistryClient) -> tuple[list[Any], dict[str, Any]]:
+    """A schema of the registry as JSON, after those that it refers to, and all named types by name.
+
+    Raises:
+        ValueError: A schema is not JSON.
+        UnknownSchema: The registry does not know a reference.
+        RegistryUnavailable: The registry does not answer.
+    """
+    plain = [json.loads(text) for text in (*_all_references(schema, client, set()), schema.schema_str)]
+    named: dict[str, Any] = {}
+    for one in plain:
+        named.update(_named_types(one, ""))
+    return plain, named
 
 
 def _all_references(schema: Any, client: RegistryClient, seen: set[tuple[str, int]]) -> list[str]:

@@ -24,10 +24,11 @@ from streams.formats.source_type import ANY, SourceType
 
 Get = Callable[[Any], Any]
 
-_WRAPPERS: Final = frozenset(
+WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
+"""Messages with one field ``value``, which may be absent."""
 NO_INDEXES: Final = "the value does not name a message type of its Protobuf schema"
 
 
@@ -117,22 +118,36 @@ class _Decoder:
         return load_file(schema, self._client, f"schema {schema_id}")
 
     def _message(self, file: Any, indexes: tuple[int, ...]) -> _Message | str:
-        from google.protobuf.descriptor_pb2 import FileDescriptorProto
         from google.protobuf.message_factory import GetMessageClass
 
-        plain = FileDescriptorProto()  # types by index; a descriptor has them by name
-        file.CopyToProto(plain)
-        names, inner = [], plain.message_type
-        for index in indexes:
-            if not 0 <= index < len(inner):
-                return NO_INDEXES
-            names.append(inner[index].name)
-            inner = inner[index].nested_type
-        found = file.message_types_by_name[names[0]]
-        for name in names[1:]:
-            found = found.nested_types_by_name[name]
+        found = message_type(file, indexes)
+        if found is None:
+            return NO_INDEXES
         record, source = _record_getter(found, self._declared)
         return _Message(GetMessageClass(found).FromString, record, make_reader(self._declared, source, Unmarked()))
+
+
+def message_type(file: Any, indexes: tuple[int, ...]) -> Any | None:
+    """The descriptor of a message type of a file; None if the file does not have it.
+
+    Args:
+        file: Descriptor of the file.
+        indexes: See `split_indexes`.
+    """
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    plain = FileDescriptorProto()  # types by index; a descriptor has them by name
+    file.CopyToProto(plain)
+    names, inner = [], plain.message_type
+    for index in indexes:
+        if not 0 <= index < len(inner):
+            return None
+        names.append(inner[index].name)
+        inner = inner[index].nested_type
+    found = file.message_types_by_name[names[0]]
+    for name in names[1:]:
+        found = found.nested_types_by_name[name]
+    return found
 
 
 def split_indexes(data: bytes) -> tuple[tuple[int, ...], bytes] | None:
@@ -278,7 +293,7 @@ def _plain_value(one: Any, target: pa.DataType) -> tuple[Get, SourceType]:
     full_name = one.message_type.full_name
     if full_name == "google.protobuf.Timestamp":
         return lambda value: value.seconds * 1_000_000_000 + value.nanos, SourceType("number", "nanos")
-    if full_name in _WRAPPERS:
+    if full_name in WRAPPERS:
         of_value, kind = _plain_value(one.message_type.fields_by_name["value"], target)
         return lambda value: of_value(value.value), kind
     if full_name == "confluent.type.Decimal":

@@ -129,6 +129,17 @@ class RegistryClient:
         what = f"version {version} of subject {subject!r}"
         return self._ask(lambda: self.client.get_version(subject, version, True, fmt).schema, what)
 
+    def latest(self, subject: str, *, serialized: bool = False) -> tuple[int, Any]:
+        """The id and the schema of the newest version of a subject.
+
+        Raises:
+            UnknownSchema: The registry does not know it.
+            RegistryUnavailable: The registry does not answer.
+        """
+        fmt = "serialized" if serialized else None
+        found = self._ask(lambda: self.client.get_latest_version(subject, fmt), f"subject {subject!r}")
+        return found.schema_id, found.schema
+
     def check(self) -> None:
         """Check that the registry answers.
 

@@ -1,12 +1,8 @@
-"""Proposes `schema`, `select` and the table of a pipeline from samples of JSON messages. Pure.
+"""Proposes `schema`, `select` and the table of a pipeline from what is known of the messages of its writers. Pure.
 
-What a sample cannot show is guessed by rules, and said in a note:
-
-- The *key* is the field that the Kafka key names, or has the value of; else the field ``<stream>_id`` or ``id``; else a
-  field that ends in ``_id``. All writers share one key.
-- The *ordering* column is a field with a usual name (``updated_at``, ``ts``, ``version``, ...) that is a time or an
-  integer and is never null; else the timestamp of the Kafka message.
-- Each stream has one group with all its other fields. A name that two streams have gets the stream's name before it.
+What messages and schemas do not show is guessed by rules (`streams.pipeline.infer_key`), and said in a note. Each
+stream has one group with all its other fields. A name that two streams have gets the stream's name before it. All
+writers share one key.
 """
 
 from __future__ import annotations
@@ -18,30 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from streams.formats.schema_fields import NoType, SchemaField, connect_fields, connect_sql
+from streams.pipeline.infer_key import PLAIN, Fields, Messages, Part, fields_of, quoted
+
+__all__ = ["Fields", "Proposal", "Sample", "infer_fields", "infer_type", "propose"]
+
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ORDERING: Final = (
-    "lsn",
-    "version",
-    "seq",
-    "sequence",
-    "updated_at",
-    "updated",
-    "modified_at",
-    "changed_at",
-    "event_time",
-    "event_ts",
-    "ts",
-    "ts_ms",
-    "timestamp",
-    "created_at",
-    "time",
-)
-"""Usual names of ordering columns, the best first. A name may also end in one of them, after an underscore."""
-_ORDERING_TYPES: Final = frozenset({"bigint", "timestamp", "date"})
-_KEY_TYPES: Final = frozenset({"bigint", "string", "date", "timestamp"})
-_RESERVED: Final = ("_kafka", "_key", "_op", "_supplied", "_debezium", "__weft_")
 _INT64: Final = 2**63
 BUCKETS: Final = 8
 
@@ -59,74 +38,50 @@ class Sample:
     messages: Sequence[tuple[bytes | None, bytes | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """What a sample shows of one writer.
-
-    Attributes:
-        stream: Name of the stream.
-        schema: Fields and their types.
-        key: Field that is the key.
-        ordering: Field that orders the events; None: the timestamp of the Kafka message.
-        notes: What the user should look at.
-    """
-
-    stream: str
-    schema: Mapping[str, str]
-    key: str
-    ordering: str | None
-    notes: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class Proposal:
     """The proposed parts of a pipeline file.
 
     Attributes:
         config: Configuration of the table.
-        writers: ``schema`` and ``select`` by writer.
+        writers: ``schema`` and ``select`` by writer, and ``key`` where the Kafka key must be declared.
+        notes: What the user should look at besides the notes of `Fields`, by writer.
     """
 
     config: dict[str, Any]
     writers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
 
 
 def infer_fields(sample: Sample) -> Fields | None:
-    """What a sample shows; None if no message of it is a JSON object."""
+    """What a sample of JSON shows; None if no message of it is a JSON object."""
+    return fields_of(json_messages(sample))
+
+
+def json_messages(sample: Sample) -> Messages:
+    """What a sample of JSON shows, with types that hold all of its values; without fields if it has no object."""
     rows, keys, notes = [], [], []
     for key, value in sample.messages:
-        row = _json(value)
+        row = json_value(value)
         if isinstance(row, dict):
             rows.append(row)
-            keys.append(_json(key) if _json(key) is not None else _text(key))
-    if not rows:
-        return None
+            keys.append(json_key(key))
     bad = sum(value is not None for _, value in sample.messages) - len(rows)
     if bad:
         notes.append(f"{bad:,} of {len(sample.messages):,} messages are not JSON objects: they become dead letters")
+    fields, guesses = types_of(rows)
+    return Messages(sample.stream, fields, rows, keys, typed_keys(keys), notes=(*notes, *guesses))
+
+
+def types_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, SchemaField], list[str]]:
+    """Types that hold the values of JSON objects, by field, and what is a guess."""
     values: dict[str, list[Any]] = {}
     for row in rows:
         for name, value in row.items():
             values.setdefault(name, []).append(value)
-    schema: dict[str, str] = {}
-    folded = Counter(name.lower() for name in values)
-    for name, found in values.items():
-        if not name or name.lower().startswith(_RESERVED) or folded[name.lower()] > 1:
-            notes.append(f"field {name!r} is left out: its name is reserved, or differs from another one only in case")
-            continue
-        schema[name] = infer_type(found)
-        if all(value is None for value in found):
-            notes.append(f"field {name!r} is null in all messages: its type is a guess")
-    always = {name for name, found in values.items() if len(found) == len(rows) and None not in found}
-    key_field, how = _key_field(sample.stream, schema, always, rows, keys)
-    notes.append(f"key: {key_field} ({how})")
-    ordering = _ordering_field(schema, always - {key_field})
-    notes.append(
-        "ordering: the timestamp of the Kafka message, because no field looks like one"
-        if ordering is None
-        else f"ordering: {ordering}, by its name"
-    )
-    return Fields(sample.stream, schema, key_field, ordering, tuple(notes))
+    fields = {name: SchemaField(infer_type(found)) for name, found in values.items()}
+    empty = [name for name, found in values.items() if all(value is None for value in found)]
+    return fields, [f"field {name!r} is null in all messages: its type is a guess" for name in empty]
 
 
 def infer_type(values: Iterable[Any]) -> str:
@@ -152,106 +107,139 @@ def infer_type(values: Iterable[Any]) -> str:
                 inner.setdefault(name, []).append(item)
         if (
             inner
-            and all(_PLAIN.fullmatch(name) for name in inner)
+            and all(PLAIN.fullmatch(name) for name in inner)
             and len({name.lower() for name in inner}) == len(inner)
         ):
             return f"struct<{','.join(f'{name}:{infer_type(items)}' for name, items in inner.items())}>"
     return "string"
 
 
+def json_value(data: bytes | None) -> Any:
+    """A JSON value; None if there is none, or it is not JSON."""
+    try:
+        return None if data is None else json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def json_key(data: bytes | None) -> Any:
+    """A Kafka key of format ``json``: an object, a JSON value or any text, also in the envelope of Kafka Connect."""
+    key = json_value(data)
+    if isinstance(key, dict) and key.keys() == {"schema", "payload"}:
+        return key["payload"]
+    return key if key is not None or data is None else data.decode(errors="replace")
+
+
+def typed_keys(keys: Sequence[Any]) -> dict[str, str]:
+    """Types of the fields of keys, if all are objects with the same fields and without NULL."""
+    if not keys or not all(isinstance(key, dict) and key and None not in key.values() for key in keys):
+        return {}
+    names = list(keys[0])
+    if any(key.keys() != keys[0].keys() for key in keys):
+        return {}
+    return {name: infer_type([key[name] for key in keys]) for name in names}
+
+
+def connect_key(data: bytes | None) -> dict[str, str]:
+    """Types of the fields of a Kafka key that carries a schema of Kafka Connect; empty without one."""
+    key = json_value(data)
+    schema = key.get("schema") if isinstance(key, dict) and key.keys() == {"schema", "payload"} else None
+    fields = connect_fields(schema)
+    if fields is not None:
+        return {name: one.type for name, one in fields.items()}
+    try:
+        return {} if schema is None else {"": connect_sql(schema)}
+    except NoType:
+        return {}
+
+
 def propose(found: Mapping[str, Fields]) -> Proposal:
-    """The table and the writers for what samples show.
+    """The table and the writers for what is known of their messages.
 
     Args:
         found: By writer.
     """
-    key = _shared_key(list(found.values()))
-    types = {each.schema[each.key] for each in found.values()}
-    names = Counter(name for each in found.values() for name in each.schema if name != each.key)
+    shared = _shared_key(list(found.values()))
+    parts = {writer: _parts_of(each, shared) for writer, each in found.items()}
+    rest = {writer: _other_fields(each, parts[writer]) for writer, each in found.items()}
+    names = Counter(name for fields in rest.values() for name in fields)
+    key_types = zip(*([part.type for part in given] for given in parts.values()), strict=True)
     config: dict[str, Any] = {
-        "key": [key],
+        "key": list(shared),
         "buckets": BUCKETS,
-        "columns": {key: types.pop() if len(types) == 1 else "string"},
+        "columns": {column: _common_type(set(types)) for column, types in zip(shared, key_types, strict=True)},
         "groups": {},
         "streams": {},
     }
     proposal = Proposal(config)
     for writer, each in found.items():
-        select = {key: _quoted(each.key)}
-        columns: dict[str, str] = {}
-        for name, kind in each.schema.items():
-            if name == each.key:
-                continue
-            column = _column(name)
-            if names[name] > 1 or column == key or column in config["columns"] or column in columns:
-                column = f"{_column(each.stream)}_{column}"
-            columns[column] = kind
-            select[column] = _quoted(name)
-        ordering = next((column for column, sql in select.items() if sql == _quoted(each.ordering or "")), None)
-        if ordering is None:
-            ordering = f"{_column(each.stream)}_kafka_ts"
-            columns[ordering] = "timestamp"
-            select[ordering] = "_kafka.timestamp"
-        config["columns"] |= columns
-        config["groups"][each.stream] = {"columns": list(columns), "ordering": [ordering]}
+        columns = _Columns(each.stream, set(config["columns"]))
+        for name in rest[writer]:
+            columns.add(Part(name, quoted(name), each.schema[name]), shared=names[name] > 1)
+        of_field = {sql: column for column, sql in columns.select.items()}
+        ordering = [of_field.get(part.sql) or columns.add(part) for part in each.order]
+        if not ordering:
+            kafka_time = Part(f"{column_name(each.stream)}_kafka_ts", "_kafka.timestamp", "timestamp")
+            ordering = [columns.add(kafka_time)]
+        select = {column: part.sql for column, part in zip(shared, parts[writer], strict=True)} | columns.select
+        config["columns"] |= columns.types
+        config["groups"][each.stream] = {"columns": list(columns.types), "ordering": ordering}
         config["streams"][each.stream] = {"groups": [each.stream]}
         proposal.writers[writer] = {"schema": dict(each.schema), "select": select}
+        if each.declared_key:
+            proposal.writers[writer]["key"] = dict(each.declared_key)
+        if len(each.keys) > len(shared):
+            proposal.notes[writer] = [f"the key that all writers share is {', '.join(shared)}: is it right?"]
     return proposal
 
 
-def _json(data: bytes | None) -> Any:
-    try:
-        return None if data is None else json.loads(data)
-    except ValueError:
-        return None
+class _Columns:
+    """The columns of one stream besides the key: their types, and expressions over the message."""
+
+    def __init__(self, stream: str, taken: set[str]) -> None:
+        self._stream, self._taken = stream, taken
+        self.types: dict[str, str] = {}
+        self.select: dict[str, str] = {}
+
+    def add(self, part: Part, *, shared: bool = False) -> str:
+        """Add a column; returns its name, which begins with the stream's if its own one is taken or shared."""
+        name = column_name(part.name)
+        if shared or name in self._taken or name in self.types:
+            name = f"{column_name(self._stream)}_{name}"
+        self.types[name], self.select[name] = part.type, part.sql
+        return name
 
 
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="replace")
-
-
-def _key_field(
-    stream: str, schema: Mapping[str, str], always: set[str], rows: Sequence[Mapping[str, Any]], keys: Sequence[Any]
-) -> tuple[str, str]:
-    """The field that is the key, and how it was found."""
-    fit = [name for name, kind in schema.items() if name in always and kind in _KEY_TYPES]
-    if keys and all(isinstance(key, dict) for key in keys):
-        named = {name for key in keys for name in key}
-        if len(named) == 1 and named <= set(fit):
-            return named.pop(), "the Kafka key names it"
-    if keys and all(key is not None for key in keys):
-        for name in fit:
-            if all(str(row[name]) == str(key) for row, key in zip(rows, keys, strict=True)):
-                return name, "it has the value of the Kafka key"
-    wanted = [f"{stream.removesuffix('s')}_id", f"{stream}_id", "id"]
-    wanted += [name for name in fit if name.lower().endswith("_id")]
-    for name in (*wanted, *fit, *schema):
-        if name in fit:
-            return name, "by its name: is it right?" if name in wanted else "the first field that is never null: is it?"
-    return next(iter(schema)), "no field is never null: choose one"
-
-
-def _ordering_field(schema: Mapping[str, str], fit: set[str]) -> str | None:
-    usable = [name for name, kind in schema.items() if name in fit and kind in _ORDERING_TYPES]
-    for usual in _ORDERING:
-        for name in usable:
-            if name.lower() == usual or name.lower().endswith(f"_{usual}"):
-                return name
-    return None
-
-
-def _shared_key(found: Sequence[Fields]) -> str:
-    """The name of the table's key: the most frequent one of the writers, which is not just ``id``."""
-    counts = Counter(_column(each.key) for each in found)
-    telling = [name for name, _ in counts.most_common() if name.lower() != "id"]
+def _shared_key(found: Sequence[Fields]) -> tuple[str, ...]:
+    """Names of the table's key: those of the shortest key of a writer; of several with one column a telling name."""
+    shortest = min(len(each.keys) for each in found)
+    counts = Counter(
+        tuple(column_name(part.name) for part in each.keys) for each in found if len(each.keys) == shortest
+    )
+    telling = [names for names, _ in counts.most_common() if names != ("id",)]
     return telling[0] if telling else next(iter(counts))
 
 
-def _column(name: str) -> str:
+def _parts_of(each: Fields, shared: tuple[str, ...]) -> tuple[Part, ...]:
+    """The parts of a writer's key for the columns that all writers share: by their names, else by their order."""
+    by_name = {column_name(part.name): part for part in each.keys}
+    if set(shared) <= by_name.keys():
+        return tuple(by_name[name] for name in shared)
+    return each.keys[: len(shared)]
+
+
+def _other_fields(each: Fields, key: Sequence[Part]) -> list[str]:
+    used = {part.sql for part in key}
+    return [name for name in each.schema if quoted(name) not in used]
+
+
+def _common_type(types: set[str]) -> str:
+    if len(types) == 1:
+        return types.pop()
+    return "bigint" if types == {"int", "bigint"} else "string"
+
+
+def column_name(name: str) -> str:
     """A name of a column for a name of a field or stream."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return plain if _PLAIN.fullmatch(plain) else f"_{plain}"
-
-
-def _quoted(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+    return plain if PLAIN.fullmatch(plain) else f"_{plain}"

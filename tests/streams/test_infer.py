@@ -218,7 +218,7 @@ def test_a_topic_without_messages(tmp_path: Path, broker: EmbeddedBroker, monkey
     ("writers", "message"),
     [
         ({"a": {"source": {"type": "spark", "format": "rate"}}}, "every Kafka writer has a schema"),
-        ({"a": {"source": {"type": "kafka", "topic": "t", "format": "avro"}}}, "avro is not inferred, only json is"),
+        ({"a": {"source": {"type": "kafka", "topic": "t", "format": "avro"}}}, "'avro' needs a schema registry"),
         ({"a": {"source": {"type": "kafka", "tpoic": "t"}}}, "writers.a.source.tpoic: is not a known field"),
         ({"a": {"source": {"type": "kafka", "topic": "t", "options": {"failOnDataLoss": "x"}}}}, "failOnDataLoss"),
     ],

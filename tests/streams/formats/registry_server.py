@@ -79,10 +79,11 @@ class SchemaRegistry:
                 return self._find(subject, body)
             case ["subjects", subject, "versions", number]:
                 versions = self._versions.get(subject, [])
-                if not 0 < int(number) <= len(versions):
-                    return 404, {"error_code": 40402, "message": "Version not found"}
-                status, found = self._schema(versions[int(number) - 1], path)
-                return status, {"subject": subject, "version": int(number), "id": versions[int(number) - 1], **found}
+                version = len(versions) if number == "latest" else int(number)
+                if not 0 < version <= len(versions):
+                    return 404, {"error_code": 40402 if versions else 40401, "message": "Version or subject not found"}
+                status, found = self._schema(versions[version - 1], path)
+                return status, {"subject": subject, "version": version, "id": versions[version - 1], **found}
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def _schema(self, number: int, path: str) -> tuple[int, Any]:

@@ -1,0 +1,368 @@
+"""Fields that the schema of a message declares, as columns: their SQL types, whether they may be NULL, and their text.
+
+Schemas of Avro, Kafka Connect (in JSON), Protobuf and Arrow; `streams.formats.json_schema` has JSON Schema. The type is
+one that the decoder of the format gives without loss, where there is one. A field without such a type has the reason
+instead: a union of several types, a type within itself, or a type that no column has. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from streams.formats.protobuf_messages import WRAPPERS
+from streams.formats.source_type import MEANINGS
+
+_LARGEST_PRECISION: Final = 38
+_TIMESTAMP_TEXTS: Final = frozenset({"io.debezium.time.ZonedTimestamp", "io.debezium.time.IsoTimestamp"})
+_DATE_TEXTS: Final = frozenset({"io.debezium.time.IsoDate"})
+_SQL_OF_MEANING: Final = {"date": "date", "millis": "timestamp", "micros": "timestamp", "nanos": "timestamp"}
+_AVRO: Final = {
+    "boolean": "boolean",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "enum": "string",
+    "bytes": "binary",
+    "fixed": "binary",
+}
+_CONNECT: Final = {
+    "boolean": "boolean",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "bytes": "binary",
+}
+WITHIN_ITSELF: Final = "its type contains itself"
+SEVERAL_TYPES: Final = "it is a union of several types"
+
+
+class NoType(ValueError):
+    """No type of a column holds the values; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaField:
+    """A field of a message.
+
+    Attributes:
+        type: SQL type; "" if there is none.
+        required: Whether the schema says that it is never NULL.
+        text: What the schema says about it; may be empty.
+        reason: Why it has no type; "" if it has one.
+    """
+
+    type: str
+    required: bool = False
+    text: str = ""
+    reason: str = ""
+
+
+SchemaFields = dict[str, SchemaField]
+
+
+def schema_field(find: Callable[[], str], text: Any, *, required: bool) -> SchemaField:
+    """A field whose type ``find`` returns; it raises `NoType` if there is none."""
+    shown = " ".join(str(text or "").split())
+    try:
+        return SchemaField(find(), required, shown)
+    except NoType as reason:
+        return SchemaField("", required, shown, str(reason))
+
+
+def struct_type(fields: Mapping[str, str]) -> str:
+    """The SQL type of an object with these fields.
+
+    Raises:
+        NoType: There is none, or SQL does not take a name.
+    """
+    if not fields or len({name.lower() for name in fields}) < len(fields):
+        raise NoType("it is an object without fields, or with names that differ only in case")
+    if any(not name.isidentifier() or not name.isascii() for name in fields):
+        raise NoType("it is an object whose fields have names that SQL does not take")
+    return f"struct<{','.join(f'{name}:{kind}' for name, kind in fields.items())}>"
+
+
+def _decimal(precision: Any, scale: Any) -> str:
+    digits = scale if type(scale) is int and 0 <= scale <= _LARGEST_PRECISION else 0
+    known = type(precision) is int and max(digits, 1) <= precision <= _LARGEST_PRECISION
+    return f"decimal({precision if known else _LARGEST_PRECISION},{digits})"
+
+
+# --- Avro ------------------------------------------------------------------------------------------------------------
+
+
+def avro_fields(schema: Any, named: Mapping[str, Any]) -> SchemaFields | None:
+    """The fields of a record of Avro; None for a schema that is not a record.
+
+    Args:
+        schema: A schema, as JSON, or a union of one with null.
+        named: Schemas of named types.
+    """
+    record = _avro_record(schema, named)
+    if record is None:
+        return None
+    within = frozenset({str(record.get("name"))})
+    found = {}
+    for part in record.get("fields", ()):
+        kind = part["type"]
+        optional = kind == "null" or (isinstance(kind, list) and "null" in kind)
+        find = partial(_avro_sql, kind, named, within)
+        found[str(part["name"])] = schema_field(find, part.get("doc"), required=not optional)
+    return found
+
+
+def avro_sql(schema: Any, named: Mapping[str, Any]) -> str:
+    """The SQL type of the values of a schema of Avro.
+
+    Raises:
+        NoType: There is none.
+    """
+    return _avro_sql(schema, named, frozenset())
+
+
+def avro_field_schema(schema: Any, named: Mapping[str, Any], name: str) -> Any:
+    """The schema of a field of a record; None if it has no such field."""
+    record = _avro_record(schema, named)
+    fields = () if record is None else record.get("fields", ())
+    return next((part["type"] for part in fields if part["name"] == name), None)
+
+
+def _avro_record(schema: Any, named: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The record that a schema is, or may be besides null."""
+    if isinstance(schema, list):
+        parts = [part for part in schema if part != "null"]
+        return _avro_record(parts[0], named) if len(parts) == 1 else None
+    if isinstance(schema, str):
+        return _avro_record(named[schema], named) if isinstance(named.get(schema), dict) else None
+    if not isinstance(schema, dict):
+        return None
+    if isinstance(schema.get("type"), dict | list):
+        return _avro_record(schema["type"], named)
+    return schema if schema.get("type") in {"record", "error"} else None
+
+
+def _avro_sql(schema: Any, named: Mapping[str, Any], within: frozenset[str]) -> str:
+    if isinstance(schema, list):
+        parts = [part for part in schema if part != "null"]
+        if len(parts) != 1:
+            raise NoType(SEVERAL_TYPES if parts else "it is always null")
+        return _avro_sql(parts[0], named, within)
+    if isinstance(schema, str):
+        if schema in _AVRO:
+            return _AVRO[schema]
+        if schema in within:
+            raise NoType(WITHIN_ITSELF)
+        if schema not in named:
+            raise NoType(f"its type {schema} is not known")
+        return _avro_sql(named[schema], named, within | {schema})
+    kind = schema.get("type")
+    if isinstance(kind, dict | list) or (kind not in _AVRO and kind not in {"record", "error", "array", "map"}):
+        return _avro_sql(kind, named, within)
+    if kind == "array":
+        return f"array<{_avro_sql(schema.get('items'), named, within)}>"
+    if kind == "map":
+        return f"map<string,{_avro_sql(schema.get('values'), named, within)}>"
+    logical = str(schema.get("logicalType") or "")
+    connect = str(schema.get("connect.name") or "")
+    meaning = MEANINGS.get(connect, "") or MEANINGS.get(logical, "")
+    if meaning == "variable_decimal":
+        return "string"
+    if kind in {"record", "error"}:
+        inner = within | {str(schema.get("name"))}
+        return struct_type(
+            {str(part["name"]): _avro_sql(part["type"], named, inner) for part in schema.get("fields", ())}
+        )
+    if meaning == "decimal":
+        return _decimal(schema.get("precision"), schema.get("scale", 0))
+    if connect in _DATE_TEXTS:
+        return "date"
+    if connect in _TIMESTAMP_TEXTS:
+        return "timestamp"
+    if logical.startswith("local-timestamp"):
+        return "timestamp_ntz"
+    return _SQL_OF_MEANING.get(meaning, _AVRO[str(kind)])
+
+
+# --- Kafka Connect ---------------------------------------------------------------------------------------------------
+
+
+def connect_fields(schema: Any) -> SchemaFields | None:
+    """The fields of a struct of Kafka Connect's JSON converter; None for a schema that is not a struct."""
+    if not isinstance(schema, Mapping) or schema.get("type") != "struct":
+        return None
+    found = {}
+    for part in _connect_parts(schema):
+        required = part.get("optional") is not True
+        found[str(part["field"])] = schema_field(partial(connect_sql, part), part.get("doc"), required=required)
+    return found
+
+
+def connect_sql(schema: Any) -> str:
+    """The SQL type of the values of a schema of Kafka Connect.
+
+    Raises:
+        NoType: There is none.
+    """
+    if not isinstance(schema, Mapping):
+        raise NoType("it has no schema")
+    kind, name = schema.get("type"), str(schema.get("name") or "")
+    meaning = MEANINGS.get(name, "")
+    if meaning == "variable_decimal":
+        return "string"
+    if meaning == "decimal":
+        parameters = schema.get("parameters")
+        given = parameters if isinstance(parameters, Mapping) else {}
+        return _decimal(_number(given.get("connect.decimal.precision")), _number(given.get("scale")))
+    if name in _DATE_TEXTS:
+        return "date"
+    if name in _TIMESTAMP_TEXTS:
+        return "timestamp"
+    if kind == "array":
+        return f"array<{connect_sql(schema.get('items'))}>"
+    if kind == "map":
+        return f"map<{connect_sql(schema.get('keys'))},{connect_sql(schema.get('values'))}>"
+    if kind == "struct":
+        return struct_type({str(part["field"]): connect_sql(part) for part in _connect_parts(schema)})
+    if kind not in _CONNECT:
+        raise NoType(f"its type {kind} is not known")
+    return _SQL_OF_MEANING.get(meaning, _CONNECT[kind])
+
+
+def connect_field_schema(schema: Any, name: str) -> Any:
+    """The schema of a field of a struct; None if it has no such field."""
+    return next((part for part in _connect_parts(schema) if part["field"] == name), None)
+
+
+def _connect_parts(schema: Any) -> list[Mapping[str, Any]]:
+    parts = schema.get("fields") if isinstance(schema, Mapping) else None
+    given = parts if isinstance(parts, list) else []
+    return [part for part in given if isinstance(part, Mapping) and "field" in part]
+
+
+def _number(text: Any) -> int | None:
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+
+
+# --- Protobuf --------------------------------------------------------------------------------------------------------
+
+_PROTOBUF: Final = {
+    "DOUBLE": "double",
+    "FLOAT": "float",
+    "INT64": "bigint",
+    "SINT64": "bigint",
+    "SFIXED64": "bigint",
+    "UINT64": "decimal(20,0)",
+    "FIXED64": "decimal(20,0)",
+    "INT32": "int",
+    "SINT32": "int",
+    "SFIXED32": "int",
+    "UINT32": "bigint",
+    "FIXED32": "bigint",
+    "BOOL": "boolean",
+    "STRING": "string",
+    "BYTES": "binary",
+    "ENUM": "string",
+}
+
+
+def protobuf_fields(message: Any) -> SchemaFields:
+    """The fields of a message type, from its descriptor."""
+    within = frozenset({str(message.full_name)})
+    return {
+        str(one.name): schema_field(
+            partial(_protobuf_sql, one, within), "", required=not one.is_repeated and not one.has_presence
+        )
+        for one in message.fields
+    }
+
+
+def _protobuf_sql(one: Any, within: frozenset[str]) -> str:
+    if one.is_repeated:
+        if one.message_type is not None and one.message_type.GetOptions().map_entry:
+            inner = one.message_type.fields_by_name
+            return f"map<{_protobuf_value(inner['key'], within)},{_protobuf_value(inner['value'], within)}>"
+        return f"array<{_protobuf_value(one, within)}>"
+    return _protobuf_value(one, within)
+
+
+def _protobuf_value(one: Any, within: frozenset[str]) -> str:
+    message = one.message_type
+    if message is None:
+        kinds = {getattr(one, f"TYPE_{name}"): kind for name, kind in _PROTOBUF.items()}
+        return kinds[one.type]
+    name = str(message.full_name)
+    if name == "google.protobuf.Timestamp":
+        return "timestamp"
+    if name == "confluent.type.Decimal":
+        return "string"  # its scale is not in the schema
+    if name in WRAPPERS:
+        return _protobuf_value(message.fields_by_name["value"], within)
+    if name in within:
+        raise NoType(WITHIN_ITSELF)
+    inner = within | {name}
+    return struct_type({str(part.name): _protobuf_sql(part, inner) for part in message.fields})
+
+
+# --- Arrow -----------------------------------------------------------------------------------------------------------
+
+
+def arrow_fields(schema: pa.Schema) -> SchemaFields:
+    """The fields of a Parquet file, from its schema in Arrow."""
+    return {
+        field.name: schema_field(partial(_arrow_sql, field.type), "", required=not field.nullable) for field in schema
+    }
+
+
+def _arrow_sql(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        return _arrow_sql(kind.value_type)
+    if pa.types.is_decimal(kind):
+        if kind.precision > _LARGEST_PRECISION:
+            raise NoType(f"a decimal of {kind.precision} digits is too long")
+        return _decimal(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind):
+        if kind.unit == "ns":
+            raise NoType("Spark does not read timestamps in nanoseconds from Parquet")
+        return "timestamp" if kind.tz is not None else "timestamp_ntz"
+    if pa.types.is_map(kind):
+        return f"map<{_arrow_sql(kind.key_type)},{_arrow_sql(kind.item_type)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return f"array<{_arrow_sql(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return struct_type({field.name: _arrow_sql(field.type) for field in kind})
+    for names, is_kind in _ARROW:
+        if is_kind(kind):
+            return names
+    raise NoType(f"no column has the type {kind}")
+
+
+_ARROW: Final[Sequence[tuple[str, Callable[[pa.DataType], bool]]]] = (
+    ("boolean", pa.types.is_boolean),
+    ("tinyint", pa.types.is_int8),
+    ("smallint", lambda kind: pa.types.is_int16(kind) or pa.types.is_uint8(kind)),
+    ("int", lambda kind: pa.types.is_int32(kind) or pa.types.is_uint16(kind)),
+    ("bigint", lambda kind: pa.types.is_int64(kind) or pa.types.is_uint32(kind)),
+    ("decimal(20,0)", pa.types.is_uint64),
+    ("float", pa.types.is_float32),
+    ("double", pa.types.is_float64),
+    ("date", pa.types.is_date),
+    (
+        "string",
+        lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
+    ),
+    (
+        "binary",
+        lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind),
+    ),
+)

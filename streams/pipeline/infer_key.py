@@ -1,0 +1,210 @@
+"""Chooses the key and the ordering columns of a writer from what is known of its messages. Pure.
+
+- The *key* are the fields that the Kafka key names; or the field that has its value; else the field ``<stream>_id`` or
+  ``id``; else a field that ends in ``_id``. Fields that only the Kafka key has are read from it.
+- The *ordering* columns are those that the source gives (Debezium); else a field with a usual name (``updated_at``,
+  ``ts``, ``version``, ...) that is a time or an integer and is never null; else the timestamp of the Kafka message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from streams.formats.schema_fields import SchemaField
+
+PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ORDERING: Final = (
+    "lsn",
+    "version",
+    "seq",
+    "sequence",
+    "updated_at",
+    "updated",
+    "modified_at",
+    "changed_at",
+    "event_time",
+    "event_ts",
+    "ts",
+    "ts_ms",
+    "timestamp",
+    "created_at",
+    "time",
+)
+"""Usual names of ordering columns, the best first. A name may also end in one of them, after an underscore."""
+_ORDERING_TYPES: Final = frozenset({"int", "bigint", "timestamp", "timestamp_ntz", "date"})
+_KEY_TYPES: Final = frozenset({"int", "bigint", "string", "date", "timestamp", "timestamp_ntz"})
+_RESERVED: Final = ("_kafka", "_key", "_op", "_supplied", "_debezium", "__weft_")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A column of the key, or one that orders events.
+
+    Attributes:
+        name: Name of the field, or of the column.
+        sql: Expression over the message.
+        type: Its SQL type.
+    """
+
+    name: str
+    sql: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What is known of the messages of one writer.
+
+    Attributes:
+        stream: Name of the stream.
+        fields: Fields of the message.
+        rows: Messages of a sample, as values by field; empty if there is none.
+        keys: The Kafka key of each row: values by field, a single value, or None.
+        key_fields: Types of the fields of the key, as its schema or the sample says; "" is the name of a single value.
+        declares_key: Whether the key has a format that needs declared fields.
+        names_row: Whether the Kafka key is known to name the row, as that of a change event does. Otherwise a field
+            ``id`` comes before a Kafka key of several fields, which may only spread messages over partitions.
+        ordering: Columns that order the events, if the source gives them.
+        time: What ``_kafka.timestamp`` is.
+        notes: What the user should look at.
+    """
+
+    stream: str
+    fields: Mapping[str, SchemaField]
+    rows: Sequence[Mapping[str, Any]] = ()
+    keys: Sequence[Any] = ()
+    key_fields: Mapping[str, str] = field(default_factory=dict)
+    declares_key: bool = False
+    names_row: bool = False
+    ordering: tuple[Part, ...] = ()
+    time: str = "the timestamp of the Kafka message"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What is proposed for one writer.
+
+    Attributes:
+        stream: Name of the stream.
+        schema: Fields and their types.
+        keys: Columns of the key.
+        order: Columns that order the events; empty: the timestamp of the Kafka message.
+        texts: What the schema says about fields.
+        declared_key: Fields of the Kafka key that the writer must declare.
+        notes: What the user should look at.
+    """
+
+    stream: str
+    schema: Mapping[str, str]
+    keys: tuple[Part, ...]
+    order: tuple[Part, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    declared_key: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Fields of the key."""
+        return ", ".join(part.name for part in self.keys)
+
+    @property
+    def ordering(self) -> str | None:
+        """Fields that order the events; None: the timestamp of the Kafka message."""
+        return ", ".join(part.name for part in self.order) or None
+
+
+def fields_of(given: Messages) -> Fields | None:
+    """What is proposed for a writer; None if its messages have no field that a column can hold."""
+    notes = list(given.notes)
+    schema: dict[str, str] = {}
+    folded = Counter(name.lower() for name in given.fields)
+    for name, one in given.fields.items():
+        if not name or name.lower().startswith(_RESERVED) or folded[name.lower()] > 1:
+            notes.append(f"field {name!r} is left out: its name is reserved, or differs from another one only in case")
+        elif not one.type:
+            notes.append(f"field {name!r} is left out: {one.reason}")
+        else:
+            schema[name] = one.type
+    if not schema:
+        return None
+    if given.rows:
+        always = {name for name in schema if all(row.get(name) is not None for row in given.rows)}
+    else:
+        always = {name for name in schema if given.fields[name].required} or set(schema)
+    keys, how = _key_parts(given, schema, always)
+    notes.append(f"key: {', '.join(part.name for part in keys)} ({how})")
+    order = given.ordering or _ordering_field(schema, always - {part.name for part in keys})
+    names = ", ".join(part.name for part in order)
+    if given.ordering:
+        notes.append(f"ordering: {names}, the position in the source")
+    elif order:
+        notes.append(f"ordering: {names}, by its name")
+    else:
+        notes.append(f"ordering: {given.time}, because no field looks like one")
+    uses_key = any(part.sql.startswith("_key.") for part in keys)
+    declared = {part.name: part.type for part in keys} if uses_key else {}
+    if given.declares_key and given.key_fields and not uses_key:
+        fields = {name: kind for name, kind in given.key_fields.items() if name}
+        declared = fields or dict.fromkeys([keys[0].name], given.key_fields.get("", ""))
+    texts = {name: _shown(given.fields[name]) for name in schema}
+    return Fields(given.stream, schema, keys, order, {n: t for n, t in texts.items() if t}, declared, tuple(notes))
+
+
+def quoted(name: str) -> str:
+    """The name of a field in an SQL expression."""
+    return name if PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+
+
+def _shown(one: SchemaField) -> str:
+    return "; ".join(part for part in ("never null" if one.required else "", one.text) if part)
+
+
+def _is_key_type(kind: str) -> bool:
+    return kind in _KEY_TYPES or kind.startswith("decimal(")
+
+
+def _key_parts(given: Messages, schema: Mapping[str, str], always: set[str]) -> tuple[tuple[Part, ...], str]:
+    """The columns of the key, and how they were found."""
+    fit = [name for name, kind in schema.items() if name in always and _is_key_type(kind)]
+    of_key = {name: kind for name, kind in given.key_fields.items() if name and _is_key_type(kind)}
+    stream = given.stream
+    wanted = [f"{stream.removesuffix('s')}_id", f"{stream}_id", "id"]
+    is_clear = given.names_row or len(of_key) == 1 or not set(wanted) & set(fit)
+    if of_key and of_key.keys() == given.key_fields.keys() and is_clear:
+        in_value = [name for name in of_key if name in fit]
+        parts = tuple(
+            Part(name, quoted(name), schema[name]) if name in in_value else Part(name, f"_key.{quoted(name)}", kind)
+            for name, kind in of_key.items()
+        )
+        if len(in_value) == len(parts):
+            return parts, "the Kafka key names it" if len(parts) == 1 else "the Kafka key names them"
+        return parts, "the Kafka key has it, and not every value" if len(parts) == 1 else "fields of the Kafka key"
+    if given.keys and all(key is not None and not isinstance(key, dict) for key in given.keys):
+        for name in fit:
+            if all(str(row[name]) == str(key) for row, key in zip(given.rows, given.keys, strict=True)):
+                return (Part(name, quoted(name), schema[name]),), "it has the value of the Kafka key"
+    wanted += [name for name in fit if name.lower().endswith("_id")]
+    for name in wanted:
+        if name in fit:
+            return (Part(name, quoted(name), schema[name]),), "by its name: is it right?"
+    alone = given.key_fields.get("", "")
+    if given.declares_key and _is_key_type(alone):
+        return (Part(wanted[0], f"_key.{quoted(wanted[0])}", alone),), "the value of the Kafka key; choose its name"
+    for name in fit:
+        return (Part(name, quoted(name), schema[name]),), "the first field that is never null: is it?"
+    name = next(iter(schema))
+    return (Part(name, quoted(name), schema[name]),), "no field is never null: choose one"
+
+
+def _ordering_field(schema: Mapping[str, str], fit: set[str]) -> tuple[Part, ...]:
+    usable = [name for name, kind in schema.items() if name in fit and kind in _ORDERING_TYPES]
+    for usual in _ORDERING:
+        for name in usable:
+            if name.lower() == usual or name.lower().endswith(f"_{usual}"):
+                return (Part(name, quoted(name), schema[name]),)
+    return ()
