@@ -5,6 +5,7 @@ Every error names the field as the user wrote it (``writers.orders.source.topic`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -22,6 +23,19 @@ Model = TypeVar("Model", bound=BaseModel)
 Sections = Mapping[str, type[BaseModel]]
 """Mappings in a file by pydantic's path, for example ``writers.*.source.kafka``; ``*`` is any name."""
 
+MAX_SECONDS: Final = 366 * 24 * 3600  # a longer one is a mistake; a year in milliseconds still fits into Spark's int
+
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_UNITS: Final = {
+    "": 1,
+    "ms": 0.001,
+    "millisecond": 0.001,
+    "s": 1,
+    "second": 1,
+    "minute": 60,
+    "hour": 3600,
+    "day": 86400,
+}
 _WORDING: Final[Mapping[str, str]] = {
     "extra_forbidden": "is not a known field",
     "missing": "is missing",
@@ -153,3 +167,22 @@ def errors_at(where: str) -> Iterator[None]:
         yield
     except InvalidInput as error:
         raise InvalidInput(f"{where}{error.message}", hint=error.hint) from None
+
+
+def parse_duration(value: Any, max_seconds: float = MAX_SECONDS) -> float:
+    """Parse ``2 seconds``, ``10 minutes``, ``1 hour``, ``500 ms`` or a number of seconds; returns seconds.
+
+    Raises:
+        ValueError: The value is not a duration, or longer than ``max_seconds``, by default a year.
+    """
+    text = str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+    match = _DURATION.fullmatch(text)
+    unit = match.group(2).lower() if match else ""
+    factor = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
+    if match is None or factor is None:
+        raise ValueError(f"{value!r} is not a duration; write for example 2 seconds, 10 minutes, 1 hour or 500 ms")
+    seconds = float(match.group(1)) * factor
+    if seconds > max_seconds:
+        years = max_seconds // MAX_SECONDS
+        raise ValueError(f"{value!r} is longer than {'a year' if years == 1 else f'{years:.0f} years'}")
+    return seconds

@@ -46,6 +46,7 @@ from storage.services.compaction import CompactionResult, run_compaction
 from storage.services.create_table import create_table
 from storage.services.due_work import Only, every_group, fold_is_due, only_due
 from storage.services.erase.erase import erase
+from storage.services.expiry import apply_ttl
 from storage.services.fold import NOT_FOLDED, FoldResult, run_fold
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.rewrite import expire_rows, forget_deletes, rewrite_column
@@ -429,12 +430,14 @@ class Table:
     rewrite = _service(rewrite_column)
     forget_deletes = _service(forget_deletes)
     expire_rows = _service(expire_rows)
+    apply_ttl = _service(apply_ttl)
 
     add_column = _service(schema_changes.add_column)
     add_group = _service(schema_changes.add_group)
     add_stream = _service(schema_changes.add_stream)
     widen_column = _service(schema_changes.widen_column)
     set_default = _service(schema_changes.set_default)
+    set_ttl = _service(schema_changes.set_ttl)
 
     def writable(self) -> TableLog:
         """Check that this version may write to the table, and complete a restore in progress (L4); returns the log."""

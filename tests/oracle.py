@@ -102,6 +102,51 @@ class Oracle:
                     found.add(key)
         return found
 
+    def expired(
+        self, rows: int | None, deletes: int, committed: Mapping[int, int], by: tuple[str, str, Any] | None = None
+    ) -> set[tuple[Any, ...]]:
+        """Keys of the rows that are older than the time to live ("Time to live").
+
+        Args:
+            rows: Rows are old whose last event was committed before this time; None: rows do not expire.
+            deletes: Deletes are old that were committed before this time.
+            committed: Time of each commit, by its arrival.
+            by: A group, one of its columns (or one of the key), and the value below which a row is old instead.
+        """
+        found = set()
+        for key in {self._key(event) for event in self.events}:
+            events = [event for event in self.events if self._key(event) == key]
+            upserts, deleted, others = set(), set(), False
+            for name in self.groups:
+                group = {"ordering": [], "merge": "latest", **self.groups[name]}
+                touching = sorted(
+                    (event for event in events if touches(event, group)),
+                    key=lambda event: version(event, group["ordering"]),
+                )
+                if group["merge"] != "aggregate":
+                    touching = [event for event in touching if event.op != "retract"]
+                if group["merge"] in {"latest", "latest_non_null"}:
+                    last = touching[-1:]
+                    if group["merge"] == "latest_non_null":
+                        last += [event for event in touching if event.op != "upsert"][-1:]
+                    deleted |= {committed[event.arrival] for event in last if event.op != "upsert"}
+                else:
+                    last = [event for event in touching if event.op == "upsert"][-1:]
+                    others |= bool(touching)
+                upserts |= {committed[event.arrival] for event in last if event.op == "upsert"}
+            if any(at >= deletes for at in deleted):
+                continue
+            last_event = max(upserts | deleted, default=None)
+            is_old = rows is not None and last_event is not None and last_event < rows
+            if by is not None:
+                group_name, column, limit = by
+                register = self._register(group_name, events) if group_name else Register(events[0].row)
+                if register.values is not None and register.values[column] is not None:
+                    is_old = register.values[column] < limit
+            if is_old or (deleted and not upserts and not others):
+                found.add(key)
+        return found
+
     def _key(self, event: Event) -> tuple[Any, ...]:
         return tuple(event.row[name] for name in self.key)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, Final
 
@@ -103,6 +103,29 @@ class Stream:
     name: StreamName
     groups: tuple[str, ...]
     on_delete: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ttl:
+    """How long rows and deletes of a table are kept. Times are milliseconds; MERGE.md, "Time to live".
+
+    Attributes:
+        rows_ms: A row expires at this age; None: rows do not expire.
+        by: The column that says how old a row is; "": the time of its last event.
+        unit: What one is in an integer column: ``seconds``, ``milliseconds`` or ``microseconds``; "" for other columns.
+        deletes_ms: A delete is known for at least this long after its commit.
+        within_ms: What is older is removed within this time.
+    """
+
+    rows_ms: int | None
+    by: str
+    unit: str
+    deletes_ms: int
+    within_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The setting as in a CREATE or SCHEMA entry."""
+        return asdict(self)
 
 
 def make_field(name: str, arrow_type: pa.DataType, field_id: int, *, nullable: bool = True) -> pa.Field:

@@ -28,7 +28,7 @@ from storage.environment import Tuning
 from storage.log.table_log import TableLog
 from storage.read.read_task import read_task
 from storage.read.snapshot import Snapshot
-from storage.services.compaction_task import CompactionTask
+from storage.services.compaction_task import CompactionTask, MadeSlice
 from storage.services.row_change import RowChange
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
 from storage.services.steps import Steps, finish
@@ -61,6 +61,23 @@ class CompactionResult:
     bytes_dropped: int
     overflows: Mapping[str, int]
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RewritingResult:
+    """What a rewriting has published.
+
+    Attributes:
+        result: The new slices.
+        entry: Slot of the BASE; 0 if nothing was published.
+        visible_left_out: Visible rows that the published slices lack.
+        hidden_left_out: Other rows that they lack, such as deletes.
+    """
+
+    result: CompactionResult
+    entry: int
+    visible_left_out: int
+    hidden_left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +146,7 @@ def rewrite(
     rewriting: Rewriting,
     *,
     execute: Execute = one_by_one,
-) -> tuple[CompactionResult, int]:
+) -> RewritingResult:
     """Write new slices with changed rows, and publish them in one BASE (PROTOCOL.md, "Erase" and "Rewrite").
 
     Args:
@@ -139,9 +156,6 @@ def rewrite(
         chosen: File groups of the snapshot, in order; at least one.
         rewriting: The change.
         execute: Runs the tasks.
-
-    Returns:
-        The result, and the slot of the BASE; 0 if nothing was published.
 
     Raises:
         CorruptData: A file is missing or damaged; the table is unchanged.
@@ -155,7 +169,7 @@ def rewrite(
     for task, made in zip(tasks, execute(tasks), strict=True):
         publisher.add(plan, None, task, made)
     publisher.finish(plan, None)
-    return publisher.result(snapshot, started), publisher.entry
+    return RewritingResult(publisher.result(snapshot, started), publisher.entry, *publisher.left_out())
 
 
 def run_compaction(
@@ -196,7 +210,7 @@ def _task(table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, run: Seque
     )
 
 
-def _results(execute: Execute, tasks: Iterator[CompactionTask]) -> Generator[list[SliceFile]]:
+def _results(execute: Execute, tasks: Iterator[CompactionTask]) -> Generator[list[MadeSlice]]:
     """The results of tasks; closing it closes what ``execute`` has returned."""
     yield from execute(tasks)
 
@@ -303,10 +317,11 @@ class _Publisher:
     overflows: Counter[int] = field(default_factory=Counter)
     entry: int = 0
     _waiting: list[SliceFile] = field(default_factory=list)
+    _left_out: dict[FileGroup, tuple[int, int]] = field(default_factory=dict)
     _waiting_bytes: int = 0
     _ended: bool = False
 
-    def add(self, plan: ServicePlan, work: _Work | None, task: CompactionTask, made: Sequence[SliceFile]) -> None:
+    def add(self, plan: ServicePlan, work: _Work | None, task: CompactionTask, made: Sequence[MadeSlice]) -> None:
         """Take the slices of one task; slices that share files are published in the same entry.
 
         Args:
@@ -315,8 +330,10 @@ class _Publisher:
             task: The task.
             made: Its slices.
         """
-        self._waiting += made
-        files = _files(made)
+        slices = [each.file for each in made]
+        self._waiting += slices
+        self._left_out |= {each.file.group: (each.visible_left_out, each.hidden_left_out) for each in made}
+        files = _files(slices)
         plan.unpublished.update(files)
         size = sum(file.size for file in files.values())
         self._waiting_bytes += size
@@ -336,6 +353,11 @@ class _Publisher:
             self._publish(plan, work)
         if work is not None:
             self.skipped |= work.skipped
+
+    def left_out(self) -> tuple[int, int]:
+        """Number of rows that published slices lack because of the change: visible ones, and others."""
+        counts = [self._left_out[group] for group in self.done]
+        return sum(visible for visible, _ in counts), sum(hidden for _, hidden in counts)
 
     def result(self, snapshot: Snapshot, started: float) -> CompactionResult:
         """What was published; ``started``: the monotonic time at which the work began."""

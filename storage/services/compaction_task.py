@@ -11,6 +11,7 @@ from typing import Any
 
 from storage import mergers
 from storage.core import names
+from storage.core.arrays import Arrays
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.merge.stitch import Stitch
@@ -27,6 +28,21 @@ from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import only_needed
 from storage.services.row_change import RowChange
 from storage.services.tasks import UNPACKED, WORKING_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class MadeSlice:
+    """A new slice, and how many rows the change of its task has left out.
+
+    Attributes:
+        file: The slice, for an entry.
+        visible_left_out: Rows that were visible.
+        hidden_left_out: Rows that were not, such as deletes.
+    """
+
+    file: SliceFile
+    visible_left_out: int
+    hidden_left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +83,7 @@ class CompactionTask:
         slices, files = only_needed(self.slices, self.files)
         return CompactionTask, (self.env, self.schema, slices, files, self.at, self.plan, self.rev, self.change)
 
-    def run(self) -> list[SliceFile]:
+    def run(self) -> list[MadeSlice]:
         """Write the next slice of every file group; returns them in the order of ``slices``.
 
         Raises:
@@ -88,9 +104,10 @@ class _WrittenSlice:
     base: FilePart | None
     shadow: FilePart | None
     statistics: SliceStatistics
+    left_out: tuple[int, int]
 
 
-def _write_slices(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
+def _write_slices(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
     env, schema = task.env, task.schema
     shared = len(task.slices) > 1
     folder, unique = names.SHARED if shared else str(task.slices[0].group), env.ids.new()
@@ -104,21 +121,25 @@ def _write_slices(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
     written = []
     try:
         for before in task.slices:
-            statistics = SliceStatistics(schema)
+            statistics, left_out = SliceStatistics(schema), [0, 0]
             old_base = read_base(env, schema, [before.slice], columns, last=last_base)
             old_shadow = read_shadow(env, schema, [before.slice], columns, last_shadow)
             for stitched in stitch.run(old_base, old_shadow, logs.collapse(before, schema.groups, columns)):
-                for writer, found in ((base, stitched.visible), (shadow, stitched.hidden)):
-                    rows = found if task.change is None else task.change.apply(schema, found)
+                for i, (writer, found) in enumerate(((base, stitched.visible), (shadow, stitched.hidden))):
+                    rows: Arrays = found
+                    if task.change is not None and found:
+                        rows = task.change.apply(schema, found)
+                        left_out[i] += len(found[schema.sort_column]) - len(rows[schema.sort_column])
                     statistics.add(rows)
                     writer.write(rows)
-            written.append(_WrittenSlice(before, base.end_part(), shadow.end_part(), statistics))
+            made = _WrittenSlice(before, base.end_part(), shadow.end_part(), statistics, (left_out[0], left_out[1]))
+            written.append(made)
         base_file, shadow_file = base.close(), shadow.close()
     except BaseException as error:
         base.discard(error)
         shadow.discard(error)
         raise
-    return [_slice_file(task, made, base_file, shadow_file) for made in written]
+    return [MadeSlice(_slice_file(task, made, base_file, shadow_file), *made.left_out) for made in written]
 
 
 def _slice_file(

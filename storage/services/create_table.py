@@ -8,7 +8,8 @@ from typing import Any
 
 from storage import mergers
 from storage.config import TableConfig, build_schema, load_config
-from storage.core.log.entries import WRITER_FEATURES, Create
+from storage.core.log.entries import Create
+from storage.core.log.features import writer_features
 from storage.core.names import TABLE_LANE
 from storage.errors import Conflict
 from storage.log.table_log import TableLog
@@ -43,7 +44,7 @@ def create_table(table_log: TableLog, config: TableConfig | Mapping[str, Any] | 
         **table_log.header(None),
         table_id=env.ids.new(),
         reader_features=schema.reader_features,
-        writer_features=sorted(WRITER_FEATURES),
+        writer_features=writer_features(schema),
         table_schema=schema.to_json(),
     )
     if table_log.commit_log.publish(create).commit_id != create.commit_id:

@@ -29,7 +29,8 @@ def find_due(snapshot: Snapshot, policy: DuePolicy, work: Collection[Work] = ALL
     """The file groups of a head snapshot that are due, in order of file group; see `plan_due`."""
     aged: Collection[int] = ()
     if policy.max_age is not None:
-        aged = _find_aged(snapshot, policy.max_age)
+        before = snapshot.table_log.clock.now_ms() - policy.max_age // dt.timedelta(milliseconds=1)
+        aged = find_aged(snapshot, before)
     return plan_due(policy, snapshot.slices, snapshot.files, snapshot.cut.lanes, aged=aged, work=work)
 
 
@@ -46,16 +47,15 @@ def fold_is_due(snapshot: Snapshot, policy: DuePolicy | None) -> bool:
     return policy is None or bool(find_due(snapshot, policy, {Work.FOLD}))
 
 
-def _find_aged(snapshot: Snapshot, max_age: dt.timedelta) -> list[int]:
-    """Positions of the log files with rows that were committed longer ago than ``max_age``, by the writers' clocks."""
+def find_aged(snapshot: Snapshot, before_ms: int) -> list[int]:
+    """Positions of the log files with rows that were committed before a time, by the writers' clocks."""
     table_log = snapshot.table_log
-    before = table_log.clock.now_ms() - max_age // dt.timedelta(milliseconds=1)
     waiting = {(file.lane, file.seq): [(file.lane, file.seq)] for file in snapshot.files if not file.is_fold}
     waiting |= {(TABLE_LANE, fold.slot): _first_entries(snapshot.state, fold) for fold in snapshot.state.folds}
     aged = {
         commit
         for commit, entries in waiting.items()
-        if any(_committed_at(table_log.commit_log, entry) < before for entry in entries)
+        if any(_committed_at(table_log.commit_log, entry) < before_ms for entry in entries)
     }
     return [position for position, file in enumerate(snapshot.files) if (file.lane, file.seq) in aged]
 

@@ -169,9 +169,11 @@ def _rewrite_all(table_log: TableLog, rewriting: Rewriting, execute: Execute) ->
         if not snapshot.slices:
             return RewriteResult(str(snapshot.cut), 0, 0, 0, time.monotonic() - started)
         with open_plan(table_log, snapshot.cut, len(snapshot.slices)) as plan:
-            result, entry = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute)
-        seconds = time.monotonic() - started
-        return RewriteResult(str(snapshot.cut), entry, len(result.done), result.rows, seconds) if entry else None
+            done = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute)
+        seconds, result = time.monotonic() - started, done.result
+        if not done.entry:
+            return None
+        return RewriteResult(str(snapshot.cut), done.entry, len(result.done), result.rows, seconds)
 
     return retry_on_newest(table_log, attempt)[1]
 

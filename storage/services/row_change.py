@@ -14,6 +14,7 @@ from storage.core import keys, names
 from storage.core.arrays import Arrays, scatter, take_rows
 from storage.core.keys import KeyVector
 from storage.core.merge.visibility import visible_rows
+from storage.core.plan.row_age import AgeLimits, expired
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, TableError
 
@@ -130,4 +131,18 @@ class WithoutOldRows:
         return take_rows(rows, ~drop) if drop.any() else rows
 
 
-RowChange: TypeAlias = WithoutKeys | NewValues | WithoutOldDeletes | WithoutOldRows
+@dataclass(frozen=True, slots=True)
+class WithoutExpired:
+    """Rows and deletes are left out that are older than the time to live (`storage.core.plan.row_age`)."""
+
+    limits: AgeLimits
+
+    def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
+        """The rows that remain."""
+        if not rows:
+            return rows
+        drop = expired(schema, rows, self.limits)
+        return take_rows(rows, ~drop) if drop.any() else rows
+
+
+RowChange: TypeAlias = WithoutKeys | NewValues | WithoutOldDeletes | WithoutOldRows | WithoutExpired

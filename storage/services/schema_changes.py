@@ -1,4 +1,5 @@
-"""Schema changes while writers are running: adds columns, groups and streams, widens types, changes defaults.
+"""Schema changes while writers are running: adds columns, groups and streams, widens types, changes defaults and the
+time to live.
 
 A change edits the table's configuration, which is then checked as a whole, like that of a new table. The edit is
 applied to the newest schema, and again after every lost race, so concurrent changes are merged: the additions of two
@@ -9,6 +10,7 @@ refused. Nothing is ever dropped, renamed, reordered or narrowed, because writer
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from storage import mergers
 from storage.config import build_schema, configuration, load_config
 from storage.core.log.entries import Schema
-from storage.core.log.features import reader_features
+from storage.core.log.features import reader_features, writer_features
 from storage.core.log.table_state import TableState
 from storage.core.model import Group
 from storage.core.modes import mode_of
@@ -241,6 +243,44 @@ def set_default(table_log: TableLog, name: str, value: object) -> SchemaChange:
     return _publish(table_log, f"set default of {name}", change)
 
 
+def set_ttl(
+    table_log: TableLog,
+    *,
+    rows: dt.timedelta | str | None = None,
+    by: str | None = None,
+    unit: str | None = None,
+    deletes: dt.timedelta | str | None = None,
+    within: dt.timedelta | str | None = None,
+) -> SchemaChange:
+    """Set how long rows and deletes are kept, instead of the setting before; without arguments they are kept for ever.
+
+    The service `ttl` of a pipeline, `weft services` and `Table.apply_ttl` remove what is older.
+
+    Args:
+        table_log: The table's log.
+        rows: Age at which a row expires, as a timedelta or a text such as ``90 days``; None: never.
+        by: Column that says how old a row is: a date, a timestamp or an integer. A row without a value in it, and
+            every row if this is None, is as old as its last event.
+        unit: Unit of an integer column: ``seconds``, ``milliseconds`` or ``microseconds`` since 1970.
+        deletes: How long a delete stays known after its commit; None: as long as ``rows``. An older event that comes
+            later is new data.
+        within: Older rows and deletes are removed within this time; None: a tenth of the shorter time above. A longer
+            time costs fewer rewritten files.
+
+    Raises:
+        InvalidInput: A duration cannot be read, the column does not exist or is no time, or the arguments contradict
+            each other. Nothing was changed.
+    """
+    given = {"rows": rows, "by": by, "unit": unit, "deletes": deletes, "within": within}
+    wanted_ttl = None if all(value is None for value in given.values()) else given
+
+    def change(schema: TableSchema) -> TableSchema | None:
+        wanted = _checked({**configuration(schema), "ttl": wanted_ttl})
+        return wanted if wanted.ttl != schema.ttl else None
+
+    return _publish(table_log, "keep rows for ever" if wanted_ttl is None else "set time to live", change)
+
+
 def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
     def build(state: TableState) -> Schema | None:
         wanted = change(state.schema)
@@ -251,7 +291,7 @@ def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
         return Schema(
             **header,
             reader_features=reader_features(schema, state.writer_features),
-            writer_features=sorted(state.writer_features),
+            writer_features=writer_features(schema, state.writer_features),
             table_schema=schema.to_json(),
             change=words,
         )

@@ -9,7 +9,7 @@ import typer
 
 from storage.engine import SchemaChange
 from storage.errors import InvalidInput
-from streams.cli.arguments import Json, StorageOption, Target, open_table, usage_errors
+from streams.cli.arguments import Json, StorageOption, Target, console, open_table, usage_errors
 from streams.cli.output import print_result
 
 alter = typer.Typer(
@@ -133,6 +133,36 @@ def set_default(
     """Set the value that a column shows where its group is absent."""
     change = open_table(target, storage_option).set_default(name, _value(value))
     _tell(change, f"column {name} shows {value or 'NULL'} where its group is absent", as_json=as_json)
+
+
+@alter.command()
+def set_ttl(
+    target: Target,
+    rows: Annotated[str | None, typer.Option(help="Age at which rows expire, for example 90 days.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Column that says how old a row is; by default its last event counts.")
+    ] = None,
+    unit: Annotated[str | None, typer.Option(help="Of an integer column: seconds, milliseconds, microseconds.")] = None,
+    deletes: Annotated[
+        str | None, typer.Option(help="How long deletes stay known after their commit; by default as long as rows.")
+    ] = None,
+    within: Annotated[
+        str | None, typer.Option(help="What is older is removed within this time; by default a tenth of the shorter.")
+    ] = None,
+    never: Annotated[bool, typer.Option("--never", help="Keep rows and deletes for ever again.")] = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Set how long rows and deletes are kept, instead of the setting before. Services of the table apply it."""
+    with usage_errors():
+        if never == any((rows, by, unit, deletes, within)):
+            raise InvalidInput("give either --never, or --rows or --deletes", hint='--rows "90 days" --by order_ts')
+    table = open_table(target, storage_option)
+    change = table.set_ttl(rows=rows, by=by, unit=unit, deletes=deletes, within=within)
+    done = "rows and deletes are kept for ever" if never else "the time to live is set"
+    _tell(change, done, as_json=as_json)
+    if not (never or as_json):
+        console().print("weft services, weft run with a section ttl, and weft apply-ttl apply it", style="dim")
 
 
 def _pair(text: str, separator: str, option: str, form: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Commands that change the rows of a table beside live writers: erase, rewrite, expire rows, forget deletes."""
+"""Commands that change the rows of a table beside live writers: erase, rewrite, expire rows, time to live."""
 
 from __future__ import annotations
 
@@ -121,6 +121,23 @@ def expire_rows(
     confirm(f"Remove rows with {column} before {before} from {table.uri}? This cannot be undone.", yes=yes)
     result = table.expire_rows(column, before, note=note)
     text = f"rows with {column} before {before} are removed up to {result.cut}" if result.entry else "nothing to do"
+    print_result(result, text, as_json=as_json)
+
+
+@changes_of_rows.command()
+def apply_ttl(target: Target, storage_option: StorageOption = None, as_json: Json = False) -> None:
+    """Remove the rows and deletes that are older than the table's time to live. Writers go on.
+
+    The services of weft run and weft services do it continuously; weft alter set-ttl sets it. File groups in which
+    nothing is overdue are not rewritten. weft clean deletes the old files.
+    """
+    result = open_table(target, storage_option).apply_ttl()
+    text = (
+        f"{counted(result.rows, 'row')} and {counted(result.deletes, 'delete')} removed from "
+        f"{counted(result.file_groups, 'file group')}"
+    )
+    if result.skipped:
+        text += f"; {counted(result.skipped, 'file group')} skipped, because another service was first: run it again"
     print_result(result, text, as_json=as_json)
 
 

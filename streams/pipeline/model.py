@@ -16,13 +16,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from storage import DuePolicy
 from storage.config import TableConfig
-from storage.config_file import FieldError
+from storage.config_file import FieldError, parse_duration
 from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION, Execute, in_threads
 from storage.errors import InvalidInput
 from streams.formats import check_format
 from streams.formats.registry import uses_registry
 from streams.letters.limit import LetterLimit
-from streams.pipeline.pipeline_file import parse_duration, parse_lateness, parse_size
+from streams.pipeline.pipeline_file import parse_lateness, parse_size
 
 _POLICY: Final = DuePolicy()
 _MIN_EVERY_SECONDS: Final = 0.1  # at shorter intervals the service would only check the table

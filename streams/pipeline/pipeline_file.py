@@ -13,14 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from storage.config_file import read_yaml
+from storage.config_file import parse_duration, read_yaml
 from storage.errors import InvalidInput, NotFound
 from streams.spark.settings import ARCHIVES
 
 SUFFIXES: Final = (".yaml", ".yml")
-MAX_SECONDS: Final = 366 * 24 * 3600  # a longer one is a mistake; a year in milliseconds still fits into Spark's int
-
-_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?B?)\s*", re.IGNORECASE)
 _BYTES: Final = {
     unit + suffix: factor
@@ -28,16 +25,6 @@ _BYTES: Final = {
     for suffix, factor in (("", decimal), ("B", decimal), ("IB", binary))
 }
 _WHOLE: Final = re.compile(r"\s*\d{1,19}\s*")
-_UNITS: Final = {
-    "": 1,
-    "ms": 0.001,
-    "millisecond": 0.001,
-    "s": 1,
-    "second": 1,
-    "minute": 60,
-    "hour": 3600,
-    "day": 86400,
-}
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: C: is a drive
 
 
@@ -56,24 +43,6 @@ def read_file(path: Path) -> dict[str, Any]:
             f"{path} is not a mapping", hint="a pipeline has the sections table and writers; see weft init"
         )
     return raw
-
-
-def parse_duration(value: Any) -> float:
-    """Parse ``2 seconds``, ``10 minutes``, ``1 hour``, ``500 ms`` or a number of seconds; returns seconds.
-
-    Raises:
-        ValueError: The value is not a duration, or longer than a year.
-    """
-    text = str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-    match = _DURATION.fullmatch(text)
-    unit = match.group(2).lower() if match else ""
-    factor = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
-    if match is None or factor is None:
-        raise ValueError(f"{value!r} is not a duration; write for example 2 seconds, 10 minutes, 1 hour or 500 ms")
-    seconds = float(match.group(1)) * factor
-    if seconds > MAX_SECONDS:
-        raise ValueError(f"{value!r} is longer than a year")
-    return seconds
 
 
 def parse_size(value: Any) -> int:

@@ -44,13 +44,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from storage import Commit, Table, Writer, engine
+from storage.config_file import parse_duration
 from storage.engine import ObjectStore, WriteTicket
 from storage.errors import GapError, InvalidInput
 from streams.letters.letter_files import default_folder
 from streams.letters.limit import HINT as LIMIT_HINT
 from streams.letters.limit import LetterLimit, TooManyDeadLetters, frequent_reasons
 from streams.pipeline.model import OnError
-from streams.pipeline.pipeline_file import parse_duration, parse_lateness
+from streams.pipeline.pipeline_file import parse_lateness
 from streams.spark.for_workers import for_workers
 from streams.spark.task_errors import note_errors, worker_hints
 from streams.write.batch_trace import BatchTimes, batch_recorder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,25 @@ def test_rows_expire_before_a_value(table: Table) -> None:
     assert done.exit_code == 0, done.stderr
     assert "rows with ots before 60 are removed up to cut:" in done.stdout
     assert table.snapshot().to_arrow().num_rows == 1
+
+
+def test_a_time_to_live_is_set_and_applied(table: Table) -> None:
+    append(table, orders(2, ts=70))
+    table.compact()
+    refused = weft("alter", "set-ttl", table.uri, "--rows", "90 days", "--by", "ots")
+    assert refused.exit_code == 1
+    assert "ttl.unit: is missing, because column 'ots' is bigint" in refused.stderr
+    assert weft("alter", "set-ttl", table.uri, "--rows", "1 day", "--never").exit_code == 2
+    assert weft("alter", "set-ttl", table.uri).exit_code == 2
+    assert "no time to live" in weft("apply-ttl", table.uri).stderr
+    done = weft("alter", "set-ttl", table.uri, "--rows", "90 days", "--by", "ots", "--unit", "seconds")
+    assert done.exit_code == 0, done.stderr
+    assert "weft apply-ttl" in done.stdout
+    applied = weft("apply-ttl", table.uri)
+    assert applied.exit_code == 0, applied.stderr
+    assert re.search(r"[1-9] rows? and 0 deletes removed from [1-9] file group", applied.stdout)
+    assert table.snapshot().to_arrow().num_rows == 0
+    assert "kept for ever" in weft("alter", "set-ttl", table.uri, "--never").stdout
 
 
 @pytest.mark.parametrize(

@@ -367,6 +367,7 @@ EVERY_COMMAND = [
     ["clean"],
     ["erase", "--keys", "keys.csv", "--yes"],
     ["expire-rows", "ots", "--before", "5", "--yes"],
+    ["apply-ttl"],
     ["forget-deletes", "order", "--before", "5", "--yes"],
     ["rewrite", "--set", "status = upper(status)", "--yes"],
     ["savepoint"],
@@ -381,6 +382,7 @@ EVERY_COMMAND = [
     ["alter", "add-stream", "x", "--group", "order"],
     ["alter", "widen", "ots", "decimal(20,0)"],
     ["alter", "set-default", "status", "x"],
+    ["alter", "set-ttl", "--rows", "90 days"],
 ]
 
 

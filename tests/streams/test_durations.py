@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from streams.pipeline.pipeline_file import parse_duration, parse_lateness
+from storage.config_file import parse_duration
+from streams.pipeline.pipeline_file import parse_lateness
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ WRITER_FEATURES: Final = frozenset({"lanes"})
 ERASE: Final = "erase"
 """Reader and writer feature of a table from which keys were erased (PROTOCOL.md, "Erase")."""
 
+TTL: Final = "ttl"
+"""Writer feature of a table with a time to live, which a schema change by a version without it would drop."""
+
 FORMAT_VERSION: Final = 2
 """The table format that this version of weft reads and writes. Version 1 named some members differently."""
 

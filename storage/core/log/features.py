@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from storage.core.log.entries import ERASE, WRITER_FEATURES
+from storage.core.log.entries import ERASE, TTL, WRITER_FEATURES
 from storage.core.modes import known_features
 from storage.core.schema.table_schema import TableSchema
 
@@ -16,9 +16,19 @@ def readable_features() -> frozenset[str]:
 
 def writable_features() -> frozenset[str]:
     """The writer features that this version knows."""
-    return WRITER_FEATURES | {ERASE}
+    return WRITER_FEATURES | {ERASE, TTL}
 
 
 def reader_features(schema: TableSchema, writer_features: Collection[str]) -> list[str]:
     """The reader features of a table with this schema and these writer features, sorted."""
     return sorted({*schema.reader_features, *{ERASE}.intersection(writer_features)})
+
+
+def writer_features(schema: TableSchema, before: Collection[str] = WRITER_FEATURES) -> list[str]:
+    """The writer features of a table with this schema, sorted. A table never loses one.
+
+    Args:
+        schema: The schema.
+        before: Its writer features so far.
+    """
+    return sorted({*before, *(set() if schema.ttl is None else {TTL})})

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from storage.core import names
-from storage.core.model import Column, Function, Group, Stream, make_field
+from storage.core.model import Column, Function, Group, Stream, Ttl, make_field
 from storage.core.modes import mode_of
 from storage.core.modes.functions import input_type
 from storage.core.names import StreamName
@@ -49,6 +49,7 @@ class TableSchema:
         columns: User columns, in table order.
         groups: Column groups, by ascending id.
         streams: Streams, by ascending id.
+        ttl: How long rows and deletes are kept; None: for ever.
     """
 
     key: tuple[str, ...]
@@ -57,6 +58,7 @@ class TableSchema:
     columns: tuple[Column, ...]
     groups: tuple[Group, ...]
     streams: tuple[Stream, ...]
+    ttl: Ttl | None = None
 
     @cached_property
     def column_by_name(self) -> Mapping[str, Column]:
@@ -197,6 +199,7 @@ class TableSchema:
             ],
             "groups": [_listed(dataclasses.asdict(group)) for group in self.groups],
             "streams": [_listed(dataclasses.asdict(stream)) for stream in self.streams],
+            **({} if self.ttl is None else {"ttl": self.ttl.to_json()}),
         }
 
     @classmethod
@@ -227,6 +230,7 @@ class TableSchema:
             streams=tuple(
                 Stream(s["id"], StreamName(s["name"]), tuple(s["groups"]), s["on_delete"]) for s in data["streams"]
             ),
+            ttl=Ttl(**data["ttl"]) if "ttl" in data else None,
         )
 
 

@@ -280,7 +280,9 @@ def _rewrite_once(
         if not chosen:
             abort_plan(table_log, plan.plan_id, "no file of the snapshot has the keys")
             return None
-        return rewrite(table_log, snapshot, plan, chosen, Rewriting(why, WithoutKeys(search.vector)), execute=execute)
+        rewriting = Rewriting(why, WithoutKeys(search.vector))
+        done = rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute)
+    return done.result, done.entry
 
 
 def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> list[FileSlice]:

@@ -1,0 +1,189 @@
+"""Decides which rows and deletes are older than a table's time to live (MERGE.md, "Time to live"). Pure functions.
+
+A row is judged by its registers, so the answer does not depend on how its events are stored. The moment is an argument:
+whoever removes rows records it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage.core import names
+from storage.core.arrays import Arrays
+from storage.core.keys import Mask
+from storage.core.model import Ttl
+from storage.core.predicate import ColumnRange, Known
+from storage.core.schema.table_schema import TableSchema
+
+_DAY_MS: Final = 86_400_000
+_UNKNOWN: Final = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class AgeLimits:
+    """What counts as old at one moment. Times are Unix milliseconds.
+
+    Attributes:
+        by: The column that says how old a row is; "": its last event.
+        unit: Unit of an integer column, see `Ttl`.
+        rows_ms: Rows from before this time are old; None: rows do not expire.
+        deletes_ms: Deletes that were committed before this time are old.
+        stamp_bits: Bits of an arrival below its stamp.
+    """
+
+    by: str
+    unit: str
+    rows_ms: int | None
+    deletes_ms: int
+    stamp_bits: int
+
+    @classmethod
+    def of(cls, ttl: Ttl, now_ms: int, stamp_bits: int) -> AgeLimits:
+        """The limits of a time to live at the time ``now_ms``."""
+        rows_ms = None if ttl.rows_ms is None else now_ms - ttl.rows_ms
+        return cls(ttl.by, ttl.unit, rows_ms, now_ms - ttl.deletes_ms, stamp_bits)
+
+    def columns(self, schema: TableSchema, *, visible: bool) -> list[str]:
+        """The columns of slices that `expired` reads, for rows that are visible or for those that are not."""
+        found = [schema.sort_column, *_arrivals(schema), *_floors(schema)]
+        if self.by and self.by not in found:
+            found.append(self.by)
+        if not visible:
+            found += [name for name in _other_state(schema) if name not in found]
+        return found
+
+
+def expired(schema: TableSchema, rows: Arrays, limits: AgeLimits) -> Mask:
+    """Which of n merged rows are removed: all deletes are old, and the row is old or nothing but deletes is known.
+
+    Args:
+        schema: The schema of the columns.
+        rows: Slice columns, n rows: `AgeLimits.columns`.
+        limits: What is old.
+    """
+    size = len(rows[schema.sort_column])
+    newest_delete = _newest(rows, _floors(schema), size)
+    deletes_old = newest_delete < limits.deletes_ms << limits.stamp_bits
+    result: Mask = deletes_old & (
+        _only_deletes(schema, rows, newest_delete) | _old(schema, rows, limits, newest_delete)
+    )
+    return result
+
+
+def may_have_expired(schema: TableSchema, known: Known, limits: AgeLimits, *, visible: bool) -> bool:
+    """Whether rows of a row group can be `expired`, by its statistics; visible rows, or those that are not."""
+    if not visible and _may_be_below(known, _floors(schema), limits.deletes_ms << limits.stamp_bits):
+        return True
+    if limits.rows_ms is None:
+        return False
+    group = schema.group_of_column.get(limits.by)
+    always_has_value = limits.by != "" and all(
+        _has_no_nulls(known(name)) for name in (limits.by, *(() if group is None else (names.arrival(group.id),)))
+    )
+    last_events = [*_arrivals(schema), *_floors(schema)]
+    if not always_has_value and _may_be_below(known, last_events, limits.rows_ms << limits.stamp_bits):
+        return True
+    if not limits.by:
+        return False
+    found = known(limits.by)
+    if found is None or (found.least is None and not found.all_null):
+        return True
+    return not found.all_null and _number(found.least, found.type) < _threshold(limits, found.type)
+
+
+def _old(schema: TableSchema, rows: Arrays, limits: AgeLimits, newest_delete: Any) -> Mask:
+    """Which rows are old: by the column if they have a value in it, otherwise by their last event."""
+    size = len(rows[schema.sort_column])
+    if limits.rows_ms is None:
+        return np.zeros(size, np.bool_)
+    last_event = np.maximum(_newest(rows, _arrivals(schema), size), newest_delete)
+    old: Mask = (last_event != _UNKNOWN) & (last_event < limits.rows_ms << limits.stamp_bits)
+    if not limits.by:
+        return old
+    column = rows[limits.by]
+    has_value = np.asarray(column.is_valid())
+    group = schema.group_of_column.get(limits.by)
+    if group is not None:  # an absent group shows the default of the column
+        has_value = has_value & np.asarray(rows[names.arrival(group.id)].is_valid())
+    values = np.asarray(_as_numbers(column).fill_null(0))
+    result: Mask = np.where(has_value, values < _threshold(limits, column.type), old)
+    return result
+
+
+def _only_deletes(schema: TableSchema, rows: Arrays, newest_delete: Any) -> Mask:
+    """Rows of which nothing but deletes is known: no group is present, and no group has state without a floor."""
+    result: Mask = newest_delete != _UNKNOWN
+    for group in schema.groups:
+        result = result & np.asarray(rows[names.arrival(group.id)].is_null())
+    if result.any():  # rows that are visible lack the other columns
+        for name in _other_state(schema):
+            result = result & np.asarray(rows[name].is_null())
+    return result
+
+
+def _arrivals(schema: TableSchema) -> list[str]:
+    """The columns with the arrivals of upserts."""
+    stored = frozenset(schema.slice.names)
+    wanted = [name for group in schema.groups for name in (names.arrival(group.id), names.top_arrival(group.id))]
+    return [name for name in wanted if name in stored]
+
+
+def _floors(schema: TableSchema) -> list[str]:
+    """The columns with the arrivals of deletes."""
+    stored = frozenset(schema.slice.names)
+    return [name for group in schema.groups if (name := names.floor_arrival(group.id)) in stored]
+
+
+def _other_state(schema: TableSchema) -> list[str]:
+    """The state of groups that have no delete floor."""
+    floors = frozenset(_floors(schema))
+    groups = [group for group in schema.groups if names.floor_arrival(group.id) not in floors]
+    return [field.name for group in groups for field in schema.state_fields(group)]
+
+
+def _newest(rows: Arrays, columns: list[str], size: int) -> Any:
+    """The largest arrival of each row; `_UNKNOWN` if it has none."""
+    result = np.full(size, _UNKNOWN, np.int64)
+    for name in columns:
+        if rows[name].null_count < size:
+            result = np.maximum(result, np.asarray(rows[name].fill_null(_UNKNOWN)))
+    return result
+
+
+def _may_be_below(known: Known, columns: list[str], limit: int) -> bool:
+    """Whether all arrivals of some row can be below a limit; a row has at least one."""
+    found = [known(name) for name in columns]
+    if any(each is None or (each.least is None and not each.all_null) for each in found):
+        return True
+    some = [each for each in found if each is not None and not each.all_null]
+    return any(each.least < limit for each in some) and all(each.least < limit for each in some if each.nulls == 0)
+
+
+def _has_no_nulls(found: ColumnRange | None) -> bool:
+    return found is not None and found.nulls == 0
+
+
+def _threshold(limits: AgeLimits, kind: pa.DataType) -> int:
+    """Values of a column are old if they are smaller, as numbers."""
+    assert limits.rows_ms is not None, "rows expire"
+    if pa.types.is_timestamp(kind) or limits.unit == "microseconds":
+        return limits.rows_ms * 1000
+    if pa.types.is_date(kind):
+        return -(-limits.rows_ms // _DAY_MS)
+    return limits.rows_ms if limits.unit == "milliseconds" else -(-limits.rows_ms // 1000)
+
+
+def _as_numbers(column: pa.Array) -> pa.Array:
+    """A time column as int64: days, microseconds, or the integers that it has."""
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.int32())
+    return column.cast(pa.int64())
+
+
+def _number(value: Any, kind: pa.DataType) -> int:
+    number: int = _as_numbers(pa.array([value], kind))[0].as_py()
+    return number

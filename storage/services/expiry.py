@@ -1,0 +1,226 @@
+"""Expiry: removes rows and deletes that are older than a table's time to live, beside live writers (MERGE.md).
+
+    limits ─▶ compact what ─▶ find slices with ─▶ per part: PLAN ─▶ BASE(rewrites) without
+    from a    waits in logs   overdue rows                          what is older than the limits
+    clock     for too long    (statistics, then the columns that say how old a row is)
+
+The limits are recorded in each BASE: what is gone follows from the log, and not from the clock of a reader. Each part
+is complete in itself: an expiry may be killed at any moment, and the next one does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage.clock import LANE_BITS
+from storage.core import names
+from storage.core.arrays import Arrays
+from storage.core.log.file_refs import FileGroup
+from storage.core.model import Ttl
+from storage.core.plan.row_age import AgeLimits, expired, may_have_expired
+from storage.core.plan.slices import FileSlice
+from storage.core.predicate import Known
+from storage.errors import Conflict, InvalidInput, SnapshotExpired
+from storage.files.base_file import read_base, read_shadow
+from storage.log.table_log import TableLog
+from storage.read.missing_file import explain_missing_file
+from storage.read.snapshot import Snapshot
+from storage.services.compaction import Rewriting, Rewritten, compaction_steps, cut_tasks, rewrite
+from storage.services.due_work import find_aged
+from storage.services.rewriting_feature import add_rewriting_feature
+from storage.services.row_change import WithoutExpired
+from storage.services.service_plan import open_plan
+from storage.services.steps import Steps, finish
+from storage.services.tasks import Execute, one_by_one
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryResult:
+    """The result of an expiry.
+
+    Attributes:
+        rows: Visible rows that were removed.
+        deletes: Other rows that were removed: those of which only deletes were known, or that a delete hid.
+        file_groups: File groups that were rewritten.
+        skipped: File groups with overdue rows that were not, because another service published first.
+        entries: Slots of the BASE entries.
+        bytes_read: Stored bytes of the file groups that were rewritten or compacted.
+        seconds: Wall-clock time.
+    """
+
+    rows: int = 0
+    deletes: int = 0
+    file_groups: int = 0
+    skipped: int = 0
+    entries: tuple[int, ...] = ()
+    bytes_read: int = 0
+    seconds: float = 0.0
+
+
+def apply_ttl(table_log: TableLog, now: dt.datetime | None = None, *, execute: Execute = one_by_one) -> ExpiryResult:
+    """Remove rows and deletes that are older than the table's time to live. Writers and readers continue.
+
+    A file group is rewritten once it has a row or delete that is overdue: older than the time to live plus ``within``.
+    All that is older than the time to live is removed from it then. Earlier snapshots show the rows until cleaning
+    expires them.
+
+    Args:
+        table_log: The table's log.
+        now: The time to compute ages from, with a time zone; by default that of this machine's clock.
+        execute: Runs the tasks; by default in this process, one file group at a time.
+
+    Raises:
+        InvalidInput: The table has no time to live, or ``now`` has no time zone.
+        CorruptData: A file is missing or damaged. What was published remains.
+    """
+    if now is not None and now.tzinfo is None:
+        raise InvalidInput(f"now={now} has no time zone", hint="datetime.now(UTC)")
+    now_ms = None if now is None else (now - _EPOCH) // dt.timedelta(milliseconds=1)
+    if table_log.refresh().schema.ttl is None:
+        raise InvalidInput("the table has no time to live", hint="set_ttl (weft alter set-ttl) sets it")
+    return finish(expiry_steps(table_log, now_ms, execute))
+
+
+def expiry_steps(table_log: TableLog, now_ms: int | None = None, execute: Execute = one_by_one) -> Steps[ExpiryResult]:
+    """`apply_ttl` in steps; without a time to live nothing is done.
+
+    Args:
+        table_log: The table's log.
+        now_ms: The time to compute ages from, in Unix milliseconds; None: now.
+        execute: Runs the tasks.
+    """
+    started = time.monotonic()
+    ttl = table_log.refresh().schema.ttl
+    if ttl is None:
+        return ExpiryResult()
+    if now_ms is None:
+        now_ms = table_log.clock.now_ms()
+    limits = AgeLimits.of(ttl, now_ms, LANE_BITS)
+    overdue = AgeLimits.of(ttl, now_ms - ttl.within_ms, LANE_BITS)
+    result = ExpiryResult()
+    head = Snapshot(table_log, *table_log.newest_cut())
+    waiting = _groups_waiting(head, _logs_before(ttl, now_ms))
+    if waiting:
+        compacted = yield from compaction_steps(table_log, head, lambda each: each.group in waiting, execute)
+        result = replace(result, bytes_read=compacted.bytes_read)
+        head = Snapshot(table_log, *table_log.newest_cut())
+    chosen = set()
+    for run in cut_tasks([each for each in head.slices if each.slice is not None], table_log.env.tuning):
+        with explain_missing_file(table_log.env, head.cut):
+            chosen |= _groups_with(head, run, overdue)
+        yield 0
+    rewriting = Rewriting(_describe(ttl, limits), WithoutExpired(limits))
+    for part in _parts(
+        [each for each in head.slices if each.group in chosen], table_log.env.tuning.compaction_part_bytes
+    ):
+        done = _rewrite(table_log, frozenset(each.group for each in part), rewriting, execute)
+        result = _added(result, len(part), done)
+        yield sum(each.base_bytes + each.log_bytes for each in part)
+    return replace(result, seconds=time.monotonic() - started)
+
+
+def _logs_before(ttl: Ttl, now_ms: int) -> int:
+    """Commits from before this time may have overdue rows, which cannot be found before they are in slices."""
+    if ttl.by:
+        return now_ms - ttl.within_ms  # an event may be old when it is committed
+    shortest = min(each for each in (ttl.rows_ms, ttl.deletes_ms) if each is not None)
+    return now_ms - ttl.within_ms - shortest
+
+
+def _groups_waiting(snapshot: Snapshot, before_ms: int) -> frozenset[FileGroup]:
+    """The file groups with log rows from before a time."""
+    aged = find_aged(snapshot, before_ms)
+    return frozenset(each.group for each in snapshot.slices if np.isin(each.file, aged).any())
+
+
+def _groups_with(snapshot: Snapshot, run: Sequence[FileSlice], limits: AgeLimits) -> set[FileGroup]:
+    """The file groups whose slices have rows that `expired` removes. Neighbours in one file are read together."""
+    env, schema = snapshot.table_log.env, snapshot.table_schema
+    slices = [each.slice for each in run]
+    found: set[int] = set()
+    for rows in read_base(
+        env, schema, slices, limits.columns(schema, visible=True), _chosen(snapshot, limits, visible=True)
+    ):
+        found |= _ordinals(rows, expired(schema, rows, limits))
+    columns = limits.columns(schema, visible=False)
+    hidden = read_shadow(env, schema, slices, columns, chosen=_chosen(snapshot, limits, visible=False))
+    if hidden is not None:
+        found |= _ordinals(hidden, expired(schema, hidden, limits))
+    return {run[ordinal].group for ordinal in found}
+
+
+def _chosen(snapshot: Snapshot, limits: AgeLimits, *, visible: bool) -> Callable[[Known], bool]:
+    return lambda known: may_have_expired(snapshot.table_schema, known, limits, visible=visible)
+
+
+def _ordinals(rows: Arrays, mask: Any) -> set[int]:
+    """The positions of the slices with rows of a mask."""
+    if not mask.any():
+        return set()
+    if names.SLICE_ORDINAL not in rows:
+        return {0}
+    return set(rows[names.SLICE_ORDINAL].filter(pa.array(mask)).unique().to_pylist())
+
+
+def _parts(slices: Sequence[FileSlice], most_bytes: int) -> Iterator[list[FileSlice]]:
+    """File groups that are published together: neighbours of up to some stored bytes."""
+    part: list[FileSlice] = []
+    size = 0
+    for each in slices:
+        if part and size + each.base_bytes + each.log_bytes > most_bytes:
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += each.base_bytes + each.log_bytes
+    if part:
+        yield part
+
+
+def _rewrite(
+    table_log: TableLog, groups: frozenset[FileGroup], rewriting: Rewriting, execute: Execute
+) -> Rewritten | None:
+    """Rewrite file groups; None if another service published first, so that the next expiry has to."""
+    add_rewriting_feature(table_log)
+    snapshot = Snapshot(table_log, *table_log.newest_cut())
+    chosen = [each for each in snapshot.slices if each.group in groups]
+    with contextlib.suppress(Conflict, SnapshotExpired), open_plan(table_log, snapshot.cut, len(chosen)) as plan:
+        return rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute)
+    return None
+
+
+def _added(result: ExpiryResult, wanted: int, done: Rewritten | None) -> ExpiryResult:
+    if done is None or not done.entry:
+        return replace(result, skipped=result.skipped + wanted)
+    return replace(
+        result,
+        rows=result.rows + done.visible_left_out,
+        deletes=result.deletes + done.hidden_left_out,
+        file_groups=result.file_groups + len(done.result.done),
+        skipped=result.skipped + len(done.result.skipped),
+        entries=(*result.entries, done.entry),
+        bytes_read=result.bytes_read + done.result.bytes_read,
+    )
+
+
+def _describe(ttl: Ttl, limits: AgeLimits) -> str:
+    """The limits in words, for the log."""
+    parts: Mapping[str, int | None] = {
+        f"rows by {ttl.by or 'last event'}": limits.rows_ms,
+        "deletes": limits.deletes_ms,
+    }
+    texts = [f"{what} before {_time(at_ms)}" for what, at_ms in parts.items() if at_ms is not None]
+    return f"time to live: {', '.join(texts)}"
+
+
+def _time(at_ms: int) -> str:
+    return (_EPOCH + dt.timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")
