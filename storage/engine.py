@@ -51,13 +51,14 @@ from storage.read.read_task import ReadTask
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
-from storage.services import compaction, fold
+from storage.services import compaction, expiry, fold
 from storage.services.clean.clean import CleanResult
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.services.compaction import CompactionResult
 from storage.services.compaction_task import CompactionTask
 from storage.services.due_work import Only, every_group, find_due, only_due
 from storage.services.erase.erase import EraseResult
+from storage.services.expiry import ExpiryResult
 from storage.services.fold import NOT_FOLDED, FoldResult
 from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample
@@ -97,6 +98,7 @@ __all__ = [
     "DuePolicy",
     "EraseResult",
     "Execute",
+    "ExpiryResult",
     "FileGroup",
     "FileRef",
     "FileReport",
@@ -155,6 +157,7 @@ __all__ = [
     "discard",
     "divide",
     "every_group",
+    "expire_in_steps",
     "expiring",
     "file_url",
     "find_due",
@@ -317,6 +320,18 @@ def plan_fold(
         return result
 
     return PlannedWork(snapshot, due, steps())
+
+
+def expire_in_steps(table: Table, execute: Execute = one_by_one) -> Steps[ExpiryResult]:
+    """`storage.Table.apply_ttl` in steps; of a table without a time to live nothing is done.
+
+    Raises:
+        UnsupportedFormat: This version cannot write to the table.
+    """
+    result = yield from expiry.expiry_steps(table.writable(), execute=execute)
+    if result.entries:
+        table.mark_if_due()
+    return result
 
 
 def with_small_tasks(table: Table, task_bytes: int) -> Table:

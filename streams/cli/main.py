@@ -116,7 +116,7 @@ def run(
     pipeline: PipelineFile,
     only: Annotated[
         str | None,
-        typer.Option("--only", "--writer", metavar="NAME", help="Only this writer or service (compaction, clean)."),
+        typer.Option("--only", "--writer", metavar="NAME", help="Only this writer or service: compaction, ttl, clean."),
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Process what the sources hold now, run each service once, then exit.")
@@ -140,7 +140,7 @@ def run(
     writer was fenced: another process took over its lane, or the table was restored. Nothing is lost then.
 
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
-    called compaction or clean, the service of that name is called compaction-service or clean-service.
+    called compaction, ttl or clean, the service of that name is called compaction-service, and so on.
     """
     from streams.pipeline.run import COMPACTION, check_sources, choose_part, run_pipeline, watches_table
 

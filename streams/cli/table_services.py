@@ -1,4 +1,4 @@
-"""``weft services``: compaction, folding and cleaning of many tables by one process."""
+"""``weft services``: compaction, folding, expiry and cleaning of many tables by one process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
+from storage import Table
 from streams.cli.arguments import (
     FAILED,
     Concurrency,
@@ -28,11 +30,13 @@ from streams.cli.arguments import (
     usage_errors,
 )
 from streams.cli.display import show_and_log
+from streams.letters.retention import Retention
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
+from streams.pipeline.letter_places import load_letter_places, retentions_of
 from streams.pipeline.many_tables import MAX_OPENING, ManyTables, TableSettings, serve_tables
-from streams.pipeline.model import CleanSection, CompactionSection
+from streams.pipeline.model import CleanSection, CompactionSection, TableLocation
 from streams.pipeline.pipeline import is_pipeline, load_settings
-from streams.pipeline.services import CLEAN, COMPACTION
+from streams.pipeline.services import CLEAN, COMPACTION, TTL
 from streams.pipeline.status import stop_signals
 from streams.pipeline.supervisor import JobStatus
 from streams.pipeline.table_list import list_tables
@@ -65,11 +69,12 @@ def serve(
     storage_option: StorageOption = None,
     as_json: StatusJson = False,
 ) -> None:
-    """Compact, fold and clean many tables in this process until Ctrl-C, fair between them.
+    """Compact, fold, expire and clean many tables in this process until Ctrl-C, fair between them.
 
-    For a pipeline file, its sections compaction and clean decide what is due and what is kept. A table that is given by
-    its location is compacted by the defaults, and nothing is deleted without --retain. Options of the command line
-    override the files.
+    For a pipeline file, its sections compaction, ttl and clean decide what is due and what is kept, and cleaning
+    deletes dead letters that are older than keep. A table that is given by its location is compacted by the defaults,
+    and no file is deleted without --retain. The time to live of a table is applied, unless its file says ttl: false.
+    Options of the command line override the files.
 
     A table that is damaged, or whose store does not answer, is tried again later; the other tables continue. With
     --once the exit code is 1 if a table failed.
@@ -114,16 +119,21 @@ def _loader(
     """Reads the settings of a table: its pipeline file, with the options of the command line."""
 
     def load() -> TableSettings:
-        settings = load_settings(text, COMPACTION, CLEAN)
+        settings = load_settings(text, COMPACTION, CLEAN, TTL)
         known = settings.table.storage_options
         location = replace(settings.table, storage_options={**known, **options})
         compaction = settings.compaction if is_pipeline(text) else CompactionSection()
         if compaction is not None:
             compaction = override(compaction, limits)
         clean = settings.clean if retain is None else override(settings.clean or CleanSection(), {"retain": retain})
-        return TableSettings(location, compaction, clean)
+        return TableSettings(location, compaction, clean, settings.ttl, partial(_letters, text, location))
 
     return load
+
+
+def _letters(text: str, location: TableLocation, table: Table) -> list[Retention]:
+    """The retention of the dead letters of a pipeline file; none for a location."""
+    return retentions_of(load_letter_places(text)[1], table, location) if is_pipeline(text) else []
 
 
 def _stopper(stop: threading.Event) -> Callable[[int, object], None]:

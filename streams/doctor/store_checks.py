@@ -10,7 +10,7 @@ from storage.engine import TableSchema, check_reachable, clock_lead_ms, open_sto
 from storage.errors import NotFound
 from streams.doctor.finding import Findings
 from streams.letters.letter_files import default_folder, folder_options
-from streams.pipeline.check import check_same_table, check_writers
+from streams.pipeline.check import check_same_table, check_writers, ttl_problems
 from streams.pipeline.model import WriterSpec
 from streams.pipeline.pipeline import Pipeline
 
@@ -44,8 +44,18 @@ def check_table(pipeline: Pipeline, found: Findings) -> TableSchema | None:
             found.problem("table", text, "set the clocks of all machines; until then times cannot order commits")
         else:
             found.ok("table", f"{location.uri} is as the file describes it")
+        check_ttl(pipeline, table.schema, found)
         return table.schema
     return None
+
+
+def check_ttl(pipeline: Pipeline, schema: TableSchema, found: Findings) -> None:
+    """Compare the time to live of the table with the services and writers of the file."""
+    problems = list(ttl_problems(pipeline, schema))
+    for problem in problems:
+        found.warning("ttl", problem.message, problem.hint or "")
+    if schema.ttl is not None and not problems:
+        found.ok("ttl", "a service of the file applies the time to live of the table")
 
 
 def check_dead_letters(writer: WriterSpec, pipeline: Pipeline, found: Findings) -> None:

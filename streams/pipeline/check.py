@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -49,6 +50,33 @@ def writer_problems(writer: WriterSpec, schema: TableSchema) -> Iterator[Invalid
         yield from refusal(where, check_deletes, writer, known, schema)
     if writer.lateness is not None:
         yield from refusal(where, check_lateness, writer.lateness, schema, known)
+
+
+def ttl_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[InvalidInput]:
+    """What in the pipeline does not fit the time to live of its table. Nothing is refused because of it."""
+    if schema.ttl is None:
+        if pipeline.ttl is not None:
+            yield InvalidInput(
+                "ttl: the table has no time to live, so the service has nothing to do",
+                hint="weft alter URI set-ttl, or table.config.ttl of a new table; or remove the section",
+            )
+        return
+    if pipeline.ttl is None:
+        yield InvalidInput(
+            "table.uri: the table has a time to live, and no service of the file applies it",
+            hint="add ttl: true, unless weft services or weft apply-ttl does it",
+        )
+    times = {"rows": schema.ttl.rows_ms, "deletes": schema.ttl.deletes_ms}
+    for writer in pipeline.writers.values():
+        if not isinstance(writer.lateness, dt.timedelta):
+            continue
+        for what, kept_ms in times.items():
+            if kept_ms is not None and writer.lateness > dt.timedelta(milliseconds=kept_ms):
+                yield InvalidInput(
+                    f"writers.{writer.name}.lateness: {writer.lateness} is longer than the table's ttl.{what}, "
+                    f"{dt.timedelta(milliseconds=kept_ms)}: a late event may find its row or delete forgotten",
+                    hint=f"make ttl.{what} longer (weft alter URI set-ttl), or the lateness shorter",
+                )
 
 
 def refusal(where: str, check: Callable[..., object], *arguments: object) -> Iterator[InvalidInput]:
@@ -178,12 +206,12 @@ def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
     for part, wanted in mine.items():
         if isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
             found.extend(_differences(part, wanted, theirs[part]))
-        elif wanted != theirs[part]:
-            found.append(f"{part}: {wanted} in the file, {theirs[part]} in the table")
+        elif wanted != theirs.get(part):
+            found.append(f"{part}: {wanted} in the file, {theirs.get(part)} in the table")
     if found:
         raise Conflict(
             f"{pipeline.path.name}: table.config differs from the table at {pipeline.table.uri}: {'; '.join(found)}",
-            hint="use the configuration of the table, remove config, or write to another uri",
+            hint="use the configuration of the table, remove config, or write to another uri; weft alter changes a ttl",
         )
 
 

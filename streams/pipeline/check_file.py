@@ -22,7 +22,7 @@ from storage.config_file import find_problems
 from storage.engine import TableSchema, check_reachable
 from storage.errors import InvalidInput, NotFound, TableError
 from streams.letters.letter_files import default_folder
-from streams.pipeline.check import check_same_table, writer_problems
+from streams.pipeline.check import check_same_table, ttl_problems, writer_problems
 from streams.pipeline.model import Pipeline, PipelineConfig
 from streams.pipeline.pipeline import SECTIONS, resolve, resolve_references
 from streams.pipeline.pipeline_file import read_file
@@ -81,6 +81,8 @@ def check_file(path: Path, environment: Mapping[str, str] = os.environ) -> Check
                 for writer in pipeline.writers.values():
                     found.extend(writer_problems(writer, there))
             schema = there
+        if schema is not None:
+            found.extend(ttl_problems(pipeline, schema))
         found.extend(_source_problems(pipeline, {problem.message for problem in found}))
         found.extend(_path_problems(pipeline))
     return CheckedFile(pipeline, schema, placed(path, found))

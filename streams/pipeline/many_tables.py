@@ -1,6 +1,6 @@
-"""Compaction, folding and cleaning of many tables by one process, with fair turns. For ``weft services``.
+"""Compaction, folding, expiry and cleaning of many tables by one process, with fair turns. For ``weft services``.
 
-A round of a table compacts, then folds, then cleans what is due. A round is divided into steps that read some file
+A round of a table compacts, folds, expires and cleans what is due. A round is divided into steps that read some file
 groups. `streams.pipeline.fair_turns` decides which table runs the next step, so small tables wait for one turn of a
 huge table, not for its whole round. The PLAN of a round stays open between its steps, and results are published as in
 any compaction.
@@ -24,16 +24,34 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage import DuePolicy, Snapshot, Table
-from storage.engine import Steps, cancel, check_reachable, measure, plan_compaction, plan_fold
+from storage.engine import (
+    Steps,
+    cancel,
+    check_reachable,
+    expire_in_steps,
+    measure,
+    plan_compaction,
+    plan_fold,
+    sample,
+)
 from storage.errors import TableError
+from streams.letters.retention import Retention
 from streams.pipeline.error_kinds import describe, is_outage
 from streams.pipeline.fair_turns import FairTurns
-from streams.pipeline.model import CleanSection, CompactionSection, TableLocation
+from streams.pipeline.letter_places import expire_letters
+from streams.pipeline.model import CleanSection, CompactionSection, TableLocation, TtlSection
 from streams.pipeline.outage import pause_seconds, store_name
-from streams.pipeline.services import MAX_BACK_OFF_SECONDS, after_clean, after_compaction, after_fold, clean_table
+from streams.pipeline.services import (
+    MAX_BACK_OFF_SECONDS,
+    after_clean,
+    after_compaction,
+    after_expiry,
+    after_fold,
+    clean_table,
+)
 from streams.pipeline.status import Report
 from streams.pipeline.supervisor import JobStatus, Phase
-from streams.pipeline.table_watch import TableView
+from streams.pipeline.table_watch import SAMPLE_SECONDS, TableView
 
 MIB: Final = 1024 * 1024
 TURN_BYTES: Final = 64 * MIB  # some seconds of work
@@ -56,16 +74,21 @@ class TableSettings:
         location: Location of the table.
         compaction: When to compact and fold; None: never.
         clean: When to clean, and what to keep; None: never clean.
+        ttl: When to look for what is older than the table's time to live; None: never.
+        letters: Returns the retention of the dead letters of each writer, which cleaning applies.
     """
 
     location: TableLocation
     compaction: CompactionSection | None
     clean: CleanSection | None
+    ttl: TtlSection | None = None
+    letters: Callable[[Table], list[Retention]] = lambda _: []
 
     @property
     def every(self) -> float:
         """Seconds from the start of one round to the start of the next."""
-        return min((each.every for each in (self.compaction, self.clean) if each is not None), default=_DAY_SECONDS)
+        sections = (self.compaction, self.clean, self.ttl)
+        return min((each.every for each in sections if each is not None), default=_DAY_SECONDS)
 
 
 Load = Callable[[], TableSettings]
@@ -96,6 +119,10 @@ class _Entry:
         next_at: Earliest start of the next round, by the loop's clock.
         began_at: Start of the last round.
         cleaned_at: Start of the last clean; None before the first.
+        expired_at: Start of the last expiry; None before the first.
+        sampled_at: Time of the last sample for metrics; None before the first.
+        view: The last view of the table, for metrics.
+        letters: Retention of dead letters, which remembers the files that it has read; None before the first clean.
         failures: Failed rounds in a row.
         error: The message of the last failure.
         rounds: Number of rounds that have ended, successfully or not.
@@ -114,6 +141,10 @@ class _Entry:
     next_at: float = 0.0
     began_at: float = 0.0
     cleaned_at: float | None = None
+    expired_at: float | None = None
+    sampled_at: float | None = None
+    view: TableView = field(default_factory=TableView)
+    letters: list[Retention] | None = None
     failures: int = 0
     error: str = ""
     rounds: int = 0
@@ -257,7 +288,7 @@ class ManyTables:
             policy = settings.compaction.policy
             execute = settings.compaction.execute
             compaction = plan_compaction(table, policy, execute)
-            self._show(settings.location.uri, compaction.snapshot, policy)
+            self._show(entry, settings.location.uri, compaction.snapshot, policy)
             entry.due = compaction.bytes
             entry.update(due_bytes=entry.due)
             yield 0
@@ -273,20 +304,42 @@ class ManyTables:
             if folded.done or folded.skipped:
                 entry.update(**after_fold(entry.report, folded))
             entry.update(due_bytes=0)
-        if settings.clean is not None and self._cleans(entry, settings.clean):
+        elif self._on_view is not None:
+            self._show(entry, settings.location.uri, table.snapshot(), None)
+        if settings.ttl is not None and self._is_due(entry.expired_at, settings.ttl.every):
+            entry.expired_at = self._clock()
+            if table.schema.ttl is not None:
+                entry.update(doing="expiring")
+                expired = yield from expire_in_steps(table)
+                entry.update(**after_expiry(entry.report, expired))
+        if settings.clean is not None and self._is_due(entry.cleaned_at, settings.clean.every):
             entry.cleaned_at = self._clock()
             entry.update(doing="cleaning")
             cleaned = clean_table(table, settings.clean)
-            entry.update(**after_clean(entry.report, cleaned))
-            yield FILE_BYTES * cleaned.files
+            if entry.letters is None:
+                entry.letters = settings.letters(table)
+            letters = expire_letters(entry.letters)
+            entry.update(**after_clean(entry.report, cleaned, letters.files))
+            yield FILE_BYTES * (cleaned.files + letters.files)
 
-    def _show(self, uri: str, snapshot: Snapshot, policy: DuePolicy) -> None:
-        if self._on_view is not None:
-            measures = measure(snapshot, policy, watermarks=False)
-            self._on_view(uri, TableView(measures, time.time_ns() // 1_000_000))
+    def _show(self, entry: _Entry, uri: str, snapshot: Snapshot, policy: DuePolicy | None) -> None:
+        """Measure a table for metrics. What takes requests for each lane, or reads files, is done more rarely."""
+        if self._on_view is None:
+            return
+        rarely = self._is_due(entry.sampled_at, SAMPLE_SECONDS)
+        measures, before = measure(snapshot, policy, watermarks=rarely), entry.view.measures
+        if not rarely and before is not None:
+            measures = replace(measures, late=before.late)
+        entry.view = TableView(measures, time.time_ns() // 1_000_000, entry.view.sample)
+        if rarely:
+            entry.sampled_at = self._clock()
+            entry.view = replace(entry.view, sample=None)
+            with contextlib.suppress(TableError):  # a clean may delete files of the snapshot meanwhile
+                entry.view = replace(entry.view, sample=sample(snapshot))
+        self._on_view(uri, entry.view)
 
-    def _cleans(self, entry: _Entry, section: CleanSection) -> bool:
-        return entry.cleaned_at is None or self._clock() - entry.cleaned_at >= section.every
+    def _is_due(self, last: float | None, every: float) -> bool:
+        return last is None or self._clock() - last >= every
 
     def _end(self, entry: _Entry) -> None:
         """End a successful round."""
@@ -298,7 +351,7 @@ class ManyTables:
         entry.failures, entry.error = 0, ""
         self._close(entry, entry.began_at + entry.settings.every)
         if sum(other.table is not None for other in self._entries.values()) > self._max_open:
-            entry.table = None
+            entry.table = entry.letters = None
 
     def _fail(self, entry: _Entry, error: Exception) -> None:
         """End a failed round: report it, and schedule another try."""
@@ -317,7 +370,8 @@ class ManyTables:
         if self._on_view is not None and entry.settings is not None:
             self._on_view(entry.settings.location.uri, TableView())
         # Settings and table are loaded again, so a repaired file or table needs no restart of this process.
-        entry.settings = entry.table = None
+        entry.settings = entry.table = entry.letters = None
+        entry.sampled_at, entry.view = None, TableView()
 
     def _close(self, entry: _Entry, next_at: float) -> None:
         entry.round, entry.large, entry.due = None, False, 0

@@ -93,6 +93,13 @@ _OF_CLEANING: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "deleted_bytes": ("cleaned_bytes", "Stored bytes of the files that cleaning deleted."),
 }
+_OF_EXPIRY: Final[Mapping[str, tuple[str, str]]] = {
+    "expired_rows": ("expired_rows", "Visible rows that were removed, because they were older than the time to live."),
+    "forgotten_deletes": (
+        "forgotten_deletes",
+        "Deletes, and rows that a delete hid, that were removed, because they were older than the time to live.",
+    ),
+}
 _TABLE_GAUGES: Final[Mapping[str, tuple[str, str]]] = {
     "file_groups": ("file_groups", "File groups that have rows."),
     "log_files": ("log_files", "Log files with rows that are in no base file yet."),
@@ -171,6 +178,15 @@ def _of_parts(statuses: Sequence[JobStatus], now_ms: int) -> Iterator[Metric]:
         "Objects in the table's folders whose names weft does not use, as of the last cleaning. They are not deleted.",
         "part",
         [(job, report.unknown_objects) for job, report in cleaners],
+    )
+    expiries = [(fields["job"], report) for fields, report in shown if report.expired_at_ms is not None]
+    for field, (name, text) in _OF_EXPIRY.items():
+        yield _counter(name, text, [(job, getattr(report, field)) for job, report in expiries])
+    yield _gauge(
+        "expiry_age_seconds",
+        "Time since the last look for rows that are older than the time to live. Absent before the first one.",
+        "part",
+        [(job, max(0, now_ms - (report.expired_at_ms or 0)) / 1000) for job, report in expiries],
     )
     yield _batches(shown)
 

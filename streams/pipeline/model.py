@@ -203,6 +203,12 @@ class CleanSection(_Model):
     abandon_after: Duration = DEFAULT_ABANDON.total_seconds()
 
 
+class TtlSection(_Model):
+    """How often a service looks for rows and deletes that are older than the time to live of the table."""
+
+    every: Duration = Field(default=600.0, ge=_MIN_EVERY_SECONDS)
+
+
 class PipelineConfig(_Model):
     """The content of a pipeline file."""
 
@@ -213,6 +219,7 @@ class PipelineConfig(_Model):
     spark: Settings = {}
     compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
     clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
+    ttl: Annotated[TtlSection | None, BeforeValidator(_section_if_on)] = None
     back_pressure: Annotated[BackPressureSection | None, BeforeValidator(_section_if_on)] = None
     state: str | None = None
 
@@ -239,6 +246,7 @@ class CommandConfig(_Model):
     spark: Settings = {}
     compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
     clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
+    ttl: Annotated[TtlSection | None, BeforeValidator(_section_if_on)] = TtlSection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +258,7 @@ class CommandSettings:
         spark: Spark settings of the file.
         compaction: The ``compaction`` section; None for a location, or if it is ``false``.
         clean: The ``clean`` section; None for a location, or if the file has none.
+        ttl: The ``ttl`` section; None if it is ``false``.
         written: The sections that were read, as in the file; empty for a location.
     """
 
@@ -257,6 +266,7 @@ class CommandSettings:
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     compaction: CompactionSection | None = None
     clean: CleanSection | None = None
+    ttl: TtlSection | None = field(default_factory=TtlSection)
     written: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def as_written(self, section: str, name: str) -> Any:
@@ -335,6 +345,7 @@ class Pipeline:
         writers: Writers by name, in the order of the file.
         compaction: None: no compaction service.
         clean: None: no cleaning service.
+        ttl: None: no service that applies a time to live.
         back_pressure: When writers slow down; None: never.
         spark: Spark settings of all sessions.
         state: Folder of checkpoints, logs and scratch files.
@@ -349,6 +360,7 @@ class Pipeline:
     spark: Mapping[str, str] = field(repr=False)
     state: Path
     back_pressure: BackPressureSection | None = None
+    ttl: TtlSection | None = None
 
     @property
     def compacts_on_cluster(self) -> bool:

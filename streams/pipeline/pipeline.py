@@ -38,6 +38,7 @@ from streams.pipeline.model import (
     SparkSection,
     TableLocation,
     TableSection,
+    TtlSection,
     WriterSection,
     WriterSpec,
 )
@@ -63,6 +64,7 @@ SECTIONS: Final[Sections] = {
     "table": TableSection,
     "compaction": CompactionSection,
     "clean": CleanSection,
+    "ttl": TtlSection,
     "back_pressure": BackPressureSection,
     "writers.*.source.kafka": KafkaSection,
     "writers.*.source.files": FilesSection,
@@ -91,8 +93,8 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
 
     Args:
         target: A pipeline file or a location.
-        sections: Sections to read besides ``table``: ``spark``, ``compaction``, ``clean``. Other sections are not read,
-            so errors in them, or environment variables that they need, do not matter.
+        sections: Sections to read besides ``table``: ``spark``, ``compaction``, ``clean``, ``ttl``. Others are not
+            read, so errors in them, or environment variables that they need, do not matter.
         environment: Values of ``${NAME}``.
 
     Raises:
@@ -107,7 +109,7 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
         given = parse_fields(CommandConfig, raw, SECTIONS)
     table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
     spark = resolve_archives(given.spark, path.parent)
-    return CommandSettings(table, spark, given.compaction, given.clean, raw)
+    return CommandSettings(table, spark, given.compaction, given.clean, given.ttl, raw)
 
 
 def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ) -> Pipeline:
@@ -180,8 +182,11 @@ def resolve(path: Path, given: PipelineConfig, report: Report = raise_problem) -
         report(problem)
     location = TableLocation(resolve_location(given.table.uri, folder), given.table.storage_options)
     spark = resolve_archives(given.spark, folder)
+    ttl = given.ttl
+    if ttl is None and "ttl" not in given.model_fields_set and config is not None and config.ttl is not None:
+        ttl = TtlSection()
     pipeline = Pipeline(
-        path, location, config, writers, given.compaction, given.clean, spark, state, given.back_pressure
+        path, location, config, writers, given.compaction, given.clean, spark, state, given.back_pressure, ttl
     )
     if schema is not None:
         for writer in writers.values():

@@ -24,6 +24,7 @@ from streams.pipeline.status import Report
 from streams.pipeline.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 COMPACTION: Final = services.COMPACTION
+TTL: Final = services.TTL
 CLEAN: Final = services.CLEAN
 
 ONCE: Final = RestartPolicy(waits_out=False)
@@ -143,8 +144,8 @@ def choose_part(pipeline: Pipeline, only: str | None, *, once: bool = False) -> 
     found = {service_name(pipeline, service): service for service in _services(pipeline, once=once)}
     if only in found:
         return [], [found[only]]
-    if only in {COMPACTION, CLEAN}:
-        section = "it is false in the file" if only == COMPACTION else "the file has no section clean"
+    if only in {COMPACTION, TTL, CLEAN}:
+        section = "it is false in the file" if only == COMPACTION else f"the file has no section {only}"
         if only == COMPACTION and pipeline.compacts_inline:
             section = "the writers compact (inline)"
         raise InvalidInput(
@@ -175,8 +176,8 @@ def make_jobs(pipeline: Pipeline) -> list[Job]:
 
 
 def _services(pipeline: Pipeline, *, once: bool = False) -> list[str]:
-    """Names of the services. Compaction comes first, because cleaning deletes what it replaced."""
-    wanted = {COMPACTION: pipeline.compaction, CLEAN: pipeline.clean}
+    """Names of the services. Cleaning comes last, because it deletes what the others replaced."""
+    wanted: dict[str, object | None] = {COMPACTION: pipeline.compaction, TTL: pipeline.ttl, CLEAN: pipeline.clean}
     if pipeline.compacts_inline and not once:
         del wanted[COMPACTION]
     return [service for service, section in wanted.items() if section is not None]

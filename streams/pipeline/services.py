@@ -1,6 +1,6 @@
-"""The services of a pipeline, each a process: compaction (with folding), and cleaning.
+"""The services of a pipeline, each a process: compaction (with folding), time to live, and cleaning.
 
-    python -m streams.pipeline.services PIPELINE [--service compaction|clean] [--once]
+    python -m streams.pipeline.services PIPELINE [--service compaction|ttl|clean] [--once]
 
 A service works with Arrow in its process, without Spark; `streams.write.cluster_job` compacts on a cluster. Writers
 never wait for a service, and it may be killed at any time: unpublished files of a compaction are garbage, and the next
@@ -24,11 +24,12 @@ from streams.pipeline.status import Report, Reporter, StopSignal
 
 if TYPE_CHECKING:
     from storage import Table
-    from storage.engine import CleanResult, CompactionResult, Execute, FoldResult
+    from storage.engine import CleanResult, CompactionResult, Execute, ExpiryResult, FoldResult
     from streams.letters.retention import Retention
     from streams.pipeline.model import CleanSection, CompactionSection, Pipeline
 
 COMPACTION: Final = "compaction"
+TTL: Final = "ttl"
 CLEAN: Final = "clean"
 
 MAX_FAILURES: Final = 5  # consecutive failed rounds after which the process ends; its supervisor may restart it
@@ -43,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop, reporter = StopSignal(), Reporter.from_environment()
     parser = argparse.ArgumentParser(prog="streams.pipeline.services", description="A service of a pipeline.")
     parser.add_argument("pipeline")
-    parser.add_argument("--service", choices=(COMPACTION, CLEAN), default=COMPACTION)
-    parser.add_argument("--once", action="store_true", help="one round: compact whatever has logs, or clean; then end")
+    parser.add_argument("--service", choices=(COMPACTION, TTL, CLEAN), default=COMPACTION)
+    parser.add_argument("--once", action="store_true", help="one round, then end; compaction: whatever has logs")
     given = parser.parse_args(arguments)
     return run_service(given.pipeline, given.service, stop, reporter, once=given.once)
 
@@ -65,7 +66,7 @@ def run_service(
         service: Its name.
         stop: Set to stop after the round in progress.
         reporter: Reports what the service does.
-        once: One round: compact whatever has logs, or clean.
+        once: One round: compact whatever has logs, expire, or clean.
         executor: Opens the place where compaction works; None in the block: in this process.
 
     Returns:
@@ -107,8 +108,10 @@ def _service(
 ) -> tuple[float, Round]:
     """The interval between rounds in seconds, and the function that runs one round."""
     from streams.pipeline.letter_places import load_letter_places, retentions_of
-    from streams.pipeline.model import CleanSection, CompactionSection
+    from streams.pipeline.model import CleanSection, CompactionSection, TtlSection
 
+    if service == TTL:
+        return (pipeline.ttl or TtlSection()).every, lambda: expire_round(table, reporter)
     if service == CLEAN:
         clean = pipeline.clean or CleanSection()
         letters = retentions_of(load_letter_places(pipeline.path)[1], table, pipeline.table)
@@ -236,6 +239,35 @@ def _changes(last: Report, message: str, *, counts: bool, rows: int = 0, bytes_r
         "stored_bytes": last.stored_bytes + bytes_read,
         "committed_at_ms": time.time_ns() // 1_000_000 if counts else last.committed_at_ms,
         "message": message,
+    }
+
+
+def expire_round(table: Table, reporter: Reporter) -> None:
+    """Remove rows and deletes that are older than the time to live of the table, and report."""
+    from storage.engine import expire_in_steps, finish
+
+    reporter.update(doing="expiring")
+    result = finish(expire_in_steps(table), lambda _: reporter.update())
+    message = {} if table.schema.ttl is not None else {"message": "the table has no time to live: weft alter set-ttl"}
+    reporter.update(**{**after_expiry(reporter.report, result), **message})
+
+
+def after_expiry(last: Report, result: ExpiryResult) -> dict[str, Any]:
+    """The changes to the report after an expiry."""
+    message = (
+        f"{result.rows} rows and {result.deletes} deletes expired in {result.file_groups} file groups, "
+        f"{result.bytes_read / 1e6:.1f} MB read in {result.seconds:.1f} s"
+    )
+    if result.skipped:
+        message += f"; {result.skipped} file groups left for the next round, because another service was first"
+    counts = bool(result.entries)
+    changes = _changes(last, message, counts=counts, bytes_read=result.bytes_read)
+    return {
+        **changes,
+        "message": message if counts or result.skipped else last.message,
+        "expired_rows": last.expired_rows + result.rows,
+        "forgotten_deletes": last.forgotten_deletes + result.deletes,
+        "expired_at_ms": time.time_ns() // 1_000_000,
     }
 
 

@@ -43,7 +43,7 @@ class Report:
     """One report. Totals count from the first start of the job, over all its restarts. Times are Unix milliseconds.
 
     Attributes:
-        doing: One word: starting, waiting, running, idle, compacting, stopping.
+        doing: One word: starting, waiting, running, idle, compacting, expiring, cleaning, stopping.
         rows: Rows stored.
         rows_per_second: Average over the last seconds.
         commits: Commits.
@@ -74,6 +74,9 @@ class Report:
         deleted_bytes: Their stored bytes.
         unknown_objects: Objects in the table's folders whose names weft does not use, as of the last cleaning; None
             before the first one.
+        expired_rows: Rows that were removed because they were older than the time to live of the table.
+        forgotten_deletes: Deletes that were, and rows that a delete hid.
+        expired_at_ms: Time of the last expiry that ended; None before the first one.
         steady: Whether the job now reports every second, so that silence means that it hangs.
         delay_seconds: Wait before each batch as of the last look at the table, because its reads cost too much; 0 if
             there is none. None without back-pressure.
@@ -109,6 +112,9 @@ class Report:
     deleted_files: int = 0
     deleted_bytes: int = 0
     unknown_objects: int | None = None
+    expired_rows: int = 0
+    forgotten_deletes: int = 0
+    expired_at_ms: int | None = None
     steady: bool = False
     delay_seconds: float | None = None
     read_amplification: float | None = None

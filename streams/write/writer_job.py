@@ -130,13 +130,14 @@ def _find_writer(pipeline: Pipeline, name: str) -> WriterSpec:
         InvalidInput: There is no such writer.
     """
     from storage.errors import InvalidInput
-    from streams.pipeline.run import CLEAN, service_name
+    from streams.pipeline.run import CLEAN, TTL, service_name
 
-    if name == service_name(pipeline, CLEAN):
-        raise InvalidInput(
-            "cleaning is not a Spark application: it needs no executors",
-            hint=f"weft run {pipeline.path} --only {name}",
-        )
+    for service, what in ((CLEAN, "cleaning"), (TTL, "the time to live")):
+        if name == service_name(pipeline, service):
+            raise InvalidInput(
+                f"{what} is not a Spark application: it needs no executors",
+                hint=f"weft run {pipeline.path} --only {name}",
+            )
     return pipeline.writer(name)
 
 

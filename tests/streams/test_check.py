@@ -54,6 +54,33 @@ def test_a_good_file_has_no_problem_and_nothing_is_created(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_time_to_live_that_does_not_fit_is_found(tmp_path: Path) -> None:
+    def found(**changes: Any) -> list[str]:
+        return messages(
+            check_file(written(tmp_path, {name.replace("__", "/"): value for name, value in changes.items()}), {})
+        )
+
+    alone = found(ttl=True)
+    assert alone == ["ttl: the table has no time to live, so the service has nothing to do"]
+    wrong = found(table__config__ttl={"rows": "1 day", "by": "none"})
+    assert wrong == ["table.config: ttl.by: there is no 'none'"]
+    late = found(table__config__ttl={"rows": "1 hour"}, writers__orders__lateness="2 hours")
+    assert [text.partition(":")[0] for text in late] == ["writers.orders.lateness"] * 2
+    assert "2:00:00 is longer than the table's ttl.rows, 1:00:00" in late[0]
+    assert found(table__config__ttl={"rows": "9 hours"}, writers__orders__lateness="2 hours") == []
+    file = written(tmp_path, {})
+    pipeline = load_pipeline(file, {})
+    assert pipeline.config is not None
+    table = Table.create(pipeline.table.uri, pipeline.config)
+    assert messages(check_file(file, {})) == []
+    table.set_ttl(rows="90 days")
+    assert messages(check_file(file, {})) == [
+        "table.uri: the table has a time to live, and no service of the file applies it"
+    ]
+    assert found(ttl={"every": "1 minute"}) == []
+    assert "ttl: {" in found(table__config__ttl={"rows": "80 days"})[0], "the file says something else than the table"
+
+
 def test_all_problems_are_found_at_once(tmp_path: Path) -> None:
     wrong = {"trigger": "soon", "on_error": "stop", "lane": "a b", "stream": "orders"}
     bad = copy.deepcopy(WHOLE["writers"]["orders"]) | wrong

@@ -154,6 +154,15 @@ def test_cleaning_counts_files(page: StatusPage, base: str) -> None:
     assert ("weft_cleaned_files_total", "orders") not in found
 
 
+def test_expiry_counts_rows_and_deletes(page: StatusPage, base: str) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    page.update([status("ttl", expired_rows=5, forgotten_deletes=2, expired_at_ms=now_ms - 60_000), status("orders")])
+    found = samples(base)
+    assert (found["weft_expired_rows_total", "ttl"], found["weft_forgotten_deletes_total", "ttl"]) == (5, 2)
+    assert 60 <= found["weft_expiry_age_seconds", "ttl"] < 1000
+    assert ("weft_expiry_age_seconds", "orders") not in found
+
+
 def table_samples(base: str) -> dict[tuple[str, tuple[str, ...]], float]:
     _, text = get(f"{base}/metrics")
     return {

@@ -25,9 +25,10 @@ from storage import DuePolicy, Table
 from storage.engine import Work, find_due
 from storage.errors import InvalidInput, NotFound
 from streams.pipeline.many_tables import STEP_BYTES, ManyTables, TableSettings, serve_tables
-from streams.pipeline.model import CleanSection, CompactionSection, TableLocation
+from streams.pipeline.model import CleanSection, CompactionSection, TableLocation, TtlSection
 from streams.pipeline.supervisor import JobStatus, Phase
 from streams.pipeline.table_list import TableTarget, list_tables
+from streams.pipeline.table_watch import TableView
 from tests.storage.shop import SHOP, append, contents, orders
 from tests.streams.cluster.standalone import free_port, until
 from tests.streams.pipelines import pipeline_file, weft
@@ -273,6 +274,53 @@ def test_tables_are_folded_and_cleaned_when_due(tmp_path: Path) -> None:
     finish(many)
     assert status(many, "t").report.message.endswith("MB deleted")
     assert status(many, "t").report.due_bytes == 0
+
+
+def test_a_time_to_live_is_applied_between_compaction_and_cleaning(tmp_path: Path) -> None:
+    table, other = make(tmp_path, "t"), make(tmp_path, "other")
+    table.set_ttl(rows="1 day", by="ots", unit="seconds")  # these are seconds of 1970
+    clock, ttl = Clock(), TtlSection(every=600.0)
+
+    def load(given: Table) -> Callable[[], TableSettings]:
+        return lambda: TableSettings(TableLocation(given.uri), POLICY, None, ttl)
+
+    many = ManyTables({"t": load(table), "other": load(other)}, clock=clock)
+    finish(many)
+    assert table.snapshot().to_arrow().num_rows == 0
+    assert other.snapshot().to_arrow().num_rows == 64
+    report = status(many, "t").report
+    assert (report.expired_rows, report.forgotten_deletes) == (64, 0)
+    assert report.message.startswith("64 rows and 0 deletes expired in 4 file groups, ")
+    assert report.expired_at_ms is not None
+    assert status(many, "other").report.expired_at_ms is None
+    append(table, orders(1))
+    clock.now = 599.0
+    finish(many)
+    assert table.snapshot().to_arrow().num_rows == 1, "the last look was too recent"
+    clock.now = 630.0
+    finish(many)
+    assert status(many, "t").report.expired_rows == 65
+
+
+def test_measures_have_samples_and_late_events(tmp_path: Path) -> None:
+    table, clock = make(tmp_path, "t"), Clock()
+    with table.writer("orders", lateness=0) as writer:
+        writer.append(orders(1, ts=9))
+        writer.append(orders(1, ts=3))
+    views: list[TableView] = []
+    many = ManyTables({"t": settings(table)}, clock=clock, on_view=lambda _, view: views.append(view))
+    for now in (0.0, 31.0, 601.0):
+        clock.now = now
+        finish(many)
+    assert len(views) == 3
+    for view in views:
+        assert view.measures is not None
+        assert view.measures.late["orders", "order"] == 1
+        assert view.sample is not None
+    assert views[0].sample is views[1].sample, "a sample reads files, so it is taken each ten minutes"
+    assert views[2].sample is not views[1].sample
+    assert views[0].sample.fill == {}  # type: ignore[union-attr]
+    assert views[2].sample.fill["order"] == 1  # type: ignore[union-attr]
 
 
 def test_once_ends_after_one_round_of_each(tmp_path: Path) -> None:

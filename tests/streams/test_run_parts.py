@@ -39,6 +39,22 @@ def test_a_part_is_a_writer_or_a_service(tmp_path: Path) -> None:
     assert refused.value.hint == "writers: sa; services: compaction, clean"
 
 
+def test_a_time_to_live_has_a_service(tmp_path: Path) -> None:
+    config = CONFIG | {"ttl": {"rows": "90 days"}}
+    whole = {"table": {"uri": "./wide", "config": config}, "clean": {}}
+    declared = load_pipeline(pipeline_file(tmp_path, **whole))
+    assert choose_part(declared, None) == (["sa"], ["compaction", "ttl", "clean"])
+    assert choose_part(declared, "ttl") == ([], ["ttl"])
+    assert declared.ttl is not None
+    assert declared.ttl.every == 600
+    off = load_pipeline(pipeline_file(tmp_path, **whole, ttl=False))
+    assert choose_part(off, None) == (["sa"], ["compaction", "clean"])
+    with pytest.raises(InvalidInput, match="no service 'ttl': the file has no section ttl"):
+        choose_part(off, "ttl")
+    later = load_pipeline(pipeline_file(tmp_path, ttl={"every": "1 hour"}))
+    assert choose_part(later, None) == (["sa"], ["compaction", "ttl"]), "weft alter may set it on a running pipeline"
+
+
 def test_writers_that_compact_need_no_service(tmp_path: Path) -> None:
     pipeline = load_pipeline(pipeline_file(tmp_path, compaction="inline", clean={}))
     assert choose_part(pipeline, None) == (["sa"], ["clean"])

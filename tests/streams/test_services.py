@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from storage.errors import CorruptData, StoreUnavailable
 from storage.store.open_store import open_store
 from streams.pipeline import services
 from streams.pipeline.model import CleanSection, CompactionSection
-from streams.pipeline.services import clean_round, compact_round, repeat
+from streams.pipeline.services import clean_round, compact_round, expire_round, repeat
 from streams.pipeline.status import Report, Reporter
 from tests.faulty_store import FakeClock
 from tests.many_groups import CountingStore
@@ -87,6 +88,24 @@ def test_due_file_groups_are_compacted(table: Table, reporter: Reporter) -> None
     assert reporter.report.commits == 2
     assert reporter.report.message.startswith("2 file groups, ")
     assert reporter.report.committed_at_ms is not None
+
+
+def test_expired_rows_and_deletes_are_counted(table: Table, reporter: Reporter) -> None:
+    append(table, 1)
+    table.compact()
+    expire_round(table, reporter)
+    assert reporter.report.message == "the table has no time to live: weft alter set-ttl"
+    table.set_ttl(rows="1 day", deletes="1 day", within="0 s")
+    expire_round(table, reporter)
+    assert (reporter.report.expired_rows, reporter.report.commits) == (0, 0)
+    assert reporter.report.expired_at_ms is not None
+    table.set_ttl(rows="1 ms", within="0 s")
+    time.sleep(0.002)
+    expire_round(table, reporter)
+    assert (reporter.report.expired_rows, reporter.report.forgotten_deletes) == (50, 0)
+    assert reporter.report.message.startswith("50 rows and 0 deletes expired in 2 file groups, ")
+    assert (reporter.report.commits, reporter.report.doing) == (1, "idle")
+    assert table.snapshot().to_arrow().num_rows == 0
 
 
 def test_only_due_file_groups_are_compacted(table: Table, reporter: Reporter) -> None:

@@ -146,3 +146,14 @@ def test_the_clean_service_deletes_old_letters(place: Place, tmp_path: Path) -> 
         clean_round(place.table(), CleanSection(), reporter, [retention])
         assert "1 files of dead letters deleted" in reporter.report.message
     assert place.waiting() == [3]
+
+
+def test_weft_services_deletes_old_letters(place: Place, tmp_path: Path) -> None:
+    writer = {"source": {"type": "spark", "format": "rate"}, "stream": "s"}
+    letters = {"path": place.letters_uri, "keep": "30 days"}
+    whole = {"table": {"uri": place.table().uri}, "clean": {}, "writers": {"s": {**writer, "dead_letter": letters}}}
+    path = tmp_path / "p.yaml"
+    path.write_text(yaml.safe_dump(whole))
+    age(place, "q/1-0.jsonl", 31)
+    assert "1 files of dead letters deleted" in weft_output("services", path, "--once", "--json")
+    assert place.waiting() == [2]
