@@ -33,7 +33,7 @@ from storage.files.base_file import read_base, read_shadow
 from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
 from storage.read.snapshot import Snapshot
-from storage.services.compaction import Rewriting, Rewritten, compaction_steps, cut_tasks, rewrite
+from storage.services.compaction import Rewriting, RewritingResult, compaction_steps, cut_tasks, rewrite
 from storage.services.due_work import find_aged
 from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import WithoutExpired
@@ -188,7 +188,7 @@ def _parts(slices: Sequence[FileSlice], most_bytes: int) -> Iterator[list[FileSl
 
 def _rewrite(
     table_log: TableLog, groups: frozenset[FileGroup], rewriting: Rewriting, execute: Execute
-) -> Rewritten | None:
+) -> RewritingResult | None:
     """Rewrite file groups; None if another service published first, so that the next expiry has to."""
     add_rewriting_feature(table_log)
     snapshot = Snapshot(table_log, *table_log.newest_cut())
@@ -198,7 +198,7 @@ def _rewrite(
     return None
 
 
-def _added(result: ExpiryResult, wanted: int, done: Rewritten | None) -> ExpiryResult:
+def _added(result: ExpiryResult, wanted: int, done: RewritingResult | None) -> ExpiryResult:
     if done is None or not done.entry:
         return replace(result, skipped=result.skipped + wanted)
     return replace(
