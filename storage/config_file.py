@@ -36,10 +36,13 @@ _UNITS: Final = {
     "hour": 3600,
     "day": 86400,
 }
+_BOOLEAN: Final = "tag:yaml.org,2002:bool"
 _WORDING: Final[Mapping[str, str]] = {
     "extra_forbidden": "is not a known field",
     "missing": "is missing",
     "model_type": "is not a mapping",
+    "union_tag_invalid": "type is {tag!r}, and must be one of {expected_tags}",
+    "union_tag_not_found": "type is missing",
     "value_error": "{error}",
 }
 """Message for a type of pydantic error; for other types pydantic's message is shown."""
@@ -71,8 +74,10 @@ class FieldProblem(NamedTuple):
     missing: bool
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a repeated key is an error; PyYAML silently keeps the last one."""
+class _NamedKeys(yaml.SafeLoader):
+    """YAML in which a key is a name, also if YAML 1.1 reads it as true or false, as `on`, and a repeated key is an
+    error; PyYAML silently keeps the last one.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         seen = set()
@@ -81,6 +86,8 @@ class _UniqueKeys(yaml.SafeLoader):
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"{key.value!r} appears twice", problem_mark=key.start_mark)
             seen.add(key.value)
+            if key.tag == _BOOLEAN:
+                key.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
         return super().construct_mapping(node, deep=deep)
 
 
@@ -91,7 +98,7 @@ def read_yaml(path: Path) -> Any:
         InvalidInput: There is no such file, it cannot be read, or it is not YAML.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a SafeLoader
+        return yaml.load(path.read_text(encoding="utf-8"), _NamedKeys)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}", hint="check the file and its permissions") from error
     except yaml.YAMLError as error:

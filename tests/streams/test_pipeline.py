@@ -263,6 +263,7 @@ def test_secrets_are_not_printed(load: Any) -> None:
     ("changes", "message", "hint"),
     [
         ({"writers/orders/source/topic": ...}, "writers.orders.source.topic: is missing", "add topic"),
+        ({"writers/orders/source": {"topic": "t"}}, "writers.orders.source: type is missing", ""),
         ({"writers/orders/source/topic": 5}, "writers.orders.source.topic: Input should be a valid string", ""),
         (
             {"writers/orders/source/topics": ["x"]},
@@ -296,7 +297,11 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ),
         ({"writers/orders/source": FILES, "writers/orders/resume": "table"}, "writers.orders.resume: only a Kafka", ""),
         ({"writers/orders/source/tpoic": "x"}, "writers.orders.source.tpoic: is not a known field", "mean topic?"),
-        ({"writers/orders/source/type": "folder"}, "writers.orders.source: Input tag 'folder'", ""),
+        (
+            {"writers/orders/source/type": "folder"},
+            "writers.orders.source: type is 'folder', and must be one of 'kafka', 'files', 'spark'",
+            "",
+        ),
         (
             {"writers/orders/source/format": "xml"},
             "writers.orders.source.format: there is no message format 'xml'",

@@ -25,6 +25,32 @@ def test_files_that_are_not_pipelines(tmp_path: Path) -> None:
         load_pipeline(file)
 
 
+def test_keys_that_yaml_reads_as_truth_values_are_names(tmp_path: Path) -> None:
+    """As the documents write them, without quotes; YAML 1.1 reads `on` and `no` as true and false."""
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        """
+table:
+  uri: t
+  config:
+    key: [id]
+    columns: {id: bigint, no: string, ts: bigint}
+    groups: {on: {columns: ["no", ts], ordering: [ts]}}
+    streams: {yes: {groups: ["on"]}}
+kafka: {bootstrap.servers: "b:1"}
+compaction: {on: inline, share: 0.5}
+writers: {yes: {source: {type: kafka, topic: t}, schema: {id: bigint, no: string, ts: bigint}}}
+"""
+    )
+    pipeline = load_pipeline(file)
+    assert pipeline.compaction is not None
+    assert (pipeline.compaction.on, pipeline.compaction.share) == ("inline", 0.5)
+    assert list(pipeline.writers) == ["yes"]
+    file.write_text("table: {on: 1, on: 2}")
+    with pytest.raises(InvalidInput, match="'on' appears twice"):
+        load_pipeline(file)
+
+
 def test_a_location_needs_only_the_table_section(tmp_path: Path) -> None:
     file = tmp_path / "p.yml"
     file.write_text("table: {uri: lake/x-y}\nwriters: ${NOT_SET}\n")
