@@ -16,21 +16,19 @@ from typing import Annotated, Any, Final, Literal
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from storage.config_file import MAX_SECONDS, FieldError, Sections, errors_at, parse_duration, parse_fields, read_yaml
+from storage.config_file import FieldError, Sections, errors_at, parse_fields, read_yaml
 from storage.core import names
-from storage.core.model import Column, Function, Group, Stream, Ttl
+from storage.core.model import Column, Function, Group, Stream
 from storage.core.modes import find_mode, spellings
 from storage.core.modes.functions import find_function, function_names
-from storage.core.modes.latest import Latest
-from storage.core.modes.partial import LatestNonNull
 from storage.core.schema.state_columns import ARRIVAL, PRESENT
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import format_type, parse_type
 from storage.errors import InvalidInput
+from storage.ttl_config import TtlConfig, resolve_ttl, ttl_configuration
 
 RESERVED: Final = ("_op", "_supplied")
 MAX_BUCKETS: Final = 1 << 16  # one file group per bucket and partition: more buckets only make smaller files
-_MAX_TTL_SECONDS: Final = 100 * MAX_SECONDS
 _SMALL_INTEGERS: Final = (pa.int8(), pa.int16())
 _SORTED: Final = (pa.types.is_integer, pa.types.is_string, pa.types.is_decimal, pa.types.is_date, pa.types.is_timestamp)
 _KEY_TYPES: Final = (*_SORTED, pa.types.is_binary)
@@ -95,26 +93,6 @@ class StreamConfig(_Model):
     on_delete: Literal["group", "row", "ignore"] = "group"
 
 
-def _milliseconds(given: Any) -> int:
-    if isinstance(given, dt.timedelta):
-        given = given.total_seconds()
-    return round(parse_duration(given, _MAX_TTL_SECONDS) * 1000)
-
-
-Milliseconds = Annotated[int, BeforeValidator(_milliseconds)]
-"""A duration of up to 100 years."""
-
-
-class TtlConfig(_Model):
-    """How long rows and deletes are kept."""
-
-    rows: Milliseconds | None = None
-    by: str | None = None
-    unit: Literal["seconds", "milliseconds", "microseconds"] | None = None
-    deletes: Milliseconds | None = None
-    within: Milliseconds | None = None
-
-
 class TableConfig(_Model):
     """The configuration of one table, as in YAML."""
 
@@ -168,7 +146,8 @@ def build_schema(config: TableConfig) -> TableSchema:
     _check_groups(config, by_name)
     functions = {name: _functions(f"groups.{name}.functions", group, by_name) for name, group in config.groups.items()}
     _check_streams(config, functions)
-    ttl = None if config.ttl is None else _ttl(config.ttl, config, by_name)
+    merge = {name: group.merge for group in config.groups.values() for name in group.columns}
+    ttl = None if config.ttl is None else resolve_ttl(config.ttl, by_name, merge)
     return TableSchema(
         key=tuple(config.key),
         partition_by=tuple(config.partition_by),
@@ -219,7 +198,7 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
             for group in schema.groups
         },
         "streams": {s.name: {"groups": list(s.groups), "on_delete": s.on_delete} for s in schema.streams},
-        "ttl": None if schema.ttl is None else _ttl_configuration(schema.ttl),
+        "ttl": None if schema.ttl is None else ttl_configuration(schema.ttl),
     }
 
 
@@ -407,57 +386,6 @@ def _functions(field: str, group: GroupConfig, columns: Mapping[str, Column]) ->
         if column not in group.ordering and column not in group.functions:
             raise InvalidInput(f"{field}: column {column!r} has no function", hint=known)
     return tuple(functions)
-
-
-def _ttl(given: TtlConfig, config: TableConfig, columns: Mapping[str, Column]) -> Ttl:
-    """The checked time to live, with its defaults."""
-    if given.rows is None and given.deletes is None:
-        raise InvalidInput("ttl: neither rows nor deletes is given", hint="for example ttl: {rows: 90 days}")
-    for field, value in (("rows", given.rows), ("deletes", given.deletes)):
-        if value is not None and value <= 0:
-            raise InvalidInput(f"ttl.{field}: is not a time above 0", hint="for example 90 days; leave it out for ever")
-    if given.rows is None and (given.by is not None or given.unit is not None):
-        field = "unit" if given.by is None else "by"
-        raise InvalidInput(f"ttl.{field}: rows do not expire", hint=f"add rows: 90 days, or remove {field}")
-    if given.by is not None:
-        _check_ttl_column(given.by, given.unit, config, columns)
-    elif given.unit is not None:
-        raise InvalidInput("ttl.unit: there is no column", hint="add by: an integer column, or remove unit")
-    shortest = min(each for each in (given.rows, given.deletes) if each is not None)
-    deletes = given.deletes if given.deletes is not None else shortest
-    within = given.within if given.within is not None else shortest // 10
-    return Ttl(given.rows, given.by or "", given.unit or "", deletes, within)
-
-
-def _check_ttl_column(name: str, unit: str | None, config: TableConfig, columns: Mapping[str, Column]) -> None:
-    _check_known("ttl.by", [name], columns)
-    kind = columns[name].type
-    what = f"ttl.by: column {name!r}"
-    if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
-        raise InvalidInput(
-            f"{what} has type {format_type(kind)}, which is no time",
-            hint="choose a date, a timestamp, or an integer with a unit; without by the last event counts",
-        )
-    if pa.types.is_integer(kind) and unit is None:
-        hint = "add unit: seconds, milliseconds or microseconds (since 1970)"
-        raise InvalidInput(f"ttl.unit: is missing, because column {name!r} is {format_type(kind)}", hint=hint)
-    if not pa.types.is_integer(kind) and unit is not None:
-        raise InvalidInput(
-            f"ttl.unit: column {name!r} is {format_type(kind)}", hint="only integers have a unit: remove it"
-        )
-    group = next((group for group in config.groups.values() if name in group.columns), None)
-    mode = None if group is None else find_mode(group.merge)
-    if mode is not None and not isinstance(mode, Latest | LatestNonNull):
-        raise InvalidInput(
-            f"{what} is in a group that is merged by {mode.name}",
-            hint="choose a key column, or a column of a group with latest or latest_non_null",
-        )
-
-
-def _ttl_configuration(ttl: Ttl) -> dict[str, Any]:
-    times = {"rows": ttl.rows_ms, "deletes": ttl.deletes_ms, "within": ttl.within_ms}
-    given: dict[str, Any] = {name: f"{value} ms" for name, value in times.items() if value is not None}
-    return given | {name: value for name, value in (("by", ttl.by), ("unit", ttl.unit)) if value}
 
 
 def _has_options(function: str) -> bool:

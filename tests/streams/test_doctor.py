@@ -17,7 +17,7 @@ from storage import Table
 from streams.demo.broker import EmbeddedBroker
 from streams.doctor.finding import Findings, Level
 from streams.doctor.kafka_checks import check_source
-from streams.doctor.store_checks import _check_clock, check_store
+from streams.doctor.store_checks import _check_clock, check_store, check_table
 from streams.pipeline.pipeline import load_pipeline
 from tests.maven import Unavailable
 from tests.streams.kafka.secure import USER, SecureBroker, start_secure_broker
@@ -152,6 +152,21 @@ def test_clocks(skew: float | None, level: str) -> None:
     (finding,) = found.all
     assert finding.level == level
     assert bool(finding.hint) == (level in {"warning", "problem"})
+
+
+def test_a_time_to_live_that_nobody_applies(tmp_path: Path) -> None:
+    def levels(**changes: Any) -> list[tuple[Level, str]]:
+        found = Findings()
+        check_table(load_pipeline(pipeline_file(tmp_path, table={"uri": "./wide"}, **changes)), found)
+        return [(each.level, each.text) for each in found.all if each.check == "ttl"]
+
+    table = Table.create(tmp_path / "wide", CONFIG)
+    assert levels() == []
+    table.set_ttl(rows="90 days")
+    ((level, text),) = levels()
+    assert level is Level.WARNING
+    assert "no service of the file applies it" in text
+    assert [level for level, _ in levels(ttl=True)] == [Level.OK]
 
 
 @pytest.mark.spark
