@@ -28,12 +28,17 @@ from streams.pipeline.pipeline import load_pipeline, load_settings
 from streams.pipeline.references import MAX_BYTES, References
 from streams.spark.settings import is_secret
 from tests.maven import Unavailable
+from tests.streams.formats.registry_server import SchemaRegistry
+from tests.streams.formats.test_avro import record, written
+from tests.streams.kafka.certificates import Authority
 from tests.streams.kafka.secure import USER, start_secure_broker
-from tests.streams.kafka.topics import Broker, produce, topic_numbers
+from tests.streams.kafka.topics import Broker, topic_numbers
 from tests.streams.pipelines import pipeline_file
 
 PATIENCE_SECONDS = 200.0  # for a start of Spark, which takes 10 s on an idle machine
 PASSWORD, STORE_KEY, HADOOP_KEY = "kafka-7d1e9f0a", "store-51c0ffee", "hadoop-c4fe1234"
+REGISTRY_PASSWORD, TLS_PASSWORD = "registry-0ddba11", "tls-5eedbed5"
+SCHEMA = record({"id": "long", "a": "string", "at": "long"})
 
 
 def resolve(text: str, folder: Path, **environment: str) -> Any:
@@ -163,15 +168,26 @@ def running(path: Path, *options: str | int | Path) -> Iterator[subprocess.Popen
             process.wait(timeout=PATIENCE_SECONDS)
 
 
-def check_no_place_has_a_secret(folder: Path, kafka: dict[str, str], topic: str) -> None:
+def check_no_place_has_a_secret(
+    folder: Path, kafka: dict[str, str], topic: str, registry: SchemaRegistry, login: dict[str, str]
+) -> None:
     """Run a pipeline, and look for its secrets everywhere.
 
     Args:
         folder: An empty folder.
         kafka: Settings of librdkafka; the password is a reference to the file ``password`` beside the pipeline file.
-        topic: A topic with three messages.
+        topic: A topic with three messages in Avro, and one with an unknown schema.
+        registry: The registry with their schema. It fails at first, so that its address is in logs.
+        login: Settings of the registry's client; passwords are references to the files ``registry`` and ``tls``.
     """
-    secrets = {"password": PASSWORD, "hadoop": HADOOP_KEY}
+    secrets = {"password": PASSWORD, "hadoop": HADOOP_KEY, "registry": REGISTRY_PASSWORD, "tls": TLS_PASSWORD}
+    certificate, key = Authority(folder, "authority").issue("client", TLS_PASSWORD)
+    tls = {
+        "ssl.certificate.location": str(certificate),
+        "ssl.key.location": str(key),
+        "ssl.key.password": "${file:tls}",
+    }
+    registry.failing = 1
     for name, value in secrets.items():
         (folder / name).write_text(value)
     ui, port = free_port(), free_port()
@@ -179,6 +195,7 @@ def check_no_place_has_a_secret(folder: Path, kafka: dict[str, str], topic: str)
         folder,
         table={**yaml.safe_load(pipeline_file(folder).read_text())["table"], "storage_options": {"k": "${STORE_KEY}"}},
         kafka=kafka,
+        registry={**login, **tls},
         spark={
             "spark.ui.enabled": True,
             "spark.ui.port": ui,
@@ -187,7 +204,7 @@ def check_no_place_has_a_secret(folder: Path, kafka: dict[str, str], topic: str)
         },
         writers={
             "sa": {
-                "source": {"type": "kafka", "topic": topic},
+                "source": {"type": "kafka", "topic": topic, "format": "avro"},
                 "schema": {"id": "bigint", "a": "string", "at": "bigint"},
                 "trigger": "200 ms",
             }
@@ -213,23 +230,37 @@ def check_no_place_has_a_secret(folder: Path, kafka: dict[str, str], topic: str)
     assert any("MapInArrow" in text for place, text in shown.items() if place.startswith("/SQL/execution/"))
     assert any("org.apache.spark.deploy.SparkSubmit" in line and str(ui) in line for line in shown.values())
     files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    for name in ("password", "hadoop"):
+    for name in secrets:
         del files[name]
     assert any(name.startswith(".weft/p/checkpoints/sa/offsets/") for name in files)
     assert b"sa batch: 3 rows" in files["weft.log"]
     assert b"sa: " in files["output"]
+    address = f"127.0.0.1:{registry.port}".encode()
+    assert any(address in text and b"503" in text for text in files.values()), "the outage is in a log"
+    assert any(b"schema 999 is not in the schema registry" in text for text in files.values()), "the dead letter"
     assert any(name.startswith(".weft/p/logs/") for name in files)
     everywhere = {**{place: text.encode() for place, text in shown.items()}, **files}
-    for secret in (PASSWORD, STORE_KEY, HADOOP_KEY):
+    for secret in (STORE_KEY, *secrets.values()):
         assert [place for place, text in everywhere.items() if secret.encode() in text] == []
 
 
 @pytest.fixture
-def fill() -> Callable[[Broker], str]:
+def registry() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as running:
+        yield running
+
+
+@pytest.fixture
+def fill(registry: SchemaRegistry) -> Callable[[Broker], str]:
     def filled(broker: Broker) -> str:
         topic = f"secrets-{next(topic_numbers)}"
         broker.create_topics({topic: 1})
-        produce(broker, topic, [json.dumps({"id": i, "a": "x", "at": 1}) for i in range(3)])
+        schema_id = registry.register(f"{topic}-value", json.dumps(SCHEMA))
+        good = [written(SCHEMA, {"id": i, "a": "x", "at": 1}, schema_id) for i in range(3)]
+        producer = broker.producer()
+        for value in (*good, written(SCHEMA, {"id": 9}, 999)):
+            producer.produce(topic, value)
+        assert producer.flush(PATIENCE_SECONDS) == 0
         return topic
 
     return filled
@@ -237,9 +268,14 @@ def fill() -> Callable[[Broker], str]:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_pipeline_shows_no_secret(broker: Broker, fill: Callable[[Broker], str], tmp_path: Path) -> None:
+def test_a_pipeline_shows_no_secret(
+    broker: Broker, fill: Callable[[Broker], str], registry: SchemaRegistry, tmp_path: Path
+) -> None:
     unused = {"sasl.username": "weft", "sasl.password": "${file:password}"}  # the broker asks for no login
-    check_no_place_has_a_secret(tmp_path, {"bootstrap.servers": broker.bootstrap_servers, **unused}, fill(broker))
+    login = {"url": f"http://weft:${{file:registry}}@127.0.0.1:{registry.port}"}
+    settings = {"bootstrap.servers": broker.bootstrap_servers, **unused}
+    check_no_place_has_a_secret(tmp_path, settings, fill(broker), registry, login)
+    assert registry.users == {f"weft:{REGISTRY_PASSWORD}"}
 
 
 @pytest.mark.extended
@@ -247,13 +283,18 @@ def test_a_pipeline_shows_no_secret(broker: Broker, fill: Callable[[Broker], str
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.timeout(600)
-def test_a_pipeline_with_a_login_shows_no_secret(fill: Callable[[Broker], str], tmp_path: Path) -> None:
+def test_a_pipeline_with_a_login_shows_no_secret(
+    fill: Callable[[Broker], str], registry: SchemaRegistry, tmp_path: Path
+) -> None:
     (tmp_path / "certificates").mkdir()
     (tmp_path / "pipeline").mkdir()
+    login = {"url": registry.url, "basic.auth.user.info": "weft:${file:registry}"}
     try:
         with start_secure_broker(tmp_path / "certificates", PASSWORD) as secure:
             topic = fill(secure.broker)
             secure.allow(USER, topic, AclOperation.READ, AclOperation.DESCRIBE)
-            check_no_place_has_a_secret(tmp_path / "pipeline", secure.sasl("${file:password}"), topic)
+            kafka = secure.sasl("${file:password}")
+            check_no_place_has_a_secret(tmp_path / "pipeline", kafka, topic, registry, login)
     except Unavailable as reason:
         pytest.skip(f"no real Kafka broker: {reason}")
+    assert registry.users == {f"weft:{REGISTRY_PASSWORD}"}

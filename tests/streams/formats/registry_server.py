@@ -6,6 +6,7 @@ serialized descriptor, which is also what a consumer asks for (``format=serializ
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,11 +20,13 @@ class SchemaRegistry:
     Attributes:
         requests: Path of every request, in order.
         failing: A number of requests that are answered with status 503 from now on; -1 for all.
+        users: ``user:password`` of the requests that have them; none is checked.
     """
 
     def __init__(self, port: int = 0) -> None:
         self.requests: list[str] = []
         self.failing = 0
+        self.users: set[str] = set()
         self._lock = threading.Lock()
         self._schemas: list[dict[str, Any]] = []
         self._versions: dict[str, list[int]] = {}
@@ -31,8 +34,12 @@ class SchemaRegistry:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -112,6 +119,9 @@ class SchemaRegistry:
                 self._reply("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
             def _reply(self, method: str, body: Any) -> None:
+                kind, _, given = self.headers.get("Authorization", "").partition(" ")
+                if kind == "Basic":
+                    registry.users.add(base64.b64decode(given).decode())
                 status, answer = registry.answer(method, self.path, body)
                 content = json.dumps(answer).encode()
                 self.send_response(status)
