@@ -11,13 +11,14 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import StructType
 
 from streams.formats.avro_records import AvroSettings, decode_records
-from streams.formats.format_options import no_options
+from streams.formats.format_options import json_schema_options, no_options
 from streams.formats.json_format import JsonFormat
+from streams.formats.json_validation import ValidationSettings, validate_values
 from streams.formats.message_format import Extras, FormatSettings
 from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
 from streams.formats.records import rows_type
 from streams.formats.registry import HEADER_BYTES, MOST_SIGNIFICANT, NO_HEADER
-from streams.formats.worker_format import Decode, WorkerFormat
+from streams.formats.worker_format import Decode, WorkerFormat, in_workers
 
 _MAGIC: Final = b"\0"
 
@@ -51,21 +52,40 @@ class ProtobufFormat(AvroFormat):
 class JsonSchemaFormat(JsonFormat):
     """One JSON object per message, after the id of its JSON Schema.
 
-    The declared types are checked, the JSON Schema is not. So no schema is fetched, and no registry is needed.
+    The declared types are checked. The JSON Schema is checked only with the option ``validate``; without it no schema
+    is fetched, and no registry is needed.
     """
+
+    def __init__(self, validation: ValidationSettings | None = None) -> None:
+        """Validate with these settings; None: do not validate."""
+        self._validation = validation
+
+    @classmethod
+    def create(cls, settings: FormatSettings) -> Self:
+        validates = json_schema_options(settings.options)
+        return cls(ValidationSettings(tuple(sorted(settings.registry.items()))) if validates else None)
 
     def parse(self, value: Column, fields: StructType) -> Column:
         data = F.substring(value.cast("binary"), HEADER_BYTES + 1, 2**31 - 1)
         parsed = super().parse(data, fields)
         number = F.conv(F.hex(F.substring(value.cast("binary"), 2, HEADER_BYTES - 1)), 16, 10)
-        return F.struct(parsed.alias("json"), F.when(_has_header(value), number.try_cast("int")).alias("schema_id"))
+        mismatch = F.lit(None).cast("string")
+        if self._validation is not None:
+            validate = in_workers(partial(validate_values, self._validation), pa.string())
+            mismatch = validate(value.cast("binary"))
+        return F.struct(
+            parsed.alias("json"),
+            F.when(_has_header(value), number.try_cast("int")).alias("schema_id"),
+            mismatch.alias("mismatch"),
+        )
 
     def message(self, parsed: Column) -> Column:
         return super().message(parsed["json"])
 
     def reason(self, parsed: Column, value: Column) -> Column:
         data = F.substring(value.cast("binary"), HEADER_BYTES + 1, 2**31 - 1)
-        return F.when(~_has_header(value), NO_HEADER).otherwise(super().reason(parsed["json"], data))
+        plain = super().reason(parsed["json"], data)
+        return F.when(~_has_header(value), NO_HEADER).otherwise(F.coalesce(plain, parsed["mismatch"]))
 
     def extras(self, parsed: Column) -> Extras:
         return Extras(schema_id=parsed["schema_id"])

@@ -62,6 +62,19 @@ def debezium_avro_options(options: Mapping[str, str]) -> DebeziumOptions:
     return debezium_options(options)
 
 
+def json_schema_options(options: Mapping[str, str]) -> bool:
+    """Parse the options of format ``json-schema``: whether to ``validate`` with the JSON Schema.
+
+    Raises:
+        InvalidInput: An option is not known, or its value is wrong.
+    """
+    _refuse_unknown(options, ("validate",))
+    given = options.get("validate", "false")
+    if given not in {"true", "false"}:
+        raise InvalidInput(f"validate: {given!r} is not known", hint="use true or false")
+    return given == "true"
+
+
 def _refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
     for name in options:
         if name not in known:
@@ -70,7 +83,7 @@ def _refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
 
 
 CHECKS: Final[Mapping[str, Callable[[Mapping[str, str]], object]]] = MappingProxyType(
-    {"debezium": debezium_options, "debezium-avro": debezium_avro_options}
+    {"debezium": debezium_options, "debezium-avro": debezium_avro_options, "json-schema": json_schema_options}
 )
 """How the options of a format are checked, by its name; formats that are missing here have no options."""
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 from storage.errors import InvalidInput, TableError
@@ -30,22 +31,26 @@ MOST_SIGNIFICANT: Final = 0x7F
 """Largest first byte of an id, which is a positive number of 32 bits."""
 NO_HEADER: Final = "the value does not begin with the id of a schema (a zero byte and 4 bytes)"
 RETRY_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)
-"""Pauses between requests to a registry that does not answer."""
+"""Pauses between requests to a registry that does not answer; the setting ``max.retries`` says how many."""
 REQUEST_SECONDS: Final = 10.0
 """Time-out of a request, unless the setting ``timeout`` is given. The client has none by default."""
 UNKNOWN_SECONDS: Final = 1.0
 """Pause before a registry is asked again for ids that it does not know: another instance of it may be behind."""
 NOT_FOUND: Final = 40403
 
+_NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _NUMBERS: Final = ("timeout", "cache.capacity", "cache.latest.ttl.sec")
 """Settings of the client that are numbers."""
 EXTRA: Final = "registry"
+_EXTRAS: Final = {"json-schema": f"{EXTRA},json-schema"}
+_CLIENT: Final = ("confluent_kafka", "httpx2", "authlib", "cachetools", "attr", "certifi")
 _NEEDS: Final = {
-    "avro": ("confluent_kafka", "httpx2", "authlib", "cachetools", "attr", "certifi", "fastavro"),
-    "debezium-avro": ("confluent_kafka", "httpx2", "authlib", "cachetools", "attr", "certifi", "fastavro"),
-    "protobuf": ("confluent_kafka", "httpx2", "authlib", "cachetools", "attr", "certifi", "google.protobuf"),
+    "avro": (*_CLIENT, "fastavro"),
+    "debezium-avro": (*_CLIENT, "fastavro"),
+    "protobuf": (*_CLIENT, "google.protobuf"),
+    "json-schema": (*_CLIENT, "jsonschema"),
 }
-"""Modules that a format needs, besides those that weft always needs."""
+"""Modules that a format needs if it uses the registry, besides those that weft always needs."""
 
 
 class RegistryUnavailable(TableError):
@@ -64,26 +69,31 @@ class UnknownSchema(LookupError):
     """The registry does not know the id, or the schema cannot be used; the text is the reason."""
 
 
-def uses_registry(name: str) -> bool:
-    """Whether a format fetches schemas from a registry."""
-    return name in _NEEDS
+def uses_registry(name: str, options: Mapping[str, str] = _NO_OPTIONS) -> bool:
+    """Whether a format with these options fetches schemas from a registry."""
+    return name in _NEEDS and (name != "json-schema" or options.get("validate") == "true")
 
 
-def check_registry_settings(name: str, settings: Mapping[str, str]) -> None:
+def check_registry_settings(name: str, settings: Mapping[str, str], options: Mapping[str, str] = _NO_OPTIONS) -> None:
     """Check that a format has the settings and packages that it needs. Asks no registry.
+
+    Args:
+        name: Name of the format.
+        settings: Settings of the registry's client.
+        options: Options of the format.
 
     Raises:
         InvalidInput: A package or the setting ``url`` is missing, or a setting is not known.
     """
     from importlib.util import find_spec
 
-    if not uses_registry(name):
+    if not uses_registry(name, options):
         return
     missing = [module for module in _NEEDS[name] if not _is_installed(module, find_spec)]
     if missing:
         raise InvalidInput(
             f"format {name!r} needs packages that are not installed: {', '.join(missing)}",
-            hint=f"install weft[{EXTRA}], also where the executors run",
+            hint=f"install weft[{_EXTRAS.get(name, EXTRA)}], also where the executors run",
         )
     if not settings.get("url"):
         raise InvalidInput(f"format {name!r} needs a schema registry", hint='add registry: {url: "http://host:8081"}')
@@ -99,10 +109,17 @@ def _is_installed(module: str, find_spec: Callable[[str], Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RegistryClient:
-    """Fetches schemas. ``client`` is a ``SchemaRegistryClient`` of confluent_kafka."""
+    """Fetches schemas.
+
+    Attributes:
+        url: Of the registry, without a password.
+        client: A ``SchemaRegistryClient`` of confluent_kafka.
+        retries: How often a registry that does not answer is asked again; None: once after each of `RETRY_SECONDS`.
+    """
 
     url: str
     client: Any
+    retries: int | None = None
 
     def schema(self, schema_id: int, *, serialized: bool = False) -> Any:
         """The schema with an id, with its references.
@@ -150,7 +167,10 @@ class RegistryClient:
         self._ask_once(self.client.get_schema_types, "the types of its schemas")
 
     def _ask(self, request: Callable[[], T], what: str) -> T:
-        for pause in RETRY_SECONDS:
+        pauses: Sequence[float] = RETRY_SECONDS
+        if self.retries is not None:
+            pauses = [RETRY_SECONDS[min(number, len(RETRY_SECONDS) - 1)] for number in range(self.retries)]
+        for pause in pauses:
             try:
                 return self._ask_once(request, what)
             except RegistryRefused:
@@ -184,6 +204,7 @@ def _new_client(settings: Mapping[str, str]) -> RegistryClient:
 
     try:
         numbers = {name: float(value) for name, value in settings.items() if name in _NUMBERS}
+        retries = int(settings["max.retries"]) if "max.retries" in settings else None
         # Retries are done here, where they are logged.
         given: dict[str, Any] = {"timeout": REQUEST_SECONDS, **settings, **numbers, "max.retries": 0}
         client = SchemaRegistryClient.new_client(given)
@@ -195,7 +216,7 @@ def _new_client(settings: Mapping[str, str]) -> RegistryClient:
             hint="settings are those of confluent_kafka's SchemaRegistryClient: url, basic.auth.user.info, "
             "ssl.ca.location, ...",
         ) from None
-    return RegistryClient(settings["url"].rsplit("@", 1)[-1], client)
+    return RegistryClient(settings["url"].rsplit("@", 1)[-1], client, retries)
 
 
 @lru_cache(maxsize=8)

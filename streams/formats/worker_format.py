@@ -18,6 +18,15 @@ from streams.spark.for_workers import for_workers
 Decode = Callable[[pa.Array], pa.Array]
 
 
+def in_workers(function: Decode, result: pa.DataType) -> Callable[[Column], Column]:
+    """A function from an Arrow array to one of that type, as a function of columns that runs in Spark's workers."""
+    guarded: Any = for_workers(function)
+    guarded.__annotations__.clear()  # without type hints it is a function from an array to an array
+    make: Any = arrow_udf  # its types leave out structs
+    made: Callable[[Column], Column] = make(guarded, from_arrow_type(result))
+    return made
+
+
 class WorkerFormat(MessageFormat):
     """A format whose values a function decodes."""
 
@@ -34,10 +43,7 @@ class WorkerFormat(MessageFormat):
 
     def parse(self, value: Column, fields: StructType) -> Column:
         decode, result = self.decoder(to_arrow_schema(fields, timezone="UTC"))
-        guarded: Any = for_workers(decode)
-        guarded.__annotations__.clear()  # without type hints it is a function from an array to an array
-        make: Any = arrow_udf  # its types leave out structs
-        return make(guarded, from_arrow_type(result))(value.cast("binary"))
+        return in_workers(decode, result)(value.cast("binary"))
 
     def message(self, parsed: Column) -> Column:
         return parsed["message"]

@@ -97,6 +97,11 @@ def decode_named(name: str, values: Sequence[bytes | None], source: Kafka, what:
         InvalidInput: They have no schema, an unknown one, or one of another type; or they have different types.
         RegistryUnavailable: The registry does not answer.
     """
+    if name == "json-schema" and not source.registry.get("url"):
+        raise InvalidInput(
+            f"the fields of a {what} of format {name} are in the schema registry",
+            hint='add registry: {url: "http://host:8081"}',
+        )
     check_registry_settings("avro" if name == "json-schema" else name, source.registry)
     settings = tuple(sorted(source.registry.items()))
     client = registry_client(settings)

@@ -331,7 +331,9 @@ class WriterSpec:
     @property
     def needs_registry(self) -> bool:
         """Whether a format of the value or of the key fetches schemas from a registry."""
-        return uses_registry(self.message_format) or (bool(self.key) and uses_registry(self.key_format))
+        return uses_registry(self.message_format, self.format_options) or (
+            bool(self.key) and uses_registry(self.key_format)
+        )
 
 
 @dataclass(frozen=True, slots=True)

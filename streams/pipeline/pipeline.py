@@ -288,8 +288,11 @@ def _format_problems(source: KafkaSection, registry: Mapping[str, str]) -> Itera
             f".source.key_format: {source.key_format!r} is a format of values",
             hint="the key of a change event has the format json or avro",
         )
-    for field, name in (("format", source.format), ("key_format", source.key_format)):
-        yield from refusal(f".source.{field}: ", check_registry_settings, name, registry)
+    for field, name, options in (
+        ("format", source.format, source.format_options),
+        ("key_format", source.key_format, {}),
+    ):
+        yield from refusal(f".source.{field}: ", check_registry_settings, name, registry, options)
 
 
 def _files_problems(given: WriterSection) -> Iterator[InvalidInput]:

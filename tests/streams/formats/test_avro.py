@@ -20,7 +20,7 @@ from storage.engine import parse_type
 from streams.formats import registry as registry_module
 from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
 from streams.formats.debezium_event import PLACEHOLDER
-from streams.formats.registry import NO_HEADER, RegistryRefused, RegistryUnavailable
+from streams.formats.registry import NO_HEADER, RegistryRefused, RegistryUnavailable, registry_client
 from tests.streams.formats.debezium_messages import AMOUNTS, DATES, INSTANTS, TEXTS, twos_complement, whole_millis
 from tests.streams.formats.registry_server import SchemaRegistry
 
@@ -210,6 +210,18 @@ def test_an_outage_of_the_registry_is_no_reason(registry: SchemaRegistry, monkey
         decode(registry, {"id": "bigint"}, values)
     registry.failing = 0
     assert [row["message"] for row in decode(registry, {"id": "bigint"}, values)] == [{"id": 1}] * 2
+
+
+@pytest.mark.parametrize("retries", [0, 1, 5])
+def test_how_often_a_registry_that_is_away_is_asked(
+    registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch, retries: int
+) -> None:
+    monkeypatch.setattr(registry_module, "RETRY_SECONDS", (0.0, 0.0))
+    registry.failing = -1
+    client = registry_client((("max.retries", str(retries)), ("url", registry.url)))
+    with pytest.raises(RegistryUnavailable, match=r"HTTP 503"):
+        client.schema(1)
+    assert len(registry.requests) == 1 + retries
 
 
 def test_a_registry_that_is_not_there_or_not_a_registry(

@@ -19,7 +19,7 @@ from storage.engine import parse_type
 from streams.formats import registry as registry_module
 from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
 from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
-from streams.formats.registry import RegistryRefused, RegistryUnavailable, registry_client
+from streams.formats.registry import RegistryRefused, RegistryUnavailable, UnknownSchema, registry_client
 from tests.maven import Unavailable
 from tests.streams.formats.real_registry import Login, RealRegistry
 from tests.streams.formats.test_avro import record, written
@@ -123,6 +123,18 @@ def test_protobuf_with_imports(secured: Secured) -> None:
     }
     references = secured.client.get_schema(found["schema_id"]).references or []
     assert [reference.name for reference in references] == ["shop/address.proto"]
+
+
+def test_the_newest_schema_of_a_subject(secured: Secured) -> None:
+    client = registry_client(secured.sorted)
+    for name in ("old", "new"):
+        schema = {**record({"id": "long"}), "name": name}
+        secured.client.register_schema("newest-value", Schema(json.dumps(schema), "AVRO"))
+    schema_id, found = client.latest("newest-value")
+    assert json.loads(found.schema_str)["name"] == "new"
+    assert client.schema(schema_id).schema_str == found.schema_str
+    with pytest.raises(UnknownSchema, match="'none-value' is not in the schema registry"):
+        client.latest("none-value")
 
 
 def test_change_events_as_avro(secured: Secured) -> None:

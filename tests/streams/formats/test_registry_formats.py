@@ -37,7 +37,9 @@ def frame(
 ) -> DataFrame:
     """Decoded messages; a message is key and value."""
     settings = {"select": None, "where": None, "keep_source": True, "message_format": "avro", **settings}
-    return decode_messages(messages(spark, given), SCHEMA, registry={"url": registry.url}, **settings)
+    # A registry that is away is asked once more, so that tests do not wait long.
+    client = {"url": registry.url, "max.retries": "1"}
+    return decode_messages(messages(spark, given), SCHEMA, registry=client, **settings)
 
 
 def decode(spark: SparkSession, registry: SchemaRegistry, values: Sequence[bytes | None], **settings: Any) -> list[Row]:
@@ -107,6 +109,18 @@ def test_json_schema_needs_no_request(spark: SparkSession, registry: SchemaRegis
         (None, None, IGNORED, None),
     ]
     assert registry.requests == []
+
+
+def test_json_schema_is_validated_if_the_option_says_so(spark: SparkSession, registry: SchemaRegistry) -> None:
+    schema = {"type": "object", "properties": {"id": {"minimum": 1}}}
+    schema_id = registry.register("rows-value", json.dumps(schema), "JSON")
+    values = [json_schema(b'{"id": 1}', schema_id), json_schema(b'{"id": 0}', schema_id), json_schema(b"[", schema_id)]
+    rows = decode(spark, registry, values, message_format="json-schema", format_options={"validate": "true"})
+    assert [(row.id, row[SOURCE].reason, row[SOURCE].schema_id) for row in rows] == [
+        (1, None, schema_id),
+        (None, "the value does not match its JSON Schema: $.id must have minimum: 1", schema_id),
+        (None, NOT_AN_OBJECT, schema_id),
+    ]
 
 
 def test_debezium_as_avro(spark: SparkSession, registry: SchemaRegistry) -> None:

@@ -1,0 +1,87 @@
+"""Validation of JSON with its JSON Schema, without Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage.errors import InvalidInput
+from streams.formats import registry as registry_module
+from streams.formats.format_options import check_options
+from streams.formats.json_validation import ValidationSettings, validate_values
+from streams.formats.registry import RegistryUnavailable, check_registry_settings, uses_registry
+from tests.streams.formats.registry_server import SchemaRegistry
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "status": {"enum": ["new", "paid"]}, "home": {"$ref": "address.json"}},
+    "required": ["id"],
+}
+ADDRESS = {"type": "object", "properties": {"zip": {"type": "string", "maxLength": 5}}}
+
+
+def reasons(registry: SchemaRegistry, *values: bytes | None) -> list[str | None]:
+    settings = ValidationSettings((("url", registry.url),))
+    found: list[str | None] = validate_values(settings, pa.array(values, pa.binary())).to_pylist()
+    return found
+
+
+def value(schema_id: int, given: Any) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + (given if isinstance(given, bytes) else json.dumps(given).encode())
+
+
+def test_rules_references_and_other_values(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "UNKNOWN_SECONDS", 0)
+    registry.register("address", json.dumps(ADDRESS), "JSON")
+    references = [{"name": "address.json", "subject": "address", "version": 1}]
+    known = registry.register("orders-value", json.dumps(SCHEMA), "JSON", references)
+    far = registry.register("far", json.dumps({"$ref": f"{registry.url}/far.json"}), "JSON")
+    broken = registry.register("broken", json.dumps({"type": "none"}), "JSON")
+    avro = registry.register("avro", '"long"')
+    match = "the value does not match its JSON Schema: "
+    cases: list[tuple[bytes | None, str | None]] = [
+        (value(known, {"id": 1, "status": "new", "home": {"zip": "01234"}, "other": 1}), None),
+        (value(known, {"id": "secret"}), match + '$.id must have type: "integer"'),
+        (value(known, {}), match + '$ must have required: ["id"]'),
+        (value(known, {"id": 1, "status": "secret"}), match + '$.status must have enum: ["new", "paid"]'),
+        (value(known, {"id": 1, "home": {"zip": "012345"}}), match + "$.home.zip must have maxLength: 5"),
+        (value(known, b"{"), None),
+        (b"{}", None),
+        (None, None),
+        (value(999, {}), "schema 999 is not in the schema registry"),
+        (value(avro, {}), f"schema {avro} is of type AVRO, not JSON"),
+        (value(far, {}), f"the JSON Schema refers to {registry.url}/far.json, which the registry does not have for it"),
+        (
+            value(broken, {}),
+            f"schema {broken} is not a JSON Schema: 'none' is not valid under any of the given schemas",
+        ),
+    ]
+    for _ in range(2):
+        assert reasons(registry, *(given for given, _ in cases)) == [reason for _, reason in cases]
+    assert registry.requests.count(f"/schemas/ids/{known}") == 1
+    assert "/far.json" not in registry.requests, "an address in a schema is not fetched"
+
+
+def test_an_outage_of_the_registry_is_no_reason(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "RETRY_SECONDS", (0.0,))
+    known = registry.register("orders-value", json.dumps({**SCHEMA, "title": "outage"}), "JSON")
+    registry.failing = -1
+    with pytest.raises(RegistryUnavailable, match="HTTP 503"):
+        reasons(registry, value(known, {}))
+    registry.failing = 0
+    assert reasons(registry, value(known, {"id": 1})) == [None]
+
+
+def test_the_option() -> None:
+    validates = {"validate": "true"}
+    for options, uses in ((validates, True), ({"validate": "false"}, False), ({}, False)):
+        check_options("json-schema", options)
+        assert uses_registry("json-schema", options) is uses
+    with pytest.raises(InvalidInput, match="validate: 'yes' is not known"):
+        check_options("json-schema", {"validate": "yes"})
+    check_registry_settings("json-schema", {})
+    with pytest.raises(InvalidInput, match="'json-schema' needs a schema registry"):
+        check_registry_settings("json-schema", {}, validates)
