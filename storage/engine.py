@@ -28,7 +28,7 @@ from storage.core.log.entries import Claim, Data
 from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
 from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
 from storage.core.merge.events import OP_COLUMN, Problem, prepare, prepare_good
-from storage.core.model import Stream
+from storage.core.model import Stream, Ttl
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_name
 from storage.core.plan.due_policy import Due, DuePolicy, Work
 from storage.core.plan.read_cost import ReadCost, read_cost
@@ -141,6 +141,7 @@ __all__ = [
     "TableSchema",
     "Task",
     "TimelineEntry",
+    "Ttl",
     "VerifyReport",
     "Work",
     "WriteTicket",

@@ -19,6 +19,7 @@ from storage.engine import (
     Overview,
     StreamReport,
     TimelineEntry,
+    Ttl,
     format_type,
 )
 from streams.cli.arguments import console
@@ -96,6 +97,8 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
         until = "" if keeper.until_ms is None else f", until {_moment(keeper.until_ms)}"
         note = f": {keeper.note}" if keeper.note else ""
         yield Text(f"            {keeper.cut} by {keeper.what} {keeper.name}{since}{until}{note}")
+    if schema.ttl is not None:
+        yield Text(f"ttl         {_time_to_live(schema.ttl)}")
     yield Text("")
     types = {name: format_type(column.type) for name, column in schema.column_by_name.items()}
     yield draw(
@@ -112,6 +115,12 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
             ),
         },
     )
+
+
+def _time_to_live(ttl: Ttl) -> str:
+    by = ttl.by or "their last event"
+    rows = "for ever" if ttl.rows_ms is None else f"for {_duration(ttl.rows_ms / 1000)} by {by}"
+    return f"rows are kept {rows}, deletes for {_duration(ttl.deletes_ms / 1000)}"
 
 
 def _draw_timeline(entries: Sequence[TimelineEntry]) -> Grid:

@@ -83,6 +83,7 @@ def test_a_time_to_live_is_set_and_applied(table: Table) -> None:
     done = weft("alter", "set-ttl", table.uri, "--rows", "90 days", "--by", "ots", "--unit", "seconds")
     assert done.exit_code == 0, done.stderr
     assert "weft apply-ttl" in done.stdout
+    assert "rows are kept for 90.0 d by ots, deletes for 90.0 d" in weft("show", table.uri).stdout
     applied = weft("apply-ttl", table.uri)
     assert applied.exit_code == 0, applied.stderr
     assert re.search(r"[1-9] rows? and 0 deletes removed from [1-9] file group", applied.stdout)
