@@ -202,6 +202,8 @@ def _hint(error: Exception) -> str:
         return _HINTS[number]
     if isinstance(error, PermissionError):
         return "check the credentials, and what they are allowed to do"
+    if isinstance(error, FileNotFoundError):
+        return "a folder or bucket of the path does not exist: check the location, or create it"
     return "the store did not answer: try again"
 
 

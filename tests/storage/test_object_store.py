@@ -26,6 +26,7 @@ def store(request: pytest.FixtureRequest, tmp_path: LocalPath) -> ObjectStore:
     [
         (PermissionError(errno.EACCES, "denied"), True),
         (NotADirectoryError(errno.ENOTDIR, "a file"), True),
+        (FileNotFoundError("The specified bucket does not exist"), True),
         (OSError(errno.ENOSPC, "full"), False),
         (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), False),
         (TimeoutError("no answer"), False),
@@ -36,6 +37,12 @@ def test_refused_access_and_a_missing_answer_are_different_errors(error: OSError
     with pytest.raises(StoreUnavailable) as caught, normalise_errors(Path("a/b")):
         raise error
     assert isinstance(caught.value, StoreRefused) is refused
+
+
+def test_the_hint_for_a_bucket_that_does_not_exist_is_not_to_wait() -> None:
+    with pytest.raises(StoreRefused) as caught, normalise_errors(Path("a/b")):
+        raise FileNotFoundError("The specified bucket does not exist")
+    assert caught.value.hint == "a folder or bucket of the path does not exist: check the location, or create it"
 
 
 class OverwritingStore(FaultyStore):
