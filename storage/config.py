@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import pyarrow as pa
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from storage.config_file import FieldError, Sections, errors_at, parse_fields, read_yaml
+from storage.config_file import FieldError, Names, Sections, errors_at, parse_fields, read_yaml
+from storage.config_references import ReferenceConfig, build_references
 from storage.core import names
 from storage.core.model import Column, Function, Group, Stream
 from storage.core.modes import find_mode, spellings
@@ -50,16 +51,6 @@ class FunctionOptions(_Model):
     """Options of an aggregate function."""
 
     delimiter: str = ","
-
-
-def _once(given: list[str]) -> list[str]:
-    for name, count in Counter(given).items():
-        if count > 1:
-            raise FieldError(f"{name!r} is listed {count} times", hint="list it once")
-    return given
-
-
-Names = Annotated[list[str], AfterValidator(_once)]
 
 
 def _typed(given: Any) -> Any:
@@ -103,6 +94,7 @@ class TableConfig(_Model):
     groups: dict[str, GroupConfig] = Field(min_length=1)
     streams: dict[str, StreamConfig] = Field(min_length=1)
     ttl: TtlConfig | None = None
+    references: dict[str, ReferenceConfig] = {}
 
 
 _SECTIONS: Final[Sections] = {
@@ -111,6 +103,7 @@ _SECTIONS: Final[Sections] = {
     "groups.*.functions.*": FunctionOptions,
     "groups.*": GroupConfig,
     "streams.*": StreamConfig,
+    "references.*": ReferenceConfig,
 }
 
 
@@ -134,7 +127,8 @@ def build_schema(config: TableConfig) -> TableSchema:
     """Check a configuration as a whole, and give every column, group and stream its id.
 
     Args:
-        config: From `load_config`.
+        config: From `load_config`. A reference that lists no columns has none in the schema: what the referenced table
+            has is not known here (`storage.services.resolve_references`).
 
     Raises:
         InvalidInput: Two fields do not fit together. The message names the first such field.
@@ -170,6 +164,7 @@ def build_schema(config: TableConfig) -> TableSchema:
             for i, (name, stream) in enumerate(config.streams.items(), start=1)
         ),
         ttl=ttl,
+        references=build_references(config.references, by_name, config.groups, is_key=_can_be_key, reserved=RESERVED),
     )
 
 
@@ -199,6 +194,10 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
         },
         "streams": {s.name: {"groups": list(s.groups), "on_delete": s.on_delete} for s in schema.streams},
         "ttl": None if schema.ttl is None else ttl_configuration(schema.ttl),
+        "references": {
+            r.name: {"table": r.table, "on": list(r.on), "columns": list(r.columns), "prefix": r.prefix}
+            for r in schema.references
+        },
     }
 
 
@@ -256,7 +255,7 @@ def _default(name: str, value: Any, arrow_type: pa.DataType) -> Any:
 def _check_key(config: TableConfig, columns: Mapping[str, Column]) -> None:
     _check_known("key", config.key, columns)
     for name in config.key:
-        if not any(test(columns[name].type) for test in _KEY_TYPES):
+        if not _can_be_key(columns[name].type):
             raise InvalidInput(
                 f"key: column {name!r} has type {format_type(columns[name].type)}",
                 hint="keys are tinyint to bigint, string, binary, date, timestamp, timestamp_ntz or decimal",
@@ -390,6 +389,10 @@ def _functions(field: str, group: GroupConfig, columns: Mapping[str, Column]) ->
 
 def _has_options(function: str) -> bool:
     return function in function_names() and find_function(function).has_delimiter
+
+
+def _can_be_key(arrow_type: pa.DataType) -> bool:
+    return any(test(arrow_type) for test in _KEY_TYPES)
 
 
 def _check_known(field: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -6,15 +6,16 @@ Every error names the field as the user wrote it (``writers.orders.source.topic`
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from storage.errors import InvalidInput
@@ -89,6 +90,17 @@ class _NamedKeys(yaml.SafeLoader):
             if key.tag == _BOOLEAN:
                 key.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
         return super().construct_mapping(node, deep=deep)
+
+
+def _once(given: list[str]) -> list[str]:
+    for name, count in Counter(given).items():
+        if count > 1:
+            raise FieldError(f"{name!r} is listed {count} times", hint="list it once")
+    return given
+
+
+Names = Annotated[list[str], AfterValidator(_once)]
+"""Names in a list, each once."""
 
 
 def read_yaml(path: Path) -> Any:

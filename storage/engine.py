@@ -47,7 +47,9 @@ from storage.log.table_log import TableLog
 from storage.read.change_tasks import ChangeTask
 from storage.read.changes import ChangeScan, bounded_cut, expiring, scan_changes
 from storage.read.divide_scan import divide
+from storage.read.joined_scan import JoinedScan
 from storage.read.read_task import ReadTask
+from storage.read.referenced_table import ReferencedTable
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
@@ -107,6 +109,7 @@ __all__ = [
     "In",
     "Inspection",
     "IsNull",
+    "JoinedScan",
     "LaneName",
     "LaneNews",
     "LaneObserver",
@@ -124,6 +127,7 @@ __all__ = [
     "Progress",
     "ReadCost",
     "ReadTask",
+    "ReferencedTable",
     "RestoreResult",
     "RewriteResult",
     "Scan",

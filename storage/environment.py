@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from storage import mergers
 from storage.clock import Clock, SystemClock
 from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
+from storage.store.open_store import open_beside, open_store
 
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
@@ -165,6 +165,7 @@ class Environment:
         mergers: Modules whose custom mergers may run. By default those that the process allows when it loads a merger;
             tasks get those of the process that planned them.
         tuning: Sizes and counts.
+        open_beside: Opens the store of a table that this one refers to, from this table's store and a location.
     """
 
     store: ObjectStore
@@ -172,6 +173,15 @@ class Environment:
     ids: Ids = field(default_factory=RandomIds)
     mergers: Collection[str] = field(default_factory=mergers.ProcessModules)
     tuning: Tuning = field(default_factory=_default_tuning)
+    open_beside: Callable[[ObjectStore, str], ObjectStore] = open_beside
+
+    def of_table(self, location: str) -> Environment:
+        """The environment of another table, given its location as in a reference.
+
+        Raises:
+            InvalidInput: The location is of an unknown kind of store.
+        """
+        return replace(self, store=self.open_beside(self.store, location))
 
     def tuned(self, **values: int) -> Environment:
         """A copy with other tuning values; names and meaning as in `Tuning`."""

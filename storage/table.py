@@ -36,7 +36,9 @@ from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
 from storage.read.changes import expiring, scan_changes
+from storage.read.joined_changes import joined_changes, shows_references
 from storage.read.pruning import KeyRows
+from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
 from storage.read.time_travel import snapshot_at
 from storage.services import schema_changes
@@ -82,6 +84,7 @@ class Table:
         """Use `open` or `create`. Tests pass an environment, and may pass ``stamps`` that no other instance shares."""
         self._table_log = TableLog(env, stamps if stamps is not None else stamps_of(env.store.uri))
         self._marker = Marker(self._table_log)
+        self._referenced = ReferencedTables(self._table_log)
 
     @classmethod
     def create(
@@ -213,14 +216,14 @@ class Table:
             raise InvalidInput(
                 "require without complete_through", hint="to select rows by their groups, use to_arrow(require=...)"
             )
-        found = snapshot_at(self._table_log, as_of, settled=settled)
+        found = self._referenced.snapshot(as_of, settled=settled)
         if complete_through is not None:
             found.check_complete(complete_through, require)
         return found
 
     def watermarks(self) -> Watermarks:
         """The watermarks of every stream and group now."""
-        return self.snapshot().watermarks()
+        return snapshot_at(self._table_log, None).watermarks()
 
     def get(
         self,
@@ -248,7 +251,7 @@ class Table:
             since: The earlier snapshot, as in `snapshot`; None for an empty table, so that every row is an insert.
             until: The later snapshot; the newest by default.
             columns: Columns of the result besides the key; None for all. A row differs if one of these does, or if one
-                of their groups is present in one snapshot only.
+                of their groups is present in one snapshot only. A reference counts like a group.
             require: Groups that a row must have to be in a snapshot.
             before: Also return ``_before``: a struct of the row's values at ``since``, NULL for inserts.
 
@@ -266,6 +269,8 @@ class Table:
         with expiring():
             earlier = None if since is None else self.snapshot(since)
             later = self.snapshot(until)
+            if shows_references(later, columns, require):
+                return joined_changes(earlier, later, columns, require, before=before)
         return scan_changes(earlier, later, columns, require, before=before).to_reader()
 
     def compact(
@@ -315,14 +320,14 @@ class Table:
             InvalidInput, NotFound, SnapshotExpired: See `snapshot`; also if the name is not allowed.
             Conflict: There is already a savepoint of that name.
         """
-        return make_savepoint(self.writable(), name, self._settle(as_of).cut, note)
+        return make_savepoint(self.writable(), name, self._settle(as_of), note)
 
     def savepoints(self) -> list[SavepointInfo]:
         """All savepoints, oldest first."""
         return list_savepoints(self.state())
 
     def restore(self, to: dt.datetime | str) -> RestoreResult:
-        """Restore the table to a savepoint, a cut or a time. Fences all writers.
+        """Restore the table to a savepoint, a cut or a time. Fences all writers. Referenced tables are not restored.
 
         Later commits are rolled back, not deleted: snapshots from before the restore show them until they expire. A
         source may send them again.
@@ -332,7 +337,7 @@ class Table:
         """
         table_log = self.writable()
         snapshot = self._settle(to)
-        return restore(table_log, snapshot.state, snapshot.cut, f"restore to {to}")
+        return restore(table_log, snapshot.state, snapshot.table_files.cut, f"restore to {to}")
 
     def mark(self) -> dt.datetime:
         """Record what is committed now, so that all times up to now are settled: their snapshots never change.
@@ -438,6 +443,8 @@ class Table:
     widen_column = _service(schema_changes.widen_column)
     set_default = _service(schema_changes.set_default)
     set_ttl = _service(schema_changes.set_ttl)
+    add_reference = _service(schema_changes.add_reference)
+    drop_reference = _service(schema_changes.drop_reference)
 
     def writable(self) -> TableLog:
         """Check that this version may write to the table, and complete a restore in progress (L4); returns the log."""
@@ -451,12 +458,12 @@ class Table:
         Raises:
             UnsupportedFormat: This version cannot write to the table.
         """
-        snapshot = self.snapshot()
+        snapshot = snapshot_at(self._table_log, None)
         check_writable(snapshot.state, writable_features())
         if snapshot.state.intent is None:
             return snapshot
         complete_fencing_barrier(self._table_log)
-        return self.snapshot()
+        return snapshot_at(self._table_log, None)
 
     def mark_if_due(self, state: TableState | None = None) -> None:
         """Record a mark after a service has done its work; a failure is suppressed. An idle table gets no marks.

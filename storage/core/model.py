@@ -128,6 +128,30 @@ class Ttl:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A foreign key: columns of the table that hold the key of another table, whose columns are shown beside them.
+
+    Attributes:
+        name: Unique among the references and groups of the table.
+        table: Location of the referenced table: an absolute path or URL, or a path relative to this table's location.
+        on: Columns of this table, one for each key column of the referenced table, in the order of that key.
+        columns: Columns of the referenced table that are shown, in order.
+        prefix: Put before their names.
+    """
+
+    name: str
+    table: str
+    on: tuple[str, ...]
+    columns: tuple[str, ...]
+    prefix: str
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The names under which `columns` are shown."""
+        return tuple(f"{self.prefix}{name}" for name in self.columns)
+
+
 def make_field(name: str, arrow_type: pa.DataType, field_id: int, *, nullable: bool = True) -> pa.Field:
     """An Arrow field with an id, by which Parquet files are read."""
     return pa.field(name, arrow_type, nullable=nullable, metadata={FIELD_ID: str(field_id).encode()})

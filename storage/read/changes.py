@@ -143,7 +143,7 @@ def scan_changes(
     shape = ChangeShape.of((under or until.state).schema, columns, before=before)
     if since is not None:
         check_order(since.cut, until)
-    until = _under(until, under or until.state)
+    until = under_schema(until, under or until.state)
     with expiring():
         after = until.choose_slices(ScanRequest(shape.columns, require=require, arrivals=True)).without_tasks()
         env = until.table_log.env
@@ -152,7 +152,7 @@ def scan_changes(
             files = ComparedFiles((), until.files, ())
             tasks = change_tasks(env, until.table_schema, inserts, files, None, until.cut)
             return ChangeScan(shape, None, after, tuple(tasks))
-        since = _under(since, until.state)
+        since = under_schema(since, until.state)
         # Rows that a BASE has rewritten differ without a commit, so their keys are in no log file (D3).
         if max(until.table_log.refresh().oldest_retained, until.state.rewritten) <= since.cut.table:
             with _logs_after(env, since.cut):  # a large index is in a sidecar
@@ -168,8 +168,8 @@ def scan_changes(
         return ChangeScan(shape, first, after, tuple(tasks))
 
 
-def _under(snapshot: Snapshot, later: TableState) -> Snapshot:
-    """The snapshot with the schema of a later state."""
+def under_schema(snapshot: Snapshot, later: TableState) -> Snapshot:
+    """The snapshot with the schema of a later state, without its references."""
     if snapshot.state.schema_rev == later.schema_rev:
         return snapshot
     state = replace(snapshot.state, schema=later.schema, schema_rev=later.schema_rev)

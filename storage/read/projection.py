@@ -103,7 +103,7 @@ def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
     if request.filter is None:
         return Projection(columns, None, None, (), required, arrivals, shown)
     condition, predicate = parse_filter(request.filter)
-    with_states = _check_filter(schema, condition, states.values())
+    with_states = check_filter(schema.arrow, condition, states.values())
     # A filter that could not be read may use any column.
     seen = columns_of(predicate) if predicate is not None else frozenset((*schema.arrow.names, *states))
     filter_columns = tuple(name for name in schema.arrow.names if name in seen)
@@ -111,14 +111,13 @@ def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
     return Projection(columns, condition, predicate, filter_columns, required, arrivals, shown, filtered)
 
 
-def _check_filter(schema: TableSchema, condition: pc.Expression, states: Iterable[StateColumn]) -> bool:
-    """Whether the filter uses state columns.
+def check_filter(fields: pa.Schema, condition: pc.Expression, states: Iterable[StateColumn]) -> bool:
+    """Whether a filter on columns with these fields uses state columns.
 
     Raises:
         NotFound: The filter uses a column that the table does not have, or compares a column with another type.
         InvalidInput: The filter is not a condition.
     """
-    fields = schema.arrow
     with_states = False
     try:
         found = _type_of(fields, condition)

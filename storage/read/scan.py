@@ -210,7 +210,7 @@ class Scan:
         fields = [self.schema.field(name).remove_metadata() for name in projection.values(self.schema)]
         fields += [pa.field(names.arrival(group), pa.int64()) for group in projection.arrival_groups]
         if not fields:  # the result is a number of rows
-            batch = _row_count_batch(rows if keep is None else int(pc.sum(keep).as_py() or 0))
+            batch = row_count_batch(rows if keep is None else int(pc.sum(keep).as_py() or 0))
             if len(batch):
                 yield batch
             return
@@ -223,7 +223,7 @@ class Scan:
             batch = batch.filter(projection.filter)
         if len(batch):
             # `select` of no columns loses the number of rows.
-            yield batch.select(projection.output) if projection.output else _row_count_batch(len(batch))
+            yield batch.select(projection.output) if projection.output else row_count_batch(len(batch))
 
 
 def _only(schema: TableSchema, task: ReadTask, wanted: Keys) -> ReadTask:
@@ -257,7 +257,8 @@ def _count(rows: Arrays) -> int:
     return len(next(iter(rows.values())))
 
 
-def _row_count_batch(rows: int) -> pa.RecordBatch:
+def row_count_batch(rows: int) -> pa.RecordBatch:
+    """A batch with this number of rows and no columns."""
     return pa.record_batch(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
 
 

@@ -1,4 +1,9 @@
-"""Snapshot: one immutable state of the table, identified by its cut. Reads always give the same rows (S8, S9)."""
+"""Snapshot: one immutable state of the table, identified by its cut. Reads always give the same rows (S8, S9).
+
+A snapshot of a table with references contains a snapshot of each referenced table. The methods that return rows take
+columns, filters and required groups of both; those for readers inside weft (`plan_scan`, `choose_slices`, `slices`) are
+about the table alone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from storage.core.log.cut import Cut
+from storage.core.log.cut import Cut, JoinedCut
 from storage.core.log.table_state import TableState
 from storage.core.merge.locate_keys import key_columns, locate_keys
 from storage.core.plan.completeness import check_complete
@@ -18,10 +23,12 @@ from storage.core.schema.table_schema import TableSchema
 from storage.log.pins import DEFAULT_PIN, pin, unpin
 from storage.log.table_log import TableLog, check_promised
 from storage.read.filter_input import Filter
+from storage.read.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
 from storage.read.lane_watermarks import read_watermarks
 from storage.read.plan_scan import choose_slices, plan_scan
 from storage.read.pruning import KeyRows, key_table
 from storage.read.read_optimized import ReadOptimized
+from storage.read.referenced_table import ReferencedTable
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot_files import SnapshotFiles
@@ -30,14 +37,30 @@ from storage.read.snapshot_files import SnapshotFiles
 class Snapshot:
     """A state of the table; get one from `storage.table.Table.snapshot`."""
 
-    def __init__(self, table_log: TableLog, state: TableState, cut: Cut, *, settled: bool = True) -> None:
+    def __init__(
+        self,
+        table_log: TableLog,
+        state: TableState,
+        cut: Cut,
+        *,
+        settled: bool = True,
+        references: Sequence[ReferencedTable] = (),
+    ) -> None:
         self._table_log, self._state, self._cut, self._settled = table_log, state, cut, settled
+        self._references = tuple(references)
         self._files = SnapshotFiles(table_log, state, cut)
 
     @property
     def cut(self) -> Cut:
-        """The cut of the snapshot; ``as_of`` accepts `str` of it."""
-        return self._cut
+        """The cut of the snapshot, and of those of the referenced tables; ``as_of`` accepts `str` of it.
+
+        A referenced table whose snapshot could not be taken is left out.
+        """
+        if not self._references:
+            return self._cut
+        found = {each.reference.name: each.found for each in self._references}
+        cuts = {name: files.cut for name, files in found.items() if isinstance(files, SnapshotFiles)}
+        return JoinedCut(self._cut.table, self._cut.lanes, cuts)
 
     @property
     def settled(self) -> bool:
@@ -49,8 +72,38 @@ class Snapshot:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the user in table order, with Arrow types."""
+        """The columns of the user in table order, then those of the references, with Arrow types.
+
+        Raises:
+            TableError: A snapshot of a referenced table could not be taken.
+        """
+        return joined_fields(self._state.schema, self._references)
+
+    @property
+    def table_columns(self) -> pa.Schema:
+        """The columns of the table alone, in table order."""
         return self._files.user_schema
+
+    @property
+    def table_files(self) -> SnapshotFiles:
+        """The files of the table at the snapshot, for readers inside weft."""
+        return self._files
+
+    @property
+    def references(self) -> tuple[ReferencedTable, ...]:
+        """The references, with the snapshots of the referenced tables; empty if only the table itself was asked for."""
+        return self._references
+
+    def of_reference(self, name: str) -> Snapshot:
+        """The snapshot of a referenced table that belongs to this one.
+
+        Raises:
+            NotFound: The snapshot has no such reference.
+            TableError: The snapshot of the referenced table could not be taken.
+        """
+        self._state.schema.reference(name)
+        files = next(each.files for each in self._references if each.reference.name == name)
+        return Snapshot(files.table_log, files.state, files.cut)
 
     @property
     def state(self) -> TableState:
@@ -80,14 +133,21 @@ class Snapshot:
 
         Args:
             through: Value of the first ordering columns, inclusive, or its text form. A date means all of that day.
-            require: Names of the groups to check; None for all.
+            require: Names of the groups and references to check; None for all. Of a referenced table the groups of the
+                reference's columns are checked.
 
         Raises:
             NotComplete: The watermark of a stream of one of these groups is not above it; the message names the stream.
             NotFound: The table has no such group.
             InvalidInput: ``through`` is not such a value, or a group cannot have a watermark.
         """
-        check_complete(self.watermarks(), self._state.schema, through, require)
+        names = {each.reference.name for each in self._references}
+        groups = [name for name in require or () if name not in names]
+        if groups or not require:
+            check_complete(self.watermarks(), self._state.schema, through, groups)
+        for each in self._references:
+            if not require or each.reference.name in require:
+                each.check_complete(through)
 
     def check_kept(self) -> None:
         """Check that the snapshot is still retained, for example before it is read again after some time.
@@ -96,21 +156,28 @@ class Snapshot:
             SnapshotExpired: The snapshot has expired, and cleaning may have removed its files.
         """
         self._table_log.check_kept(self._cut)
+        for files in self._referenced():
+            files.table_log.check_kept(files.cut)
+
+    def _referenced(self) -> list[SnapshotFiles]:
+        """The snapshots of the referenced tables, each once."""
+        found = [each.found for each in self._references if isinstance(each.found, SnapshotFiles)]
+        return list({id(files): files for files in found}.values())
 
     @contextlib.contextmanager
     def pinned(self, duration: dt.timedelta = DEFAULT_PIN) -> Iterator[Snapshot]:
-        """Retain the files of the snapshot while the block runs, for at most ``duration``.
+        """Retain the files of the snapshot while the block runs, for at most ``duration``; of referenced tables, too.
 
         Raises:
             SnapshotExpired: The snapshot has already expired.
         """
-        pinned = pin(self._table_log.env, self._cut, duration)
-        try:
-            # After the pin was written (rule R4): any clean that this check does not see will see the pin.
-            check_promised(self._table_log.refresh(), self._cut)
+        with contextlib.ExitStack() as pins:
+            for files in (self._files, *self._referenced()):
+                made = pin(files.table_log.env, files.cut, duration)
+                pins.callback(unpin, files.table_log.store, made)
+                # After the pin was written (rule R4): any clean that this check does not see will see the pin.
+                check_promised(files.table_log.refresh(), files.cut)
             yield self
-        finally:
-            unpin(self._table_log.store, pinned)
 
     @property
     def files(self) -> list[LiveFile]:
@@ -147,16 +214,18 @@ class Snapshot:
         parallelism: int | None = None,
         task_bytes: int | None = None,
         read_optimized: bool = False,
-    ) -> Scan:
+    ) -> Scan | JoinedScan:
         """Plan a read.
 
         Args:
-            columns: Columns of the result, in this order; None for all columns of the table. On request also
+            columns: Columns of the result, in this order; None for all columns of the table and its references, those
+                with the prefix of their reference. On request also
                 ``_present_<group>`` (boolean, never null) and ``_arrival_<group>`` (int64, null where the group is
                 absent; later commits have larger values).
             filter: Condition on merged rows, over all columns of the table and these: a pyarrow expression, or tuples
                 as in `pyarrow.parquet.read_table` (`storage.read.filter_input`).
             require: Names of groups that must be present in a row: one group gives a left join, all an inner join.
+                Also names of references, whose row must exist.
             parallelism: Number of tasks that run at the same time; None for the number of cores. There are more tasks
                 if they would be larger than ``task_bytes``.
             task_bytes: Stored bytes of the columns that a task decodes, at most; estimated from their number, so that
@@ -170,7 +239,7 @@ class Snapshot:
             SnapshotExpired: The snapshot has expired.
             CorruptData: The base file of a large file group is missing, or its footer is damaged.
         """
-        return self.plan_scan(
+        return self._plan(
             ScanRequest(
                 columns,
                 filter,
@@ -180,6 +249,11 @@ class Snapshot:
                 read_optimized=read_optimized,
             )
         )
+
+    def _plan(self, request: ScanRequest) -> Scan | JoinedScan:
+        if self._references and uses_references(self._state.schema, request):
+            return plan_joined_scan(self._files, self._references, request)
+        return self.plan_scan(request)
 
     def to_arrow(
         self,
@@ -215,7 +289,7 @@ class Snapshot:
         """
         schema = self._state.schema
         wanted = locate_keys(schema, key_columns(schema, key_table(schema, keys)))
-        return self.plan_scan(ScanRequest(columns, None, require, keys=wanted)).to_arrow()
+        return self._plan(ScanRequest(columns, None, require, keys=wanted)).to_arrow()
 
     def to_reader(
         self,

@@ -15,7 +15,7 @@ from typing import Final
 from storage.core.log import cut
 from storage.core.log.cut import PREFIX, Cut, parse_cut
 from storage.core.log.entries import Mark
-from storage.core.log.table_state import TableState
+from storage.core.log.table_state import LiveSavepoint, TableState
 from storage.core.names import TABLE_LANE
 from storage.errors import InvalidInput, NotFound, NotSettled
 from storage.log.commit_log import CommitLog, read_table_lane
@@ -86,8 +86,8 @@ def snapshot_at(table_log: TableLog, as_of: dt.datetime | str | None, *, settled
     return Snapshot(table_log, *table_log.exact_cut(named_cut(table_log, as_of)))
 
 
-def find_savepoint(state: TableState, name: str) -> Cut:
-    """The cut of a savepoint.
+def find_savepoint(state: TableState, name: str) -> LiveSavepoint:
+    """The savepoint of a name.
 
     Raises:
         NotFound: There is no savepoint of that name; the hint lists the savepoints.
@@ -99,11 +99,11 @@ def find_savepoint(state: TableState, name: str) -> Cut:
             f"the table has no savepoint {name!r}",
             hint=f"{known}; or give a time such as 2026-11-20T10:30:00Z, or a cut such as cut:1:7:orders=12",
         )
-    return kept.at
+    return kept
 
 
 def named_cut(table_log: TableLog, name: str) -> Cut:
-    """The cut of a text: ``str`` of a cut, or the name of a savepoint.
+    """The cut of a text: ``str`` of a cut, or the name of a savepoint; without the cuts of referenced tables.
 
     Raises:
         InvalidInput: The name is not a text, or is an invalid cut.
@@ -114,7 +114,7 @@ def named_cut(table_log: TableLog, name: str) -> Cut:
             f"as_of {name!r} is not a time, cut or savepoint",
             hint="give a datetime with a time zone, str(snapshot.cut), or a savepoint's name",
         )
-    return parse_cut(name) if name.startswith(PREFIX) else find_savepoint(table_log.refresh(), name)
+    return parse_cut(name).of_table() if name.startswith(PREFIX) else find_savepoint(table_log.refresh(), name).at
 
 
 def cut_at(table_log: TableLog, moment: dt.datetime, *, settled: bool = False) -> Moment:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from storage import mergers
-from storage.config import TableConfig, build_schema, load_config
+from storage.config import TableConfig, load_config
 from storage.core.log.entries import Create
 from storage.core.log.features import writer_features
 from storage.core.names import TABLE_LANE
 from storage.errors import Conflict
 from storage.log.table_log import TableLog
+from storage.services.resolve_references import resolve_references
 from storage.store.object_store import check_capability
 
 
@@ -25,11 +26,12 @@ def create_table(table_log: TableLog, config: TableConfig | Mapping[str, Any] | 
 
     Raises:
         InvalidInput: The configuration is wrong. Nothing was created.
+        NotFound: A reference names a table or a column that does not exist.
         Conflict: There is already a table, or a part of one.
         StoreUnavailable: The store cannot be written, or cannot create objects exclusively.
     """
     env = table_log.env
-    schema = build_schema(load_config(config))
+    schema = resolve_references(env, load_config(config))
     mergers.load(schema, env.mergers)
     exists = Conflict(f"there is already a table at {env.store.uri}", hint="Table.open opens it")
     if table_log.commit_log.entry(TABLE_LANE, 1) is not None:

@@ -1,19 +1,30 @@
-"""Savepoints: named snapshots whose files are kept until the savepoint is released."""
+"""Savepoints: named snapshots whose files are kept until the savepoint is released.
+
+A savepoint of a table with references has the cut of each referenced table, and a savepoint there that keeps its files.
+Those are made first, so that a savepoint never exists without them, and released last. What a process leaves that dies
+in between is a savepoint of a referenced table that its note explains.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.log.cut import Cut
-from storage.core.log.entries import Release, Savepoint
-from storage.core.log.table_state import TableState
-from storage.errors import Conflict, InvalidInput
+from storage.clock import stamps_of
+from storage.core.log.cut import Cut, JoinedCut
+from storage.core.log.entries import KeptReference, Release, Savepoint
+from storage.core.log.table_state import LiveSavepoint, TableState
+from storage.errors import CommitUnknown, Conflict, InvalidInput, NotFound, TableError
 from storage.log.table_log import TableLog, check_promised
+from storage.read.snapshot import Snapshot
 from storage.read.time_travel import find_savepoint
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_KEPT_OF_NAME: Final = 80  # characters of the name of a savepoint in the name of a referenced table's savepoint
+_RANDOM: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,40 +37,90 @@ class SavepointInfo:
     made_at_ms: int
 
 
-def make_savepoint(table_log: TableLog, name: str, at: Cut, note: str) -> SavepointInfo:
+def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -> SavepointInfo:
     """Keep a snapshot under a name.
 
     Raises:
         InvalidInput: The name is not allowed.
         Conflict: A savepoint of that name exists.
         SnapshotExpired: The snapshot has expired.
+        TableError: The snapshot of a referenced table could not be taken, or not be kept.
     """
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{name!r} is not a savepoint name",
             hint="1 to 100 letters, digits, '_', '.' or '-', starting with a letter or digit",
         )
+    if name in table_log.refresh().savepoints:
+        raise _taken(name)
+    placed: dict[str, tuple[TableLog, str]] = {}
+    try:
+        kept: dict[str, KeptReference] = {}
+        for each in found.references:
+            log, at = each.files.table_log, each.files.cut
+            if log.store.uri not in placed:
+                # A random part, because another process may make a savepoint of the same name at the same time.
+                chosen = f"{name[:_KEPT_OF_NAME]}.{table_log.env.ids.new()[:_RANDOM]}"
+                _publish(log, chosen, at, f"for savepoint {name} of {table_log.store.uri}", {})
+                placed[log.store.uri] = (log, chosen)
+            _, chosen = placed[log.store.uri]
+            kept[each.reference.name] = KeptReference(table=at.table, lanes=dict(at.lanes), savepoint=chosen)
+        made = _publish(table_log, name, found.table_files.cut, note, kept)
+    except CommitUnknown:
+        raise  # the savepoint may have been published, and needs those of the referenced tables
+    except TableError:
+        for log, chosen in placed.values():
+            _release(log, chosen)
+        raise
+    return SavepointInfo(name, found.cut, note, made.committed_at_ms)
 
+
+def _publish(table_log: TableLog, name: str, at: Cut, note: str, references: Mapping[str, KeptReference]) -> Savepoint:
     def build(state: TableState) -> Savepoint:
         if name in state.savepoints:
-            raise Conflict(f"the table already has a savepoint {name!r}", hint="choose another name, or release it")
+            raise _taken(name)
         # SAVEPOINT and CLEAN_INTENT are ordered by the table lane: a snapshot that is retained when the SAVEPOINT is
         # published stays retained.
         check_promised(state, at)
-        return Savepoint(**table_log.header(state), name=name, table=at.table, lanes=dict(at.lanes), note=note)
+        return Savepoint(
+            **table_log.header(state),
+            name=name,
+            table=at.table,
+            lanes=dict(at.lanes),
+            note=note,
+            references=dict(references),
+        )
 
     made = table_log.publish(build)
     assert made is not None, "a SAVEPOINT is published or refused"
-    return SavepointInfo(name, at, note, made.committed_at_ms)
+    return made
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(f"the table already has a savepoint {name!r}", hint="choose another name, or release it")
 
 
 def release_savepoint(table_log: TableLog, name: str) -> None:
     """Release a savepoint; cleaning may delete its files from then on.
 
+    The savepoints of referenced tables that were made for it are released, too. That of a reference that was dropped
+    since stays, because its location is not known any more.
+
     Raises:
         NotFound: There is no savepoint of that name.
     """
+    state = table_log.refresh()
+    kept = find_savepoint(state, name).references
+    _release(table_log, name)
+    for reference, of_table in kept.items():
+        known = state.schema.reference_by_name.get(reference)
+        if known is not None:
+            other = table_log.env.of_table(known.table)
+            with contextlib.suppress(NotFound):  # released already: references to one table share it
+                _release(TableLog(other, stamps_of(other.store.uri)), of_table.savepoint)
 
+
+def _release(table_log: TableLog, name: str) -> None:
     def build(state: TableState) -> Release:
         find_savepoint(state, name)
         return Release(**table_log.header(state), name=name)
@@ -69,4 +130,11 @@ def release_savepoint(table_log: TableLog, name: str) -> None:
 
 def list_savepoints(state: TableState) -> list[SavepointInfo]:
     """All savepoints, oldest first."""
-    return [SavepointInfo(name, kept.at, kept.note, kept.committed_at_ms) for name, kept in state.savepoints.items()]
+    return [SavepointInfo(name, _cut(kept), kept.note, kept.committed_at_ms) for name, kept in state.savepoints.items()]
+
+
+def _cut(kept: LiveSavepoint) -> Cut:
+    if not kept.references:
+        return kept.at
+    references = {name: Cut(each.table, each.lanes) for name, each in kept.references.items()}
+    return JoinedCut(kept.at.table, kept.at.lanes, references)

@@ -1,5 +1,5 @@
-"""Schema changes while writers are running: adds columns, groups and streams, widens types, changes defaults and the
-time to live.
+"""Schema changes while writers are running: adds columns, groups, streams and references, widens types, changes
+defaults and the time to live.
 
 A change edits the table's configuration, which is then checked as a whole, like that of a new table. The edit is
 applied to the newest schema, and again after every lost race, so concurrent changes are merged: the additions of two
@@ -27,6 +27,7 @@ from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar, format_type, parse_type
 from storage.errors import Conflict, InvalidInput
 from storage.log.table_log import TableLog
+from storage.services.resolve_references import resolve_references
 
 Change = Callable[[TableSchema], TableSchema | None]
 """Computes the wanted schema from the newest one, without slots in new columns; None if there is nothing to change."""
@@ -279,6 +280,59 @@ def set_ttl(
         return wanted if wanted.ttl != schema.ttl else None
 
     return _publish(table_log, "keep rows for ever" if wanted_ttl is None else "set time to live", change)
+
+
+def add_reference(
+    table_log: TableLog,
+    name: str,
+    table: str,
+    on: str | Sequence[str],
+    *,
+    columns: Sequence[str] | None = None,
+    prefix: str | None = None,
+) -> SchemaChange:
+    """Add a reference to another table, whose columns are then shown beside those of this table.
+
+    Args:
+        table_log: The table's log.
+        name: Name of the reference.
+        table: Location of the other table; a relative path starts at the location of this table.
+        on: Columns of this table that hold the key of the other one, in the order of that key.
+        columns: Columns of the other table to show; None for all outside its key that it has now.
+        prefix: Put before their names; by default the name of the reference and an underscore.
+
+    Raises:
+        NotFound: There is no such table or column.
+        InvalidInput: The foreign key does not fit the key of the other table, or names clash.
+        Conflict: There is another reference of that name. The same reference is no error.
+    """
+
+    def change(schema: TableSchema) -> TableSchema | None:
+        config = configuration(schema)
+        known = config["references"].pop(name, None)
+        given = {"table": table, "on": [on] if isinstance(on, str) else list(on), "columns": columns, "prefix": prefix}
+        config["references"][name] = {key: value for key, value in given.items() if value is not None}
+        wanted = resolve_references(table_log.env, load_config(config))
+        if known is None:
+            return wanted
+        _check_same(f"reference {name!r}", known, configuration(wanted)["references"][name])
+        return None
+
+    return _publish(table_log, f"add reference {name} to {table}", change)
+
+
+def drop_reference(table_log: TableLog, name: str) -> SchemaChange:
+    """Drop a reference. The other table is not changed, and older snapshots keep the columns.
+
+    Raises:
+        NotFound: The table has no such reference.
+    """
+
+    def change(schema: TableSchema) -> TableSchema | None:
+        schema.reference(name)
+        return replace(schema, references=tuple(each for each in schema.references if each.name != name))
+
+    return _publish(table_log, f"drop reference {name}", change)
 
 
 def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:

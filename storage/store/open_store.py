@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from storage.errors import InvalidInput
 from storage.store.local_store import LocalStore
@@ -33,6 +34,29 @@ def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> Ob
     from storage.store.remote_store import RemoteStore
 
     return RemoteStore(uri.rstrip("/"), dict(storage_options or {}))
+
+
+def open_beside(store: ObjectStore, location: str) -> ObjectStore:
+    """The store of another table.
+
+    Args:
+        store: The store of a table.
+        location: An absolute path or a URL, or a path relative to the location of the first table, with forward
+            slashes. A store of the same kind gets the options of the first one.
+
+    Raises:
+        InvalidInput: The URI is of an unknown kind of store, or the package of the store is not installed.
+    """
+    here = urlsplit(store.uri)
+    if not urlsplit(location).scheme and not location.startswith(("/", "~")):
+        path = quote(location) if here.scheme == "file" else location
+        location = urlunsplit(here._replace(path=posixpath.normpath(posixpath.join(here.path or "/", path))))
+    options: Mapping[str, Any] | None = None
+    if here.scheme not in {"file", "memory"} and urlsplit(location).scheme == here.scheme:
+        from storage.store.remote_store import RemoteStore
+
+        options = store.options if isinstance(store, RemoteStore) else None
+    return open_store(location, options)
 
 
 def check_reachable(

@@ -184,6 +184,11 @@ class RemoteStore:
     def uri(self) -> str:
         return self._uri
 
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options that the store was opened with."""
+        return self._options
+
     def url(self, path: Path) -> str:
         return f"{self._uri}/{path}"
 

@@ -165,6 +165,40 @@ def set_ttl(
         console().print("weft services, weft run with a section ttl, and weft apply-ttl apply it", style="dim")
 
 
+@alter.command()
+def add_reference(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="Name of the reference.")],
+    table: Annotated[
+        str, typer.Argument(help="Location of the other table; a relative path starts at the location of this table.")
+    ],
+    on: Annotated[
+        list[str], typer.Option(help="A column that holds the key of the other table. Repeat it for several, in order.")
+    ],
+    column: Annotated[
+        list[str] | None, typer.Option(help="A column of the other table to show. May be repeated; default: all.")
+    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="Put before these names; default: NAME_.")] = None,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Show the columns of another table beside those of this one, joined by a foreign key."""
+    change = open_table(target, storage_option).add_reference(name, table, on, columns=column, prefix=prefix)
+    _tell(change, f"reference {name} to {table} is added", as_json=as_json)
+
+
+@alter.command()
+def drop_reference(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="Name of the reference.")],
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Drop a reference. Older snapshots keep its columns."""
+    change = open_table(target, storage_option).drop_reference(name)
+    _tell(change, f"reference {name} is dropped", as_json=as_json)
+
+
 def _pair(text: str, separator: str, option: str, form: str) -> tuple[str, str]:
     name, found, value = text.strip().partition(separator)
     if not found or not value.strip():

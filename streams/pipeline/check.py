@@ -242,12 +242,24 @@ def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
         for stream in there.streams
         if stream.id <= len(described.streams)  # streams that were added later have larger ids
     ]
-    return replace(there, columns=tuple(columns), groups=tuple(groups), streams=tuple(streams))
+    references = [
+        replace(reference, columns=mine.columns if mine is not None and not mine.columns else reference.columns)
+        for reference in there.references
+        for mine in [described.reference_by_name.get(reference.name)]
+        if mine is not None  # references may be added later
+    ]
+    return replace(
+        there,
+        columns=tuple(columns),
+        groups=tuple(groups),
+        streams=tuple(streams),
+        references=tuple(references),
+    )
 
 
 def _plain(schema: TableSchema) -> dict[str, Any]:
     """The schema as JSON, without the revisions in which columns were added or changed."""
-    plain = schema.to_json()
+    plain = {"references": [], **schema.to_json()}
     for column in plain["columns"]:
         del column["since"], column["changed"]
     return plain

@@ -40,7 +40,8 @@ from storage.engine import (
 )
 from streams.read.arrow_filters import translate
 from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import ParquetFile, Part, PinnedPlanner, ReadPlan
+from streams.read.reference_planner import ReferencePlanner, joined_columns
+from streams.read.relation.live_view import JoinedColumns, ParquetFile, Part, PinnedPlanner, ReadPlan
 
 SPARK: Final = "Spark's Parquet reader"
 ARROW: Final = "Arrow in tasks"
@@ -161,7 +162,27 @@ class PinnedSnapshot:
     taken_s: float = field(default_factory=time.monotonic)
 
     def schema(self) -> StructType:
-        return from_arrow_schema(self.snapshot.schema)
+        return from_arrow_schema(self.snapshot.table_columns)
+
+    def joins(self) -> Sequence[JoinedColumns]:
+        return [joined_columns(table, self.options.require) for table in self.snapshot.references]
+
+    def joined(self, name: str) -> PinnedPlanner:
+        snapshot = self.snapshot.of_reference(name)
+        options = ReadOptions(read_optimized=self.options.read_optimized)
+        of_table = PinnedSnapshot(
+            snapshot, options, self.parallelism, self.task_bytes, self.hadoop_file, None, self.tuning, self.taken_s
+        )
+        reference = self.snapshot.table_schema.reference(name)
+        return ReferencePlanner(
+            of_table, reference.columns, snapshot.table_schema.key, required=name in self.options.require
+        )
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The required groups of the table, without the required references, which are joined."""
+        known = self.snapshot.table_schema.reference_by_name
+        return tuple(name for name in self.options.require if name not in known)
 
     @cached_property
     def slices(self) -> list[FileSlice]:
@@ -182,7 +203,7 @@ class PinnedSnapshot:
 
     def parts(self) -> Sequence[Part]:
         """Two scans, if some file groups must be merged and the others are large enough; otherwise one."""
-        if self.options.require or not 0 < len(self.native) < len(self.slices):
+        if self.groups or not 0 < len(self.native) < len(self.slices):
             return (Part.WHOLE,)
         if sum(file_slice.base_bytes for file_slice in self.native) < self.tuning.mix_min_bytes:
             return (Part.WHOLE,)
@@ -190,13 +211,13 @@ class PinnedSnapshot:
 
     def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
         """Positions of the filters that tasks apply; none if the scan is native, because then Spark applies them."""
-        if not self.options.require and part is not Part.REST and self.native:
+        if not self.groups and part is not Part.REST and self.native:
             if part is Part.FILES or len(self.native) == len(self.slices):
                 return ()
             # The filters may exclude all file groups that must be merged: then the scan is native, too.
             if self._scan([], filters, part).clean_files is not None:
                 return ()
-        return [i for i, item in enumerate(filters) if translate(item, self.snapshot.schema) is not None]
+        return [i for i, item in enumerate(filters) if translate(item, self.snapshot.table_columns) is not None]
 
     def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
         if time.monotonic() - self.taken_s > self.tuning.recheck_seconds:
@@ -242,7 +263,7 @@ class PinnedSnapshot:
             ScanRequest(
                 columns,
                 self._predicate(filters),
-                self.options.require,
+                self.groups,
                 read_optimized=self.options.read_optimized,
             )
         )
@@ -254,7 +275,7 @@ class PinnedSnapshot:
         return replace(scan, slices=slices, skipped=len(of_part) - len(slices))
 
     def _predicate(self, filters: Sequence[Filter]) -> Condition | None:
-        found = [translate(item, self.snapshot.schema) for item in filters]
+        found = [translate(item, self.snapshot.table_columns) for item in filters]
         known = tuple(condition for condition in found if condition is not None)
         return And(known) if known else None
 

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage import Table
-from storage.engine import ReadTask, Scan, TableSchema, state_columns
+from storage import Snapshot, Table
+from storage.engine import JoinedScan, ReadTask, Scan, state_columns
 from storage.errors import InvalidInput
 from streams.read.catalog_table import keep_options, options_given, options_kept
 from streams.read.change_stream import ChangeBatchReader, ChangeOptions, ChangeStreamReader, change_schema
@@ -77,7 +77,7 @@ class WeftSource(Source):
             return ChangeBatchReader(_table(given), changes, schema)
         options, table = _read_options(given), _table(given)
         snapshot = options.snapshot(table) if self._cut is None else table.snapshot(self._cut)
-        _check_columns(schema, snapshot.table_schema)
+        _check_columns(schema, snapshot)
         scan = snapshot.scan(
             schema.names,
             require=options.require,
@@ -111,7 +111,7 @@ class _Task(InputPartition):
 
 
 class _Reader(ForWorkers, DataSourceReader):
-    def __init__(self, scan: Scan, schema: StructType) -> None:
+    def __init__(self, scan: Scan | JoinedScan, schema: StructType) -> None:
         self._tasks = scan.tasks
         self._scan = scan.without_tasks()
         self._schema = schema
@@ -128,19 +128,23 @@ class _Reader(ForWorkers, DataSourceReader):
         return conformed_batches(self._scan.read(partition.value), to_arrow_schema(self._schema, timezone="UTC"))
 
 
-def _check_columns(given: StructType, schema: TableSchema) -> None:
+def _check_columns(given: StructType, snapshot: Snapshot) -> None:
     """Refuse a schema given by the user that does not fit the table.
 
     It may have fewer columns, in another order, and declare them nullable. It may name state columns
     (`storage.core.schema.state_columns`); there is no other way to read those.
     """
+    schema = snapshot.table_schema
     states = [column.field for column in state_columns(schema).values()]
-    known = {field.name: field for field in from_arrow_schema(pa.schema([*schema.arrow, *states]))}
+    shown = {name for reference in schema.references for name in reference.shown}
+    # A referenced table that is missing is an error only for its columns.
+    columns = snapshot.schema if shown.intersection(given.names) else schema.arrow
+    known = {field.name: field for field in from_arrow_schema(pa.schema([*columns, *states]))}
     for field in given:
         column = known.get(field.name)
         if column is None:
             raise InvalidInput(
-                f"the table has no column {field.name}", hint=f"columns: {', '.join(schema.arrow.names)}"
+                f"the table has no column {field.name}", hint=f"columns: {', '.join([*schema.arrow.names, *shown])}"
             )
         if field.dataType != column.dataType or (column.nullable and not field.nullable):
             null = "" if field.nullable else " NOT NULL"

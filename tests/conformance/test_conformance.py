@@ -85,7 +85,7 @@ def _same_shape(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     def columns(append: Mapping[str, Any]) -> set[str]:
         return {name for row in append["rows"] for name in row} - {"_op"}
 
-    same_lane = (first["stream"], first["lane"]) == (second["stream"], second["lane"])
+    same_lane = all(first.get(part) == second.get(part) for part in ("table", "stream", "lane"))
     return same_lane and columns(first) == columns(second)
 
 
@@ -100,7 +100,7 @@ def interleavings(steps: Steps) -> Iterator[Steps]:
     by_lane: dict[str, Steps] = {}
     for step in steps:
         if "append" in step:
-            by_lane.setdefault(step["append"]["lane"], []).append(step)
+            by_lane.setdefault(f"{step['append'].get('table', '')}/{step['append']['lane']}", []).append(step)
     last_change = max(i for i, step in enumerate(steps) if "append" in step)
     final = [step for step in steps[last_change:] if "expect" in step]
     assert final, "an order-free case ends with an expectation"
@@ -135,16 +135,23 @@ def value_of(json_value: Any, arrow_type: pa.DataType) -> Any:
 
 
 class Run:
-    """One case, step by step, on one table."""
+    """One case, step by step, on its table and on those that it refers to."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.table = Table.create(f"memory://conformance/{uuid.uuid4().hex}", config)
-        self.types = {
-            name: parse_type(given["type"] if isinstance(given, Mapping) else given)
-            for name, given in config["columns"].items()
-        }
+    def __init__(self, case: Mapping[str, Any], folder: str | None = None) -> None:
+        config, others = case["config"], case.get("tables", {})
+        folder = folder or f"memory://conformance/{uuid.uuid4().hex}"
+        self.tables = {name: Table.create(f"{folder}/{name}", given) for name, given in others.items()}
+        self.table = self.tables[""] = Table.create(f"{folder}/table", config)
+        self.types = _types(config)
+        for reference, given in config.get("references", {}).items():
+            of_other = _types(others[given["table"].removeprefix("../")])
+            prefix = given.get("prefix", f"{reference}_")
+            self.types |= {f"{prefix}{column}": of_other[column] for column in given["columns"]}
         # Collected columns take elements; a counted column may have any type, here the declared one.
-        self.input_types = {name: parse_type(input_type(dict(config), name)) for name in config["columns"]}
+        self.input_types = {
+            table: {name: parse_type(input_type(dict(given), name)) for name in given["columns"]}
+            for table, given in {**others, "": config}.items()
+        }
         self.labels: dict[str, str] = {}
 
     def run(self, steps: Steps) -> None:
@@ -153,11 +160,13 @@ class Run:
             getattr(self, action)(argument)
 
     def append(self, append: Mapping[str, Any]) -> None:
-        with self.table.writer(append["stream"], lane=append["lane"]) as writer:
-            writer.append(self._arrow(append["rows"]))
+        table = append.get("table", "")
+        with self.tables[table].writer(append["stream"], lane=append["lane"]) as writer:
+            writer.append(self._arrow(append["rows"], table))
 
     def compact(self, _: object) -> None:
-        self.table.compact()
+        for table in self.tables.values():
+            table.compact()
 
     def label(self, name: str) -> None:
         self.labels[name] = str(self.table.snapshot().cut)
@@ -187,10 +196,12 @@ class Run:
             single = snapshot.to_arrow([name], require=require)
             assert _bag(single) == _bag(expected.select([name])), f"SELECT {name}"
 
-    def _arrow(self, rows: list[Mapping[str, Any]]) -> pa.Table:
+    def _arrow(self, rows: list[Mapping[str, Any]], table: str = "") -> pa.Table:
         given = {name for row in rows for name in row}
         reserved = {"_op": pa.string(), "_supplied": pa.list_(pa.string())}
-        types = {name: arrow_type for name, arrow_type in {**self.input_types, **reserved}.items() if name in given}
+        types = {
+            name: arrow_type for name, arrow_type in {**self.input_types[table], **reserved}.items() if name in given
+        }
         return self._table(rows, types)
 
     @staticmethod
@@ -201,6 +212,12 @@ class Run:
                 for name, arrow_type in types.items()
             }
         )
+
+
+def _types(config: Mapping[str, Any]) -> dict[str, pa.DataType]:
+    """The types of the columns of a configuration."""
+    columns = config["columns"].items()
+    return {name: parse_type(given["type"] if isinstance(given, Mapping) else given) for name, given in columns}
 
 
 def _bag(table: pa.Table) -> Counter[str]:
@@ -217,7 +234,7 @@ def _skip_unsupported(case: Mapping[str, Any]) -> None:
 def test_case(name: str, variation: str) -> None:
     case = CASES[name]
     _skip_unsupported(case)
-    Run(case["config"]).run(VARIATIONS[variation](case["steps"]))
+    Run(case).run(VARIATIONS[variation](case["steps"]))
 
 
 @pytest.mark.parametrize("compacting", [False, True], ids=["logs", "compacted"])
@@ -226,9 +243,9 @@ def test_every_interleaving(name: str, *, compacting: bool) -> None:
     case = CASES[name]
     _skip_unsupported(case)
     for steps in interleavings(case["steps"]):
-        Run(case["config"]).run(compacted_after_every_append(steps) if compacting else steps)
+        Run(case).run(compacted_after_every_append(steps) if compacting else steps)
 
 
 def test_cases_exist() -> None:
-    assert len(CASES) >= 21
+    assert len(CASES) >= 26
     assert not [name for name, case in CASES.items() if unsupported_modes(case)], "this version has every mode"

@@ -29,6 +29,7 @@ SAMPLE = [
     "commit_order_group",
     "require_makes_left_and_inner_joins",
     "default_for_an_absent_group_only",
+    "reference_deleted_and_inserted_again",
 ]
 RESERVED = {"_op": pa.string(), "_supplied": pa.list_(pa.string())}
 
@@ -36,21 +37,22 @@ RESERVED = {"_op": pa.string(), "_supplied": pa.list_(pa.string())}
 class SparkRun(Run):
     """A conformance case in which Spark writes, compacts and reads."""
 
-    def __init__(self, spark: SparkSession, config: Mapping[str, Any], folder: LocalPath) -> None:
-        super().__init__(config)
+    def __init__(self, spark: SparkSession, case: Mapping[str, Any], folder: LocalPath) -> None:
+        super().__init__(case, str(folder))
         self.spark = spark
-        self.table = Table.create(str(folder / "table"), config)
 
     def append(self, append: Mapping[str, Any]) -> None:
         given = {name for row in append["rows"] for name in row}
-        types = {name: t for name, t in {**self.input_types, **RESERVED}.items() if name in given}
+        table = append.get("table", "")
+        types = {name: t for name, t in {**self.input_types[table], **RESERVED}.items() if name in given}
         rows = pa.table({n: pa.array([value_of(row.get(n), t) for row in append["rows"]], t) for n, t in types.items()})
         # One partition, because the rows of a frame are in the order of its partitions.
         frame = self.spark.createDataFrame(rows).coalesce(1)
-        streams.write_batch(frame, self.table.uri, append["stream"], lane=append["lane"])
+        streams.write_batch(frame, self.tables[table].uri, append["stream"], lane=append["lane"])
 
     def compact(self, _: object) -> None:
-        streams.compact(self.spark, self.table.uri)
+        for table in self.tables.values():
+            streams.compact(self.spark, table.uri)
 
     def expect(self, expect: Mapping[str, Any]) -> None:
         as_of = self.labels[expect["as_of"]] if expect.get("as_of") else None
@@ -71,7 +73,7 @@ def bag(table: pa.Table) -> list[str]:
 @pytest.mark.parametrize("name", SAMPLE)
 def test_conformance_case(spark: SparkSession, name: str, tmp_path: LocalPath) -> None:
     case = CASES[name]
-    run = SparkRun(spark, case["config"], tmp_path)
+    run = SparkRun(spark, case, tmp_path)
     run.run([step for step in case["steps"] if "refused" not in step])
     final = case["steps"][-1]
     run.compact(None)

@@ -2,15 +2,16 @@
 
 A cut is one number per lane: the last entry that it contains. It contains no entry of a lane that is not in it. Cuts
 are compared lane by lane. The cut of a *snapshot* also has T, the length of a prefix of the table lane; its text form
-can be stored and used later.
+can be stored and used later. The cut of a snapshot of a table with references also has the cuts of the referenced
+tables (`JoinedCut`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Never
 
 from storage.core.names import LaneName, lane_name
 from storage.errors import InvalidInput
@@ -24,7 +25,9 @@ SpansByLane = Mapping[LaneName, Sequence[Span]]
 """Spans of entries that were rolled back, by lane, ascending."""
 
 PREFIX: Final = "cut:1:"
-_TEXT: Final = re.compile(r"cut:1:(\d{1,18}):((?:[^=,]+=\d{1,18}(?:,|$))*)")
+_TEXT: Final = re.compile(r"(\d{1,18}):((?:[^=,]+=\d{1,18}(?:,|$))*)")
+_REFERENCE: Final = "+"
+"""In the text of a cut before a reference and the cut of its table: ``cut:1:7:orders=12+customer:3:crm=5``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +50,64 @@ class Cut:
         return hash(str(self))
 
     def __str__(self) -> str:
-        return f"{PREFIX}{self.table}:" + ",".join(f"{lane}={seq}" for lane, seq in sorted(self.lanes.items()) if seq)
+        return f"{PREFIX}{_text(self)}"
 
 
-def parse_cut(text: str) -> Cut:
-    """The cut of a text form, as `str` of a `Cut` returns it.
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedCut(Cut):
+    """The cut of a table, and the cuts of the tables that it refers to.
+
+    Attributes:
+        references: Cut of the referenced table, by the name of the reference.
+    """
+
+    references: Mapping[str, Cut] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        joined = (f"{_REFERENCE}{name}:{_text(at)}" for name, at in sorted(self.references.items()))
+        return f"{PREFIX}{_text(self)}{''.join(joined)}"
+
+    def of_table(self) -> Cut:
+        """The cut of the table alone."""
+        return Cut(self.table, self.lanes)
+
+
+def _text(at: Cut) -> str:
+    return f"{at.table}:" + ",".join(f"{lane}={seq}" for lane, seq in sorted(at.lanes.items()) if seq)
+
+
+def parse_cut(text: str) -> JoinedCut:
+    """The cut of a text form, as `str` of a `Cut` or `JoinedCut` returns it.
 
     Raises:
         InvalidInput: ``text`` is not the text form of a cut.
     """
-    match = _TEXT.fullmatch(text)
-    if match is None or text.endswith(","):
-        raise InvalidInput(
-            f"{text!r} is not a cut", hint="use the text that str(snapshot.cut) returns, for example cut:1:7:orders=12"
-        )
+    first, *others = text.removeprefix(PREFIX).split(_REFERENCE)
+    at = _parsed(text, first if text.startswith(PREFIX) else "")
+    references: dict[str, Cut] = {}
+    for other in others:
+        name, _, rest = other.partition(":")
+        if not name or name in references:
+            _refuse(text)
+        references[name] = _parsed(text, rest)
+    return JoinedCut(at.table, at.lanes, references)
+
+
+def _parsed(text: str, part: str) -> Cut:
+    match = _TEXT.fullmatch(part)
+    if match is None or part.endswith(","):
+        _refuse(text)
     lanes = {}
-    for part in filter(None, match.group(2).split(",")):
-        name, _, seq = part.partition("=")
+    for each in filter(None, match.group(2).split(",")):
+        name, _, seq = each.partition("=")
         lanes[lane_name(name)] = int(seq)
     return Cut(int(match.group(1)), lanes)
+
+
+def _refuse(text: str) -> Never:
+    raise InvalidInput(
+        f"{text!r} is not a cut", hint="use the text that str(snapshot.cut) returns, for example cut:1:7:orders=12"
+    )
 
 
 def within(smaller: Seqs, larger: Seqs) -> bool:

@@ -196,14 +196,31 @@ class Fold(Header):
     file_groups: list[FoldedGroup]
 
 
+class KeptReference(Strict):
+    """The snapshot of a referenced table that belongs to a savepoint.
+
+    Attributes:
+        table, lanes: Cut of the snapshot.
+        savepoint: Name of the savepoint of the referenced table that keeps it.
+    """
+
+    table: int
+    lanes: Seqs
+    savepoint: str
+
+
 class Savepoint(Header):
-    """Names the snapshot (``table``, ``lanes``), whose files stay until it is released."""
+    """Names the snapshot (``table``, ``lanes``), whose files stay until it is released.
+
+    ``references``: the snapshots of the referenced tables, by the name of the reference.
+    """
 
     kind: Literal["SAVEPOINT"] = "SAVEPOINT"
     name: str
     table: int
     lanes: Seqs
     note: str
+    references: dict[str, KeptReference] = Field(default_factory=dict)
 
 
 class Release(Header):
@@ -349,7 +366,7 @@ _ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discrim
 _TABLE_KINDS: Final = get_args(TableEntry)
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
-_LEFT_OUT: Final = ("watermarks", "archived", "rewrites")
+_LEFT_OUT: Final = ("watermarks", "archived", "rewrites", "references")
 """Members that are not written if they are empty."""
 
 

@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 from storage.core.log.entries import ERASE, TTL, WRITER_FEATURES
 from storage.core.modes import known_features
-from storage.core.schema.table_schema import TableSchema
+from storage.core.schema.table_schema import REFERENCES, TableSchema
 
 
 def readable_features() -> frozenset[str]:
     """The reader features that this version knows."""
-    return known_features() | {ERASE}
+    return known_features() | {ERASE, REFERENCES}
 
 
 def writable_features() -> frozenset[str]:

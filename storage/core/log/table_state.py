@@ -23,6 +23,7 @@ from storage.core.log.entries import (
     Done,
     Fold,
     Intent,
+    KeptReference,
     LaneAdd,
     Mark,
     Plan,
@@ -97,11 +98,13 @@ class LiveSavepoint:
         at: Cut of its snapshot.
         note: Text of the user.
         committed_at_ms: Time of the SAVEPOINT.
+        references: Snapshots of the referenced tables, by the name of the reference.
     """
 
     at: Cut
     note: str
     committed_at_ms: int
+    references: Mapping[str, KeptReference] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +276,8 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
         case Fold():
             return _closed(_with_fold(state, entry), entry.plan_id)
         case Savepoint():
-            kept = LiveSavepoint(Cut(entry.table, entry.lanes), entry.note, entry.committed_at_ms)
+            at = Cut(entry.table, entry.lanes)
+            kept = LiveSavepoint(at, entry.note, entry.committed_at_ms, entry.references)
             return replace(state, savepoints={**state.savepoints, entry.name: kept})
         case Release():
             return replace(state, savepoints={n: kept for n, kept in state.savepoints.items() if n != entry.name})

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from storage.core import names
-from storage.core.model import Column, Function, Group, Stream, Ttl, make_field
+from storage.core.model import Column, Function, Group, Reference, Stream, Ttl, make_field
 from storage.core.modes import mode_of
 from storage.core.modes.functions import input_type
 from storage.core.names import StreamName
@@ -34,6 +34,9 @@ _IDS_PER_GROUP: Final = 10_000
 _COLUMN_FIELD_IDS: Final = 1_000_000_000
 _IDS_PER_COLUMN: Final = 1_000
 
+REFERENCES: Final = "references"
+"""Reader feature of a table that has references to other tables."""
+
 
 T = TypeVar("T")
 
@@ -50,6 +53,7 @@ class TableSchema:
         groups: Column groups, by ascending id.
         streams: Streams, by ascending id.
         ttl: How long rows and deletes are kept; None: for ever.
+        references: References to other tables, in the order in which their columns are shown.
     """
 
     key: tuple[str, ...]
@@ -59,6 +63,7 @@ class TableSchema:
     groups: tuple[Group, ...]
     streams: tuple[Stream, ...]
     ttl: Ttl | None = None
+    references: tuple[Reference, ...] = ()
 
     @cached_property
     def column_by_name(self) -> Mapping[str, Column]:
@@ -101,7 +106,20 @@ class TableSchema:
     @property
     def reader_features(self) -> list[str]:
         """The features that a version must know to read the table, sorted."""
-        return sorted({feature for group in self.groups for feature in mode_of(group).features(group)})
+        modes = {feature for group in self.groups for feature in mode_of(group).features(group)}
+        return sorted(modes | {REFERENCES} if self.references else modes)
+
+    @cached_property
+    def reference_by_name(self) -> Mapping[str, Reference]:
+        return {reference.name: reference for reference in self.references}
+
+    def reference(self, name: str) -> Reference:
+        """The reference of that name.
+
+        Raises:
+            NotFound: There is none; the hint lists the names that exist.
+        """
+        return _named(self.reference_by_name, name, "reference")
 
     @property
     def sort_column(self) -> str:
@@ -200,6 +218,9 @@ class TableSchema:
             "groups": [_listed(dataclasses.asdict(group)) for group in self.groups],
             "streams": [_listed(dataclasses.asdict(stream)) for stream in self.streams],
             **({} if self.ttl is None else {"ttl": self.ttl.to_json()}),
+            **(
+                {REFERENCES: [_listed(dataclasses.asdict(each)) for each in self.references]} if self.references else {}
+            ),
         }
 
     @classmethod
@@ -231,6 +252,10 @@ class TableSchema:
                 Stream(s["id"], StreamName(s["name"]), tuple(s["groups"]), s["on_delete"]) for s in data["streams"]
             ),
             ttl=Ttl(**data["ttl"]) if "ttl" in data else None,
+            references=tuple(
+                Reference(r["name"], r["table"], tuple(r["on"]), tuple(r["columns"]), r["prefix"])
+                for r in data.get(REFERENCES, ())
+            ),
         )
 
 

@@ -221,6 +221,10 @@ class Jvm:
         """UNION ALL of relations with the same columns."""
         return relations[0] if len(relations) == 1 else self.Union(self.seq(relations), False, False)
 
+    def analyzed(self, frame: DataFrame) -> Any:
+        """The analysed logical plan of a DataFrame."""
+        return frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+
     def caches_plans(self) -> bool:
         """Whether the session has cached anything. Spark finds cached data only for a query with the same plan."""
         return not self._session.sharedState().cacheManager().isEmpty()

@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 
 from storage.errors import InvalidInput
-from streams.read.relation.planner_interface import ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
+from streams.read.relation.planner_interface import JoinedColumns, ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
 
 if TYPE_CHECKING:
     from streams.read.relation.jvm import Jvm
 
 __all__ = [
+    "JoinedColumns",
     "ParquetFile",
     "Part",
     "PinnedPlanner",

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-__all__ = ["ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
+__all__ = ["JoinedColumns", "ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
 
 
 class ParquetFile(NamedTuple):
@@ -64,11 +64,38 @@ class ReadPlan:
     size_bytes: int | None = None
 
 
+@dataclass(frozen=True)
+class JoinedColumns:
+    """Columns of another table that a view shows beside those of its table, joined by a foreign key.
+
+    Attributes:
+        name: Name of the join, unique among those of the table.
+        on: The columns of the table that hold the key of the other table.
+        key: The key columns of the other table, in the same order.
+        columns: The columns that are shown: their name in the other table, and in the view.
+        required: Whether rows without a row of the other table are left out.
+        error: Why the other table cannot be read; empty if it can. Queries that use its columns fail with this text.
+    """
+
+    name: str
+    on: tuple[str, ...]
+    key: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    required: bool
+    error: str = ""
+
+
 class PinnedPlanner(Protocol):
     """One state of a table: all plans of a query are made from it."""
 
     def schema(self) -> StructType:
-        """All columns, in order."""
+        """All columns of the table, in order, without those of `joins`."""
+
+    def joins(self) -> Sequence[JoinedColumns]:
+        """What is joined with the table, in order. The same columns in every state with the same schema."""
+
+    def joined(self, name: str) -> PinnedPlanner:
+        """The state of another table that belongs to this one; `name` is that of the join."""
 
     def parts(self) -> Sequence[Part]:
         """The scans with which to read the table: WHOLE, or FILES and REST if two scans are faster.

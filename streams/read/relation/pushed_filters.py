@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-__all__ = ["And", "Or", "parse_predicate", "safe_for_statistics"]
+__all__ = ["And", "Or", "columns_of", "parse_predicate", "safe_for_statistics"]
 
 ColumnPath = tuple[str, ...]
 
@@ -67,6 +67,16 @@ class Or(Filter):
 
     left: Filter
     right: Filter
+
+
+def columns_of(pushed: Filter) -> set[str]:
+    """The top-level columns that a filter uses."""
+    if isinstance(pushed, (And, Or)):
+        return columns_of(pushed.left) | columns_of(pushed.right)
+    if isinstance(pushed, Not):
+        return columns_of(pushed.child)
+    path: ColumnPath = getattr(pushed, "attribute")  # noqa: B009 - the base class does not declare it
+    return {path[0]}
 
 
 def safe_for_statistics(pushed: Filter) -> bool:

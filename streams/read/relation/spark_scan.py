@@ -28,8 +28,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage.errors import InvalidInput
+from streams.read.relation.join_frames import join_frames
 from streams.read.relation.jvm import Jvm, UnsupportedSessionError
-from streams.read.relation.planner_interface import ParquetFile, Part, Planner, ReadPlan
+from streams.read.relation.planner_interface import JoinedColumns, ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
 from streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
 from streams.read.relation.query_state import QueryState, QueryStates
 from streams.read.relation.worker import task_reader
@@ -53,7 +54,7 @@ def new_dataframe(jvm: Jvm, name: str, planner: Planner) -> DataFrame:
     """A DataFrame with the present columns of the table."""
     view = _View(jvm, name, planner)
     state = planner.pin()
-    return jvm.dataframe(view.relation(state.schema(), state.parts()))
+    return jvm.dataframe(view.relation(state, state.parts()))
 
 
 def check_interfaces(jvm: Jvm) -> None:
@@ -83,10 +84,23 @@ class _View:
         self.capabilities.add(jvm.TableCapability.BATCH_READ)
         self._parts: tuple[Part, ...] = ()
         self._lists: dict[Any, Any] = {}  # ordered by last use
+        self._joined: dict[str, _View] = {}
 
-    def relation(self, schema: StructType, parts: Sequence[Part]) -> Any:
+    def relation(self, state: PinnedPlanner, parts: Sequence[Part]) -> Any:
+        schema, joins = state.schema(), state.joins()
         struct = self.jvm.struct(schema)
-        return self.jvm.union([self.jvm.relation(LiveTable(self, schema, part), struct) for part in parts])
+        plan = self.jvm.union([self.jvm.relation(LiveTable(self, schema, part), struct) for part in parts])
+        if not joins:
+            return plan
+
+        def frame_of(join: JoinedColumns) -> DataFrame:
+            of_table = state.joined(join.name)
+            view = self._joined.setdefault(
+                join.name, _View(self.jvm, f"{self.name}.{join.name}", _Joined(self, join.name))
+            )
+            return self.jvm.dataframe(view.relation(of_table, view.stable_parts(of_table.parts())))
+
+        return self.jvm.analyzed(join_frames(self.jvm.dataframe(plan), joins, frame_of))
 
     def stable_parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
         """The parts of the next query: ``parts``, or those of the last query as long as Spark has cached anything.
@@ -104,6 +118,17 @@ class _View:
         for old in list(self._lists)[:-LISTS_KEPT]:
             self._lists.pop(old, None)
         return index
+
+
+class _Joined(Planner):
+    """Gives every query over a view the state of another table that belongs to the query's state of the view."""
+
+    def __init__(self, view: _View, name: str) -> None:
+        self._view = view
+        self._name = name
+
+    def pin(self) -> PinnedPlanner:
+        return self._view.pins.current().state.joined(self._name)
 
 
 def _read_by_spark(file: ParquetFile) -> bool:
@@ -155,7 +180,7 @@ class ViewFunction(_Called):
     @_callback
     def apply(self, _arguments: Any) -> Any:
         state = self._view.pins.current().state
-        return self._view.relation(state.schema(), self._view.stable_parts(state.parts()))
+        return self._view.relation(state, self._view.stable_parts(state.parts()))
 
     class Java:
         implements = ("scala.Function1",)

@@ -19,7 +19,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.read.relation.planner_interface import Part, Planner, ReadPlan
+from streams.read.relation.join_frames import join_frames
+from streams.read.relation.planner_interface import Part, PinnedPlanner, Planner, ReadPlan
 from streams.read.relation.worker import conformed_batches
 from streams.spark.data_sources import register_source
 from streams.spark.for_workers import ForWorkers, Source
@@ -69,8 +70,12 @@ class _FixedSource(Source):
 
 
 def fixed_dataframe(spark: SparkSession, planner: Planner) -> DataFrame:
-    """A DataFrame of all columns of the newest state; later changes of the table are not visible in it."""
+    """A DataFrame of all columns of the newest state; later changes of the tables are not visible in it."""
     state = planner.pin()
+    return join_frames(_of_table(spark, state), state.joins(), lambda join: _of_table(spark, state.joined(join.name)))
+
+
+def _of_table(spark: SparkSession, state: PinnedPlanner) -> DataFrame:
     schema = state.schema()
     name = f"weft_fixed_{next(_numbers)}"
     members: dict[str, Any] = {

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.read.relation.live_view import ParquetFile, Part, ReadPlan
+from streams.read.relation.live_view import JoinedColumns, ParquetFile, Part, PinnedPlanner, ReadPlan
 
 # Pickled by value, because the tests are not on the path of Spark's Python workers.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -110,6 +110,12 @@ class State:
 
     def schema(self) -> StructType:
         return from_arrow_schema(pq.read_schema(self._paths[-1])) if self._paths else from_arrow_schema(SCHEMA)
+
+    def joins(self) -> Sequence[JoinedColumns]:
+        return ()
+
+    def joined(self, name: str) -> PinnedPlanner:
+        raise AssertionError(f"nothing is joined: {name}")
 
     def parts(self) -> Sequence[Part]:
         return (Part.WHOLE,)
