@@ -74,15 +74,30 @@ class TableLog:
                 self.commit_log.forget_before(TABLE_LANE, fresh[-1].seq)
             if self._state is None:
                 if self.lacks_first():
-                    raise CorruptData(
-                        f"the first entry of the table at {self.store.uri} is missing, and later ones exist",
-                        hint=f"restore {slot_path(TABLE_LANE, 1)} from a copy of the store; weft verify finds more",
-                    )
+                    raise self._lost_first()
                 raise NotFound(
-                    f"there is no table at {self.store.uri}", hint="check the path, or create it: Table.create"
+                    f"there is no table at {self.store.uri}",
+                    hint="check the path, or create it: weft create PIPELINE, or Table.create",
                 )
             self.stamps.observe(self._state.stamp)
             return self._state
+
+    def created_at_ms(self) -> int:
+        """When the table was created, in milliseconds since 1970 UTC, by the clock of the process that did.
+
+        Raises:
+            CorruptData: The first entry is missing: the table was moved or deleted since it was opened.
+        """
+        first = self.commit_log.entry(TABLE_LANE, 1)
+        if first is None:
+            raise self._lost_first()
+        return first.committed_at_ms
+
+    def _lost_first(self) -> CorruptData:
+        return CorruptData(
+            f"the first entry of the table at {self.store.uri} is missing, and later ones exist",
+            hint=f"restore {slot_path(TABLE_LANE, 1)} from a copy of the store; weft verify finds more",
+        )
 
     def archivable(self) -> tuple[cut.Seqs, int]:
         """The last slot of each lane that may be archived, and the free slot of the table lane, in the newest state."""

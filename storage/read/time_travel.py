@@ -132,10 +132,8 @@ def cut_at(table_log: TableLog, moment: dt.datetime, *, settled: bool = False) -
     """
     found = find_moment(table_log, milliseconds(moment))
     if found is None:
-        created = table_log.commit_log.entry(TABLE_LANE, 1)
-        assert created is not None, "every table has a first entry"
         raise InvalidInput(
-            f"as_of {moment}: the table did not exist yet", hint=f"it was created at {_text(created.committed_at_ms)}"
+            f"as_of {moment}: the table did not exist yet", hint=f"it was created at {_text(table_log.created_at_ms())}"
         )
     table_log.check_kept(found.at)
     if settled and not found.settled:

@@ -188,13 +188,11 @@ class Inspection:
     def overview(self) -> Overview:
         """Sizes and settings of the table, its waiting work, and what keeps old files."""
         slices, files = self._snapshot.slices, self._snapshot.files
-        created = self._table_log.commit_log.entry(TABLE_LANE, 1)
         pins = unexpired(self._table_log.store, self._table_log.clock)
-        assert created is not None, "a table has a first entry"
         return Overview(
             uri=self._table_log.store.uri,
             table_id=self._state.table_id,
-            created_at_ms=created.committed_at_ms,
+            created_at_ms=self._table_log.created_at_ms(),
             schema=self._state.schema,
             cut=str(self._snapshot.cut),
             file_groups=len(slices),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from storage import Table
-from storage.errors import NotFound
+from storage.errors import CorruptData, NotFound
 from storage.services.inspect import Inspection
 from tests.tuning import tune
 
@@ -51,6 +53,16 @@ def test_overview(table: Table) -> None:
     assert found.log_bytes > 0
     assert found.compactions_open == 0
     assert found.schema == table.schema
+
+
+def test_a_table_that_was_deleted_under_an_open_one(table: Table) -> None:
+    opened = Table.open(table.uri)
+    opened.snapshot()
+    shutil.rmtree(table.uri.removeprefix("file://"))
+    with table.writer("sb") as writer:
+        writer.append(pa.table({"id": [1], "b": [0.5]}))
+    with pytest.raises(CorruptData, match=r"the first entry of the table at .* is missing"):
+        opened.snapshot(as_of=dt.datetime(1999, 1, 1, tzinfo=dt.UTC))
 
 
 def test_the_timeline_has_all_lanes_newest_first(table: Table) -> None:

@@ -88,7 +88,8 @@ class _Verification:
         slots = list_slots(self._env, TABLE_LANE, self._findings)
         if not slots:
             if not self._table_log.lacks_first():
-                raise NotFound(f"there is no table at {self._store.uri}", hint="check the path, or create the table")
+                hint = "check the path, or create it: weft create PIPELINE, or Table.create"
+                raise NotFound(f"there is no table at {self._store.uri}", hint=hint)
             what = "the table lane is missing, but writers' lanes exist: the table cannot be opened or checked"
             first.damage("S2", what)
             return Cut(0, {})
