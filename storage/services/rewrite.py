@@ -154,7 +154,9 @@ def _cast_limit(column: str, kind: pa.DataType, before: object) -> Any:
     try:
         limit = pa.scalar(before).cast(kind).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(f"{before!r} is no {kind}: {error}", hint=f"give a value of column {column!r}") from error
+        example = ", for example 2026-11-20T10:30:00Z" if pa.types.is_timestamp(kind) and kind.tz else ""
+        hint = f"give a value of column {column!r}{example}"
+        raise InvalidInput(f"{before!r} is not a {kind}: {error}", hint=hint) from error
     if limit is None:
         raise InvalidInput("there is no limit", hint=f"give a value of column {column!r}")
     return limit

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 from collections.abc import Sequence
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -66,6 +67,21 @@ app = typer.Typer(
     "Exit codes: 0 ok, 1 something failed, 2 the command line or the pipeline file is wrong, "
     "4 a writer of weft run was fenced.",
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"weft {metadata.version('weft')}")
+        raise typer.Exit
+
+
+@app.callback()
+def versions(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options before a command."""
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

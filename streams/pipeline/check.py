@@ -258,8 +258,9 @@ def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
 
 
 def _plain(schema: TableSchema) -> dict[str, Any]:
-    """The schema as JSON, without the revisions in which columns were added or changed."""
+    """The schema as JSON with the file's word ``buckets``, without the revisions in which columns changed."""
     plain = {"references": [], **schema.to_json()}
+    plain["buckets"] = 1 << plain.pop("bucket_bits")
     for column in plain["columns"]:
         del column["since"], column["changed"]
     return plain

@@ -213,7 +213,8 @@ def _section_problems(name: str, given: WriterSection, whole: PipelineConfig) ->
         yield InvalidInput(".dead_letter: cannot be combined with on_error: stop", hint="remove one of the two")
     if isinstance(given.source, KafkaSection | FilesSection) and not given.message:
         what = "JSON message" if isinstance(given.source, KafkaSection) else "files"
-        yield InvalidInput(".schema: is missing", hint=f"add schema: {{column: type}} of the {what}")
+        hint = f"add schema: {{column: type}} of the {what}; weft infer proposes one"
+        yield InvalidInput(".schema: is missing", hint=hint)
     if isinstance(given.source, FilesSection):
         yield from _files_problems(given)
     if isinstance(given.source, KafkaSection):

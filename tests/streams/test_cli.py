@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ def test_help_names_every_command_and_the_exit_codes() -> None:
     for word in ("demo", "init", "run", "sql", "show", "compact", "Exit codes: 0 ok"):
         assert word in text
     assert weft("shwo").exit_code == 2
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert weft("--version").output == f"weft {metadata.version('weft')}\n"
+    assert "weft: several streams write" in weft("--help").output
 
 
 def test_init_writes_a_pipeline_that_loads_and_never_overwrites(tmp_path: Path) -> None:
@@ -130,7 +136,7 @@ def test_run_refuses_a_table_that_differs_from_the_file(tmp_path: Path) -> None:
     Table.create(tmp_path / "wide", {**CONFIG, "buckets": 4})
     result = weft("run", pipeline_file(tmp_path))
     assert result.exit_code == 1
-    assert "bucket_bits: 1 in the file, 2 in the table" in result.stderr
+    assert "buckets: 2 in the file, 4 in the table" in result.stderr
 
 
 def test_run_without_a_configuration_needs_a_table(tmp_path: Path) -> None:

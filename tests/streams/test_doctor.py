@@ -115,7 +115,7 @@ def test_what_is_wrong_with_machine_table_and_broker(tmp_path: Path) -> None:
         "writers.sa.source",
     }
     assert "cannot run tasks: broken" in told["spark.pyspark.python"][1]
-    assert "bucket_bits: 1 in the file, 2 in the table" in told["table"][1]
+    assert "buckets: 2 in the file, 4 in the table" in told["table"][1]
     assert NOBODY in told["writers.sa.source"][1]
     assert all(hint for _, _, hint in told.values()), "each says what to do"
     assert sorted(tmp_path.rglob("*")) == before

@@ -447,7 +447,7 @@ def test_an_existing_table_must_equal_the_file(load: Any) -> None:
     for part in (
         "columns.paid.type: double in the file, string in the table",
         "columns.tip is only in the table",
-        "bucket_bits: 3 in the file, 4 in the table",
+        "buckets: 8 in the file, 16 in the table",
         "streams.orders.on_delete: group in the file, row in the table",
     ):
         assert part in raised.value.message

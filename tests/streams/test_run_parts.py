@@ -122,7 +122,7 @@ def test_create_refuses_a_table_that_differs_and_does_not_change_it(tmp_path: Pa
     before = sorted((tmp_path / "wide").rglob("*"))
     refused = weft("create", pipeline_file(tmp_path))
     assert refused.exit_code == 1
-    assert "bucket_bits: 1 in the file, 2 in the table" in refused.stderr
+    assert "buckets: 2 in the file, 4 in the table" in refused.stderr
     assert sorted((tmp_path / "wide").rglob("*")) == before
 
 
@@ -161,15 +161,6 @@ def test_one_round_of_a_service_alone(with_rows: Path) -> None:
     done = weft("run", with_rows, "--only", "compaction", "--once", "--json")
     assert (done.exit_code, states(done)) == (0, {"compaction": "done"})
     assert table.snapshot().slices
-    table.set_ttl(rows="1 ms", within="0 s")
-    with_rows.write_text(f"{with_rows.read_text()}\nttl: true\n")
-    done = weft("run", with_rows, "--only", "ttl", "--once", "--json")
-    assert (done.exit_code, states(done)) == (0, {"ttl": "done"})
-    assert "3 rows and 0 deletes expired in 2 file groups" in done.stdout
-    assert table.snapshot().to_arrow().num_rows == 0
-    with table.writer("sb") as writer:
-        writer.append(pa.table({"id": [1], "b": [1.0]}))
-    assert "1 rows and 0 deletes expired" in weft("services", table.uri, "--once", "--json").stdout
     done = weft("run", with_rows, "--only", "clean", "--once", "--json")
     assert (done.exit_code, states(done)) == (0, {"clean": "done"})
     assert list((with_rows.parent / "wide/log").rglob("*.arrow")) == [], "files that compaction replaced are deleted"
