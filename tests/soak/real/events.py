@@ -31,27 +31,26 @@ STARTS: Final = 10  # of weft run: parts that are still ending have its locks fo
 
 def kill_writer(soak: Soak) -> None:
     """SIGKILL for one writer and its JVM; ``weft run`` restarts it."""
-    soak.kill(soak.rng.choice(soak.victims(WRITERS)))
+    _kill(soak, soak.rng.choice(soak.victims(WRITERS)))
 
 
 def kill_compaction(soak: Soak) -> None:
     """SIGKILL for the compaction service."""
     for part in soak.victims(("compaction",)):
-        soak.kill(part)
+        _kill(soak, part)
 
 
 def kill_clean(soak: Soak) -> None:
     """SIGKILL for the service that cleans."""
-    soak.kill("clean")
+    _kill(soak, "clean")
 
 
 def kill_again(soak: Soak) -> None:
     """SIGKILL for a writer three times, each time before it has committed anything."""
     part = soak.rng.choice(soak.victims(WRITERS))
     for _ in range(LOOP_KILLS):
-        if not soak.until(lambda: soak.weft.is_running(part), PART_SECONDS, f"a process of {part}"):
+        if not _kill(soak, part):
             return
-        soak.kill(part)
         soak.until(lambda: not soak.weft.is_running(part), PART_SECONDS, f"the end of {part}")
     soak.loops.add(part)
     soak.flush()
@@ -113,6 +112,14 @@ def restart_registry(soak: Soak) -> None:
     soak.kill(soak.rng.choice(soak.victims(OF_REGISTRY)))
     rest(soak, soak.rng.uniform(*OUTAGE_SECONDS))
     soak.beside(soak.registry.start, PART_SECONDS * 2, "a start of the registry")
+
+
+def _kill(soak: Soak, part: str) -> bool:
+    """Kill a part as soon as it has a process; returns whether it got one."""
+    if not soak.until(lambda: soak.weft.is_running(part), PART_SECONDS, f"a process of {part}"):
+        return False
+    soak.kill(part)
+    return True
 
 
 def rest(soak: Soak, seconds: float) -> None:
