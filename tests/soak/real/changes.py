@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 COMMAND_SECONDS: Final = 240.0
 CAUGHT_UP_SECONDS: Final = 240.0
 ERASED_KEYS: Final = 5
+SCRAPES: Final = 3  # with which an alert without a delay fires
 KILL_SECONDS: Final = 1.5  # after the start of a command: it reads and plans then, or has not begun yet
 
 
@@ -101,7 +102,10 @@ def recreate_topic(soak: Soak) -> None:
                 state = soak.states().get(stream, "")
                 return state.startswith("failed") and "failOnDataLoss=false" in state
 
-            soak.until(refused, CAUGHT_UP_SECONDS, f"the refusal to read another topic {stream}")
+            if soak.until(refused, CAUGHT_UP_SECONDS, f"the refusal to read another topic {stream}"):
+                soak.refused.add(stream)
+                seen = soak.series.scrapes + SCRAPES
+                soak.until(lambda: soak.series.scrapes >= seen, CAUGHT_UP_SECONDS, "scrapes of the refusal")
             soak.lossy.add(stream)
             _restart_with_file(soak)
     soak.paused.discard(stream)

@@ -156,6 +156,7 @@ def _wanted_alerts(soak: Soak) -> tuple[dict[tuple[str, str], str], set[tuple[st
     """Alerts that must have fired, with the reason, and those that may."""
     required = {("WeftDeadLetters", stream): "it had bad messages" for stream in FORMATS}
     required |= {("WeftCrashLoop", part): "it was killed again and again" for part in soak.loops}
+    required |= {("WeftStoppedForGood", part): "its topic was created again" for part in soak.refused}
     if soak.outages:
         required |= {("WeftOutage", stream): "the broker was away for minutes" for stream in FORMATS}
     often = {part for part, count in soak.disturbed.items() if count >= RESTARTS_OF_LOOP}

@@ -28,6 +28,7 @@ from storage import Table
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.run import open_table
 from streams.spark.session import check_java
+from tests.maven import Unavailable
 from tests.soak.lanes import Lanes
 from tests.soak.real.alerts import SCRAPE_SECONDS, Series
 from tests.soak.real.answers import Answers
@@ -39,6 +40,7 @@ from tests.soak.real.processes import AnyRegistry, Queries, Registry, WeftRun, d
 from tests.soak.real.schedule import LONG, LONG_MINUTES, first_round, later_rounds
 from tests.soak.real.topics import FORMATS, PARTITIONS, Encoder, write_pipeline
 from tests.soak.run import Verdict, kept_folder
+from tests.streams.formats.real_registry import VERSION, RealRegistry
 from tests.streams.kafka.real_broker import RealBroker, start_real_broker
 
 STEP_SECONDS: Final = 0.2
@@ -64,6 +66,7 @@ class Soak:
         disturbed: What may have restarted each part: kills, and outages of what it needs.
         spared: Parts that are not killed any more.
         outages: Whether the broker was away for long.
+        refused: Writers that stopped for good, because their topic was created again.
         wanted_events: Names of the events that must happen.
         changes: Erases and rewrites, in order.
         paused: Topics that get no messages at the moment.
@@ -88,6 +91,7 @@ class Soak:
     disturbed: Counter[str] = field(default_factory=Counter)
     spared: set[str] = field(default_factory=set)
     outages: bool = False
+    refused: set[str] = field(default_factory=set)
     wanted_events: tuple[str, ...] = ()
     changes: list[Change] = field(default_factory=list)
     paused: set[str] = field(default_factory=set)
@@ -392,8 +396,13 @@ def run_real_soak(
 
 
 def _start_registry(stack: contextlib.ExitStack, folder: Path) -> tuple[AnyRegistry, str]:
-    """A schema registry, and a word about it: a real one if it can be fetched."""
-    return stack.enter_context(Registry(folder)), "that of the tests"
+    """A schema registry, and its name: a real one if it can be fetched."""
+    own = folder / "registry"
+    own.mkdir()
+    try:
+        return stack.enter_context(RealRegistry(own)), f"Apicurio {VERSION}"
+    except Unavailable as why:
+        return stack.enter_context(Registry(folder)), f"that of the tests, because {why}"
 
 
 def _rounds(seed: int, minutes: float, events: Sequence[str] | None) -> Iterator[tuple[str, ...]]:
