@@ -159,6 +159,27 @@ def test_an_erase_explains_fewer_rows() -> None:
     assert len(answers.wrong) == 1
 
 
+def test_rows_may_be_fewer_until_a_question_after_the_erase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.soak.real.answers.PAUSE_SECONDS", 0.0)
+    session, answers = Session(), Answers()
+
+    def ask(profiles: int) -> int:
+        session.answers.put(answer(profiles=profiles))
+        answers.step(session, lambda: 10)
+        return len(answers.wrong)
+
+    session.answers.put({"ready": True})
+    answers.step(session, lambda: 10)
+    assert ask(5) == 0
+    answers.begin_erase(2, 0)
+    assert ask(5) == 0  # asked before the erase
+    assert ask(5) == 0  # asked before its keys were gone
+    answers.end_erase()
+    assert ask(3) == 0  # asked before its end
+    assert ask(3) == 0
+    assert ask(1) == 1  # no erase explains this
+
+
 def test_growing_memory_is_found() -> None:
     memory = Memory()
     for second in range(0, round(JUDGED_SECONDS) + 60, 5):
