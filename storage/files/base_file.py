@@ -125,6 +125,12 @@ def key_span(footer: Footer, schema: TableSchema, row_group: int) -> tuple[Any, 
     return None if span is None or span.least is None or span.largest is None else (span.least, span.largest)
 
 
+def column_ranges(footer: Footer, schema: TableSchema, name: str) -> list[ColumnRange | None]:
+    """The statistics of a user column in every row group of a file, as the file has them; None if it has none."""
+    groups = map(footer.metadata.row_group, range(footer.metadata.num_row_groups))
+    return [_Statistics(group, schema, footer.leaves, (name,)).known(name) for group in groups]
+
+
 def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> dict[int, list[tuple[int, int]]]:
     """The wanted rows of every row group, in file order, as (first, end) within the row group."""
     starts = footer.starts

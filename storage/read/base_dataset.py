@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Never
 
 import pyarrow as pa
@@ -17,10 +16,8 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from storage.core.log.cut import Cut
-from storage.core.log.file_refs import FilePart, FileRef
-from storage.core.names import Path
-from storage.core.plan.slices import FileSlice, base_slices, whole_files
-from storage.core.schema.evolution import reads_as_it_is
+from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files
+from storage.core.plan.slices import base_slices
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.errors import InvalidInput
@@ -45,17 +42,14 @@ def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.D
     names = list(schema.arrow.names if columns is None else dict.fromkeys(columns))
     for name in names:
         schema.column(name)
-    slices = base_slices(snapshot.state)
-    revs = {file_slice.slice.rev for file_slice in slices if file_slice.slice is not None}
-    # Keys have no defaults: they can differ in a narrower type only, and datasets widen.
-    values = [name for name in names if name not in schema.key]
-    older = [name for name in values if not all(reads_as_it_is(schema, rev, (name,)) for rev in revs)]
+    files = current_files(base_slices(snapshot.state))
+    older = columns_that_differ(schema, files, names)
     if older:
         raise InvalidInput(
             f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
             hint="name the other columns; to_arrow and to_reader read files of every schema",
         )
-    handler = _BaseFiles(snapshot.table_log.env, snapshot.cut, schema, names or schema.key, _sources(slices))
+    handler = _BaseFiles(snapshot.table_log.env, snapshot.cut, schema, names or schema.key, files)
     options = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
     parquet = ds.ParquetFileFormat(default_fragment_scan_options=options)
     file_system = pa_fs.PyFileSystem(handler)
@@ -67,39 +61,9 @@ def _fields(schema: TableSchema, names: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.field(name).remove_metadata() for name in names])
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A base file, or the rows of one that are current.
-
-    Attributes:
-        file: The file.
-        rev: Revision of the schema that it was written with.
-        parts: The current rows, ascending, if some file groups of the file have newer slices; None for all rows.
-    """
-
-    file: FileRef
-    rev: int
-    parts: tuple[FilePart, ...] | None
-
-    @property
-    def path(self) -> str:
-        """Path of its fragment in the dataset."""
-        return str(self.file.path) if self.parts is None else f"{self.file.path}#current"
-
-
-def _sources(slices: Sequence[FileSlice]) -> list[_Source]:
-    """One source for every base file of the slices."""
-    whole = whole_files(slices)
-    files: dict[Path, tuple[FileRef, int, list[FilePart]]] = {}
-    for made in (file_slice.slice for file_slice in slices):
-        if made is not None and made.base is not None:
-            _, _, parts = files.setdefault(made.base.path, (made.base, made.rev, []))
-            if made.base_part is not None:
-                parts.append(made.base_part)
-    return [
-        _Source(file, rev, None if file.path in whole else tuple(sorted(parts, key=lambda part: part.first)))
-        for file, rev, parts in files.values()
-    ]
+def _path(source: CurrentFile) -> str:
+    """Path of the fragment of a file in the dataset."""
+    return str(source.file.path) if source.parts is None else f"{source.file.path}#current"
 
 
 class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publishes no types
@@ -111,10 +75,10 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
     """
 
     def __init__(
-        self, env: Environment, at: Cut, schema: TableSchema, columns: Sequence[str], sources: Iterable[_Source]
+        self, env: Environment, at: Cut, schema: TableSchema, columns: Sequence[str], sources: Iterable[CurrentFile]
     ) -> None:
         self._env, self._at, self._schema, self._columns = env, at, schema, tuple(columns)
-        self.sources = {source.path: source for source in sources}
+        self.sources = {_path(source): source for source in sources}
 
     def size(self, path: str) -> int | None:
         """Bytes of a file; None for a file that is made when it is opened."""
@@ -139,7 +103,7 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
             for path in paths
         ]
 
-    def _excerpt(self, source: _Source) -> pa.NativeFile:
+    def _excerpt(self, source: CurrentFile) -> pa.NativeFile:
         """The current rows of a file as a Parquet file in memory."""
         fields = _fields(self._schema, self._columns)
         found = read_row_groups(self._env, self._schema, source.rev, source.file, self._columns, parts=source.parts)

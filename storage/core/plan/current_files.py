@@ -1,0 +1,68 @@
+"""The base files of a state, and which of their rows are current.
+
+A shared base file may contain rows of file groups that have a newer slice in another file (FORMAT.md, "Shared files").
+Readers that open base files themselves have to leave these rows out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from storage.core.log.file_refs import FilePart, FileRef
+from storage.core.names import Path
+from storage.core.plan.slices import FileSlice, whole_files
+from storage.core.schema.evolution import reads_as_it_is
+from storage.core.schema.table_schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentFile:
+    """A base file, or the rows of one that are current.
+
+    Attributes:
+        file: The file.
+        rev: Revision of the schema that it was written with.
+        parts: The current rows, ascending, if some file groups of the file have newer slices; None for all rows.
+    """
+
+    file: FileRef
+    rev: int
+    parts: tuple[FilePart, ...] | None
+
+    @property
+    def unused(self) -> list[tuple[int, int]]:
+        """The rows that are not current, as spans [first, end) of row numbers, ascending."""
+        spans, end = [], 0
+        for part in () if self.parts is None else self.parts:
+            if part.first > end:
+                spans.append((end, part.first))
+            end = part.first + part.rows
+        if self.parts is not None and end < self.file.rows:
+            spans.append((end, self.file.rows))
+        return spans
+
+
+def current_files(slices: Sequence[FileSlice]) -> list[CurrentFile]:
+    """One entry for every base file of the slices, in the order in which the slices refer to them."""
+    whole = whole_files(slices)
+    files: dict[Path, tuple[FileRef, int, list[FilePart]]] = {}
+    for made in (file_slice.slice for file_slice in slices):
+        if made is not None and made.base is not None:
+            _, _, parts = files.setdefault(made.base.path, (made.base, made.rev, []))
+            if made.base_part is not None:
+                parts.append(made.base_part)
+    return [
+        CurrentFile(file, rev, None if file.path in whole else tuple(sorted(parts, key=lambda part: part.first)))
+        for file, rev, parts in files.values()
+    ]
+
+
+def columns_that_differ(schema: TableSchema, files: Iterable[CurrentFile], columns: Sequence[str]) -> list[str]:
+    """The value columns that a Parquet reader would read differently from the table in at least one of the files.
+
+    Keys have no defaults: they can differ in a narrower type only, which readers widen.
+    """
+    revs = {file.rev for file in files}
+    values = [name for name in columns if name not in schema.key]
+    return [name for name in values if not all(reads_as_it_is(schema, rev, (name,)) for rev in revs)]

@@ -1,0 +1,85 @@
+"""The schema of a weft table as an Iceberg schema. Base files carry the ids of the columns, so ids stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import InvalidInput
+
+_TYPES: Final[dict[pa.DataType, PrimitiveType]] = {
+    pa.bool_(): BooleanType(),
+    pa.int8(): IntegerType(),
+    pa.int16(): IntegerType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+    pa.float64(): DoubleType(),
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.date32(): DateType(),
+    pa.timestamp("us", tz="UTC"): TimestamptzType(),
+    pa.timestamp("us"): TimestampType(),
+}
+
+
+def iceberg_type(arrow_type: pa.DataType) -> PrimitiveType | None:
+    """The Iceberg type of a column type; None for nested types, whose inner fields have no ids in base files."""
+    if pa.types.is_decimal128(arrow_type):
+        return DecimalType(arrow_type.precision, arrow_type.scale)
+    return _TYPES.get(arrow_type)
+
+
+def iceberg_schema(schema: TableSchema, columns: Sequence[str], schema_id: int) -> Schema:
+    """The schema of a published table.
+
+    Args:
+        schema: The schema of the weft table.
+        columns: Columns of the published table, in this order.
+        schema_id: Id of the Iceberg schema.
+
+    Raises:
+        NotFound: The table has no such column.
+        InvalidInput: A key column is missing, or a column has a nested type.
+    """
+    found = [schema.column(name) for name in columns]
+    without = [name for name in schema.key if name not in columns]
+    if without:
+        raise InvalidInput(
+            f"the published columns lack key column {', '.join(without)}", hint="name all key columns of the table"
+        )
+    types = {column.name: iceberg_type(column.type) for column in found}
+    nested = [name for name, kind in types.items() if kind is None]
+    if nested:
+        raise InvalidInput(
+            f"column {', '.join(nested)} has a nested type, and base files have no field ids inside of it",
+            hint="name the other columns",
+        )
+    fields = [
+        NestedField(column.id, column.name, kind, required=column.name in schema.key)
+        for column in found
+        if (kind := types[column.name]) is not None
+    ]
+    ids = [schema.column(name).id for name in schema.key]
+    # Iceberg does not allow these as identifiers: https://iceberg.apache.org/spec/#identifier-field-ids
+    floats = any(pa.types.is_floating(schema.column(name).type) for name in schema.key)
+    return Schema(*fields, schema_id=schema_id, identifier_field_ids=[] if floats else ids)

@@ -1,0 +1,205 @@
+"""Writes the manifests of one Iceberg snapshot: the files that it has, and the files that it no longer has.
+
+A manifest whose files are all still there is used again. Nothing that is written here is visible before a catalog
+commits it. Source: Iceberg table specification, version 2, "Manifests" and "Snapshots".
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DataFile,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+
+MAX_MANIFESTS: Final = 32
+"""Data manifests of a snapshot from which on they are written as one: each publication adds at most one."""
+
+
+class _DeletesWriter(ManifestWriterV2):
+    """Writes a manifest of delete files; the library itself has a writer of manifests of data files only."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the current snapshot of a published table lists.
+
+    Attributes:
+        data: Its data manifests, with their live entries.
+        deletes: Its delete manifests, with their live entries.
+    """
+
+    data: Sequence[tuple[ManifestFile, list[ManifestEntry]]]
+    deletes: Sequence[tuple[ManifestFile, list[ManifestEntry]]]
+
+    @classmethod
+    def of(cls, io: FileIO, snapshot: Snapshot | None) -> Listed:
+        """Read the manifests of a snapshot; None is a table without snapshots."""
+        manifests = [] if snapshot is None else snapshot.manifests(io)
+        read = [(manifest, manifest.fetch_manifest_entry(io, discard_deleted=True)) for manifest in manifests]
+        return cls(
+            data=[found for found in read if found[0].content == ManifestContent.DATA],
+            deletes=[found for found in read if found[0].content == ManifestContent.DELETES],
+        )
+
+    @property
+    def paths(self) -> list[str]:
+        """URLs of the data files; one that is listed twice is there twice."""
+        return [entry.data_file.file_path for _, entries in self.data for entry in entries]
+
+    @property
+    def delete_paths(self) -> list[str]:
+        """URLs of the delete files."""
+        return [entry.data_file.file_path for _, entries in self.deletes for entry in entries]
+
+
+@dataclass
+class SnapshotWriter:
+    """Writes one snapshot.
+
+    Attributes:
+        target: The published table as it was loaded.
+        schema: The Iceberg schema of the snapshot.
+        snapshot_id: Id of the snapshot.
+        written: URLs of the objects that were written; they are garbage if the commit fails.
+    """
+
+    target: IcebergTable
+    schema: Schema
+    snapshot_id: int
+    written: list[str] = field(default_factory=list)
+
+    def write(
+        self,
+        listed: Listed,
+        kept: frozenset[str],
+        added: Sequence[DataFile],
+        deletes: Sequence[DataFile] | None,
+        properties: Mapping[str, str],
+    ) -> Snapshot:
+        """Write the manifests and their list.
+
+        Args:
+            listed: What the current snapshot lists.
+            kept: URLs of those data files that the new snapshot has, too.
+            added: Its other data files.
+            deletes: Its delete files; None if they are the same as in the current snapshot.
+            properties: For its summary.
+        """
+        many = len(listed.data) >= MAX_MANIFESTS
+        manifests = [manifest for manifest, entries in listed.data if not many and _all_in(entries, kept)]
+        changed = [entries for _, entries in listed.data if entries and (many or not _all_in(entries, kept))]
+        if added or changed:
+            with self._writer(ManifestWriterV2) as writer:
+                _write(writer, changed, kept, added)
+            manifests.append(writer.to_manifest_file())
+        if deletes is None:
+            manifests.extend(manifest for manifest, entries in listed.deletes if entries)
+        else:
+            old = [entries for _, entries in listed.deletes if entries]
+            if deletes or old:
+                with self._writer(_DeletesWriter) as writer:
+                    _write(writer, old, frozenset(), deletes)
+                manifests.append(writer.to_manifest_file())
+        metadata = self.target.metadata
+        number = metadata.next_sequence_number()
+        place = self._place(f"snap-{self.snapshot_id}-0-{uuid.uuid4()}.avro")
+        with write_manifest_list(
+            2, self.target.io.new_output(place), self.snapshot_id, metadata.current_snapshot_id, number, "deflate"
+        ) as manifest_list:
+            manifest_list.add_manifests(manifests)
+        gone = sum(path not in kept for path in listed.paths)
+        counted = {
+            "added-data-files": len(added),
+            "deleted-data-files": gone,
+            "total-data-files": len(kept) + len(added),
+            "total-records": _rows(listed, kept) + sum(file.record_count for file in added),
+            "total-delete-files": len(listed.delete_paths if deletes is None else deletes),
+            "total-position-deletes": _delete_rows(listed) if deletes is None else sum(f.record_count for f in deletes),
+            "total-equality-deletes": 0,
+        }
+        summary = Summary(
+            Operation.OVERWRITE if gone or deletes is not None else Operation.APPEND,
+            **{name: str(count) for name, count in counted.items()},
+            **properties,
+        )
+        return Snapshot.model_validate(
+            {
+                "snapshot-id": self.snapshot_id,
+                "parent-snapshot-id": metadata.current_snapshot_id,
+                "sequence-number": number,
+                # The clock of this host may be behind that of the host which published before.
+                "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms),
+                "manifest-list": place,
+                "summary": summary,
+                "schema-id": self.schema.schema_id,
+            }
+        )
+
+    def remove_written(self) -> None:
+        """Remove what was written, after a commit that certainly failed."""
+        for place in self.written:
+            self.target.io.delete(place)
+
+    def create(self, place: str, content: bytes) -> None:
+        """Write another object that belongs to the snapshot."""
+        self.written.append(place)
+        with self.target.io.new_output(place).create() as stream:
+            stream.write(content)
+
+    def _writer(self, kind: type[ManifestWriterV2]) -> ManifestWriter:
+        output = self.target.io.new_output(self._place(f"{uuid.uuid4()}-m0.avro"))
+        return kind(UNPARTITIONED_PARTITION_SPEC, self.schema, output, self.snapshot_id, "deflate")
+
+    def _place(self, name: str) -> str:
+        place = self.target.location_provider().new_metadata_location(name)
+        self.written.append(place)
+        return place
+
+
+def _all_in(entries: Sequence[ManifestEntry], kept: frozenset[str]) -> bool:
+    return bool(entries) and all(entry.data_file.file_path in kept for entry in entries)
+
+
+def _write(
+    writer: ManifestWriter, old: Sequence[Sequence[ManifestEntry]], kept: frozenset[str], added: Sequence[DataFile]
+) -> None:
+    for entry in (entry for entries in old for entry in entries):
+        if entry.data_file.file_path in kept:
+            writer.existing(entry)
+        else:
+            writer.delete(entry)
+    for file in added:
+        writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, sequence_number=None, data_file=file))
+
+
+def _rows(listed: Listed, kept: frozenset[str]) -> int:
+    found = (entry.data_file for _, entries in listed.data for entry in entries)
+    return sum(file.record_count for file in found if file.file_path in kept)
+
+
+def _delete_rows(listed: Listed) -> int:
+    return sum(entry.data_file.record_count for _, entries in listed.deletes for entry in entries)
