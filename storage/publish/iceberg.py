@@ -253,8 +253,11 @@ class _Publication:
         needed = {_property(old, SAVEPOINT) for old in snapshots[-PROTECTED:]}
         for name in listed:
             if name.startswith(self._prefix) and name not in needed:
-                with contextlib.suppress(NotFound):  # another publication has released it
-                    self._table.release_savepoint(name)
+                self._release(name)
+
+    def _release(self, savepoint: str) -> None:
+        with contextlib.suppress(NotFound):  # another publication has released it
+            self._table.release_savepoint(savepoint)
 
     def _write(
         self,
@@ -295,7 +298,7 @@ class _Publication:
         except CommitFailedException as error:
             writer.remove_written()
             if savepoint is not None:
-                self._table.release_savepoint(savepoint)
+                self._release(savepoint)
             raise Conflict(
                 f"Iceberg table {'.'.join(self._target.name())} changed during the publication: {error}",
                 hint="publish again",

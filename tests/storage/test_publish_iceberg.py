@@ -1,0 +1,347 @@
+"""Tables published as Iceberg, read by readers that know nothing of weft: pyiceberg and Polars."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import CommitTableResponse
+from pyiceberg.table import Table as IcebergTable
+
+from storage import Table
+from storage.errors import Conflict, InvalidInput, NotFound
+from storage.publish.iceberg import Published, publish_iceberg
+from tests.storage.shop import SHOP, append, fill_with_every_state, orders, payments
+
+NAME = "shop.orders"
+EVERY_TYPE: dict[str, Any] = {
+    "key": ["day", "id"],
+    "partition_by": ["day"],
+    "columns": {
+        "day": "string",
+        "id": "smallint",
+        "tiny": "tinyint",
+        "whole": "int",
+        "real": "float",
+        "double": "double",
+        "small_price": "decimal(9,2)",
+        "price": "decimal(18,4)",
+        "large_price": "decimal(38,10)",
+        "flag": "boolean",
+        "text": "string",
+        "bytes": "binary",
+        "date": "date",
+        "instant": "timestamp",
+        "local": "timestamp_ntz",
+    },
+    "groups": {
+        "values": {
+            "columns": [
+                "tiny",
+                "whole",
+                "real",
+                "double",
+                "small_price",
+                "price",
+                "large_price",
+                "flag",
+                "text",
+                "bytes",
+                "date",
+                "instant",
+                "local",
+            ],
+            "ordering": ["whole"],
+        }
+    },
+    "streams": {"values": {"groups": ["values"]}},
+}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
+    made = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "orders", SHOP)
+
+
+def in_order(rows: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in rows.to_pylist()), key=repr)
+
+
+def check_same_rows(table: Table, catalog: Catalog) -> None:
+    """Two other readers show the rows and columns of a read-optimized read."""
+    expected = table.snapshot().read_optimized().to_arrow()
+    published = catalog.load_table(NAME)
+    by_pyiceberg = published.scan().to_arrow()
+    assert by_pyiceberg.column_names == expected.column_names
+    assert in_order(by_pyiceberg) == in_order(expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pl.exceptions.PerformanceWarning)
+        by_polars = pl.scan_iceberg(published).collect()
+    assert in_order(by_polars.to_arrow()) == in_order(expected)
+
+
+def files_of(catalog: Catalog, row_filter: str = "true") -> int:
+    return len(list(catalog.load_table(NAME).scan(row_filter).plan_files()))
+
+
+def objects(catalog: SqlCatalog) -> set[Path]:
+    root = Path(catalog.properties["warehouse"].removeprefix("file://"))
+    return {path for path in root.rglob("*") if path.is_file() and not path.name.endswith("metadata.json")}
+
+
+def test_other_readers_show_the_rows_of_a_read_optimized_read(table: Table, catalog: SqlCatalog) -> None:
+    fill_with_every_state(table)
+    first = publish_iceberg(table, catalog, NAME)
+    check_same_rows(table, catalog)
+    assert first.rows == table.snapshot().read_optimized().to_arrow().num_rows == 966
+    table.compact()
+    second = publish_iceberg(table, catalog, NAME)
+    check_same_rows(table, catalog)
+    assert (second.removed, second.added) == (first.files, second.files)
+
+
+def test_publishing_the_same_base_files_again_changes_nothing(table: Table, catalog: SqlCatalog) -> None:
+    append(table, orders(*range(20)))
+    table.compact()
+    first = publish_iceberg(table, catalog, NAME)
+    place, stored, savepoints = catalog.load_table(NAME).metadata_location, objects(catalog), table.savepoints()
+    append(table, orders(1, ts=2))  # not in a base file
+    again = publish_iceberg(table, catalog, NAME)
+    assert (again.changed, again.added, again.removed, again.snapshot_id) == (False, 0, 0, first.snapshot_id)
+    assert catalog.load_table(NAME).metadata_location == place
+    assert (objects(catalog), table.savepoints()) == (stored, savepoints)
+
+
+def test_a_table_that_was_never_compacted_is_published_without_rows(table: Table, catalog: SqlCatalog) -> None:
+    append(table, orders(1))
+    assert publish_iceberg(table, catalog, NAME).files == 0
+    check_same_rows(table, catalog)
+
+
+def test_unused_rows_of_shared_files_are_listed_as_deleted(table: Table, catalog: SqlCatalog) -> None:
+    append(table, orders(*range(40), status="old"))
+    table.compact()  # one file for all four file groups
+    publish_iceberg(table, catalog, NAME)
+    seen = []
+    for number in range(4):
+        append(table, orders(*range(40), status=f"new{number}", ts=2 + number))
+        chosen = table.snapshot().slices[number].group
+        table.compact(only=lambda file_slice, chosen=chosen: file_slice.group == chosen)
+        published = publish_iceberg(table, catalog, NAME)
+        check_same_rows(table, catalog)
+        assert published.rows == 40
+        seen.append(published.unused_rows)
+    assert seen == sorted(seen[:3]) + [0]  # the shared file is unused at last
+    assert seen[2] > seen[0] > 0
+    summary = catalog.load_table(NAME).metadata.current_snapshot()
+    assert summary is not None
+    assert summary.summary is not None
+    counted = summary.summary.additional_properties
+    assert (counted["total-data-files"], counted["total-delete-files"], counted["total-records"]) == ("4", "0", "40")
+
+
+def test_cleaning_keeps_the_files_of_the_last_two_publications(table: Table, catalog: SqlCatalog) -> None:
+    for number in range(4):
+        append(table, orders(*range(20), status=f"v{number}", ts=number))
+        table.compact()
+        publish_iceberg(table, catalog, NAME)
+    append(table, orders(*range(20), status="newest", ts=9))
+    table.compact()
+    table.clean(dt.timedelta(0))
+    published = catalog.load_table(NAME)
+    last = sorted(published.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)[-2:]
+    shown = [set(published.scan(snapshot_id=kept.snapshot_id).to_arrow()["status"].to_pylist()) for kept in last]
+    assert shown == [{"v2"}, {"v3"}]
+    assert len(table.savepoints()) == 2
+
+
+def test_snapshots_that_weft_has_expired_are_removed_with_their_metadata(table: Table, catalog: SqlCatalog) -> None:
+    for number in range(4):
+        append(table, orders(*range(20), status=f"v{number}", ts=number))
+        chosen = table.snapshot().slices[0].group
+        table.compact(only=lambda file_slice, number=number, chosen=chosen: number == 0 or file_slice.group == chosen)
+        publish_iceberg(table, catalog, NAME)
+    before = objects(catalog)
+    assert len(catalog.load_table(NAME).snapshots()) == 4
+    table.clean(dt.timedelta(0))
+    assert not publish_iceberg(table, catalog, NAME).changed
+    published = catalog.load_table(NAME)
+    assert len(published.snapshots()) == 2
+    for snapshot in published.snapshots():
+        assert published.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows == 20
+    assert objects(catalog) < before
+    check_same_rows(table, catalog)
+
+
+def test_every_type_is_read_and_files_are_pruned_by_their_bounds(tmp_path: Path, catalog: SqlCatalog) -> None:
+    table = Table.create(
+        tmp_path / "types",
+        EVERY_TYPE | {"buckets": 1},
+    )
+    moment = dt.datetime(2024, 5, 6, 7, 8, 9, 123456)
+    schema = pa.schema([field.remove_metadata() for field in table.snapshot().schema])
+    days = ["2024-01-01", "a/b %", "", "\U0010ffff" * 20, "z" * 40]
+    for number, day in enumerate(days):
+        value: dict[str, Any] = {
+            "day": day, "id": 2 * number, "tiny": -number, "whole": number, "real": 1.5 * number, "double": float("nan"),
+            "small_price": decimal.Decimal(f"-{number}.25"), "price": decimal.Decimal(f"{number}.1234"),
+            "large_price": decimal.Decimal(f"{number}.0123456789"), "flag": number % 2 == 0, "text": day, "bytes": b"\xff" * 30,
+            "date": moment.date(), "instant": moment.replace(tzinfo=dt.UTC), "local": moment,
+        }  # fmt: skip
+        empty = {name: None for name in schema.names} | {"day": day, "id": 2 * number + 1, "whole": number}
+        append(table, pa.Table.from_pylist([value, empty], schema=schema), "values")
+        table.compact()
+    publish_iceberg(table, catalog, NAME)
+    published = catalog.load_table(NAME)
+    expected = in_order(table.snapshot().read_optimized().to_arrow())
+    assert repr(in_order(published.scan().to_arrow())) == repr(expected)  # NaN is not equal to itself
+    assert len(expected) == 2 * len(days)
+    assert files_of(catalog) == len(days)
+    for number, day in enumerate(days):
+        for condition in (
+            f"id = {2 * number}",
+            f"day = '{day}'",
+            f"price = {number}.1234",
+            f"small_price = -{number}.25",
+        ):
+            assert files_of(catalog, condition) <= (2 if "day" in condition else 1), condition
+            assert published.scan(condition).to_arrow().num_rows == (2 if "day" in condition else 1), condition
+    assert files_of(catalog, "instant < '2024-05-06T07:08:09+00:00'") == 0
+
+
+def test_added_and_widened_columns(tmp_path: Path, catalog: SqlCatalog) -> None:
+    table = Table.create(tmp_path / "orders", SHOP | {"columns": {**SHOP["columns"], "id": "int"}})
+    first = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "status": ["old"] * 3, "ots": [1] * 3})
+    append(table, first)
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    table.widen_column("id", "bigint")
+    table.add_column("order", "gift", "boolean")
+    publish_iceberg(table, catalog, NAME)  # the files are older than the schema
+    check_same_rows(table, catalog)
+    append(table, orders(3, 4).append_column("gift", pa.array([True, False])))
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    check_same_rows(table, catalog)
+    assert catalog.load_table(NAME).scan("gift = true").to_arrow()["id"].to_pylist() == [3]
+    assert [field.field_id for field in catalog.load_table(NAME).schema().fields] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_column_that_older_files_show_differently_is_refused_by_name(table: Table, catalog: SqlCatalog) -> None:
+    append(table, payments(1, 2), "payments")
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    shown = in_order(catalog.load_table(NAME).scan().to_arrow())
+    table.add_column("order", "gift", "boolean", default=False)
+    with pytest.raises(InvalidInput, match="gift"):
+        publish_iceberg(table, catalog, NAME)
+    assert in_order(catalog.load_table(NAME).scan().to_arrow()) == shown
+    names = [name for name in table.schema.arrow.names if name != "gift"]
+    assert not publish_iceberg(table, catalog, NAME, names).changed
+    append(table, payments(1, 2, ts=5), "payments")
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    check_same_rows(table, catalog)
+
+
+def test_what_cannot_be_published_is_refused_and_nothing_is_created(tmp_path: Path, catalog: SqlCatalog) -> None:
+    columns = {**SHOP["columns"], "tags": "array<string>"}
+    groups = {**SHOP["groups"], "order": {"columns": ["status", "ots", "tags"], "ordering": ["ots"]}}
+    table = Table.create(tmp_path / "nested", SHOP | {"columns": columns, "groups": groups})
+    with pytest.raises(InvalidInput, match="tags has a nested type"):
+        publish_iceberg(table, catalog, NAME)
+    with pytest.raises(InvalidInput, match="key column id"):
+        publish_iceberg(table, catalog, NAME, ["status"])
+    with pytest.raises(NotFound, match="nope"):
+        publish_iceberg(table, catalog, NAME, ["id", "nope"])
+    assert not catalog.table_exists(NAME)
+    publish_iceberg(table, catalog, NAME, ["id", "status"])
+    with pytest.raises(Conflict, match="not published from"):
+        publish_iceberg(Table.create(tmp_path / "other", SHOP), catalog, NAME)
+
+
+class OvertakenCatalog(SqlCatalog):
+    """A catalog in which another publication commits just before the next commit."""
+
+    other: Table | None = None
+    overtaken: Published | None = None
+
+    def commit_table(self, table: IcebergTable, *arguments: Any) -> CommitTableResponse:
+        if (other := self.other) is not None:
+            self.other = None
+            append(other, orders(7, status="late", ts=9))
+            other.compact()
+            self.overtaken = publish_iceberg(other, self, NAME)
+        return super().commit_table(table, *arguments)
+
+
+def test_a_publication_that_is_overtaken_leaves_nothing_behind(table: Table, tmp_path: Path) -> None:
+    catalog = OvertakenCatalog("test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    append(table, orders(*range(20)))
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    append(table, orders(1, status="new", ts=2))
+    table.compact()
+    catalog.other = Table.open(table.uri)
+    with pytest.raises(Conflict, match="publish again"):
+        publish_iceberg(table, catalog, NAME)
+    assert catalog.overtaken is not None
+    current = catalog.load_table(NAME).current_snapshot()
+    assert current is not None
+    assert current.snapshot_id == catalog.overtaken.snapshot_id
+    check_same_rows(table, catalog)
+    assert {point.note for point in table.savepoints()} == {f"published as {NAME}"}
+    assert len(table.savepoints()) == 2
+    listed = {str(path) for path in objects(catalog)}
+    needed = {
+        manifest.manifest_path.removeprefix("file://")
+        for snapshot in catalog.load_table(NAME).snapshots()
+        for manifest in snapshot.manifests(catalog.load_table(NAME).io)
+    }
+    needed |= {snapshot.manifest_list.removeprefix("file://") for snapshot in catalog.load_table(NAME).snapshots()}
+    assert {path for path in listed if "/metadata/" in path} == needed
+    catalog.close()
+
+
+def test_many_publications_keep_few_manifests(
+    table: Table, catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.publish.iceberg_snapshot.MAX_MANIFESTS", 3)
+    append(table, orders(*range(40)))
+    for number in range(5):
+        append(table, orders(*range(40), status=f"v{number}", ts=2 + number))
+        slices = table.snapshot().slices
+        chosen = slices[number % len(slices)].group
+        table.compact(only=lambda file_slice, chosen=chosen: file_slice.group == chosen)
+        publish_iceberg(table, catalog, NAME)
+        check_same_rows(table, catalog)
+        current = catalog.load_table(NAME).current_snapshot()
+        assert current is not None
+        assert len(current.manifests(catalog.load_table(NAME).io)) <= 4
+
+
+def test_rows_that_another_engine_writes_are_removed_again(table: Table, catalog: SqlCatalog) -> None:
+    append(table, orders(*range(20)))
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    published = catalog.load_table(NAME)
+    published.append(published.scan("id = 3").to_arrow())
+    assert published.scan().to_arrow().num_rows == 21
+    assert publish_iceberg(table, catalog, NAME).removed == 1
+    check_same_rows(table, catalog)
