@@ -10,7 +10,8 @@
     monitor       measure, sample                     sizes and waiting work, for metrics
 
 Plans, tickets and tasks can be pickled: they carry the table's store, sizes and allowed mergers. An engine imports this
-module, `storage`, `storage.config`, `storage.errors` and `storage.mergers`, and no other module of this package.
+module, `storage`, `storage.config`, `storage.errors`, `storage.mergers` and `storage.publish`, and no other module of
+this package.
 """
 
 from __future__ import annotations

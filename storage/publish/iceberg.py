@@ -1,8 +1,7 @@
 """Publishes the base files of a table as an Iceberg table: metadata over the files as they are, no copy.
 
 One publication is one commit of the catalog, so readers see all of it or nothing. The published table shows the rows of
-`storage.read.read_optimized`. The order of the steps makes concurrent publications safe (DECISIONS.md, "Published
-tables"):
+`storage.read.read_optimized`. The order of the steps makes concurrent publications safe (decision 21 in DECISIONS.md):
 
 1. List the savepoints of the weft table, then load the Iceberg table, then take the snapshot to publish. A publication
    that loaded the Iceberg table after another one had committed has a snapshot that is not older.
@@ -123,7 +122,6 @@ def publish_iceberg(table: Table, catalog: Catalog, name: str, columns: Sequence
         CorruptData: A base file is missing, or its footer is damaged.
     """
     savepoints = [made.name for made in table.savepoints()]
-    table.schema  # noqa: B018 - a table that does not exist is refused before anything is created
     target = _load(table, catalog, name, columns)
     snapshot = table.writable_snapshot()
     schema, files = _plan(snapshot.state, columns)

@@ -41,6 +41,7 @@ from streams.cli.doctor import doctoring
 from streams.cli.infer_command import infer_command
 from streams.cli.output import print_result
 from streams.cli.package import package
+from streams.cli.publish_command import publish_command
 from streams.cli.query import explain_query, run_query
 from streams.cli.read_commands import reads
 from streams.cli.row_commands import changes_of_rows
@@ -258,6 +259,7 @@ app.add_typer(check_command)
 app.add_typer(infer_command)
 app.add_typer(services)
 app.add_typer(changes_of_rows)
+app.add_typer(publish_command)
 app.add_typer(table_services)
 app.add_typer(package)
 app.add_typer(doctoring)

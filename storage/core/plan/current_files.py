@@ -1,7 +1,7 @@
 """The base files of a state, and which of their rows are current.
 
-A shared base file may contain rows of file groups that have a newer slice in another file (FORMAT.md, "Shared files").
-Readers that open base files themselves have to leave these rows out.
+A shared base file may contain rows of file groups that have a newer slice in another file. Readers that open base files
+themselves have to leave these rows out (FORMAT.md, "Base and shadow files").
 """
 
 from __future__ import annotations

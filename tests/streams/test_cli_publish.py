@@ -1,0 +1,46 @@
+"""``weft publish``: the catalog of the command line, results and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from storage import Table
+from tests.storage.shop import SHOP, append, orders
+from tests.streams.pipelines import weft
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table.create(tmp_path / "wide", SHOP)
+    append(table, orders(1, 2, 3))
+    table.compact()
+    return table
+
+
+def test_publish_reports_what_it_published_and_whether_anything_changed(table: Table, tmp_path: Path) -> None:
+    where = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    options = [text for name, value in where.items() for text in ("--catalog-option", f"{name}={value}")]
+    first = weft("publish", table.uri, "--iceberg", "shop.wide", *options, "--columns", "id, status")
+    assert (first.exit_code, first.stdout) == (0, "published shop.wide with 3 rows in 1 file: 1 added, 0 removed\n")
+    again = weft("publish", table.uri, "--iceberg", "shop.wide", *options, "--columns", "id,status")
+    assert again.stdout == "shop.wide is up to date: 3 rows in 1 file\n"
+    told = weft("publish", table.uri, "--iceberg", "shop.wide", *options, "--json")
+    assert json.loads(told.stdout)["changed"] is True  # all columns
+    catalog = SqlCatalog("default", **where)
+    assert catalog.load_table("shop.wide").scan().to_arrow().column_names == ["id", "status", "ots", "paid", "pts"]
+    catalog.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("uri", "--catalog-option is not KEY=VALUE"), ("type=nope", "Iceberg catalog 'default' cannot be opened")],
+)
+def test_a_wrong_catalog_is_a_usage_error(table: Table, option: str, message: str) -> None:
+    refused = weft("publish", table.uri, "--iceberg", "shop.wide", "--catalog-option", option)
+    assert refused.exit_code == 2
+    assert message in refused.stderr
+    assert table.savepoints() == []
