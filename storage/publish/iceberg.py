@@ -54,6 +54,7 @@ from storage.publish.iceberg_files import data_file, deletes_file, deletes_name,
 from storage.publish.iceberg_schema import iceberg_schema
 from storage.publish.iceberg_snapshot import Listed, SnapshotWriter
 from storage.read.snapshot import Snapshot
+from storage.services.savepoints import make_savepoint
 from storage.table import Table
 
 TABLE_ID: Final = "weft.table-id"
@@ -208,7 +209,9 @@ class _Publication:
         writer = SnapshotWriter(self._target, self._schema, metadata.new_snapshot_id())
         savepoint = f"{self._prefix}{writer.snapshot_id}"
         if changed:
-            self._table.savepoint(savepoint, str(self._snapshot.cut), f"published as {'.'.join(self._target.name())}")
+            # Base files have no columns of referenced tables, so the snapshot of this table alone is kept.
+            note = f"published as {'.'.join(self._target.name())}"
+            make_savepoint(self._table.writable(), savepoint, self._snapshot, note)
             new = self._write(writer, listed, kept, encoded if deletes_differ else None, unused, savepoint)
             if not self._same_schema:
                 updates += [

@@ -290,6 +290,24 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_created(tmp_path: Pa
         publish_iceberg(Table.create(tmp_path / "other", SHOP), catalog, NAME)
 
 
+def test_a_table_with_references_is_published_without_the_columns_of_other_tables(
+    tmp_path: Path, catalog: SqlCatalog
+) -> None:
+    states = {"key": ["status"], "columns": {"status": "string", "label": "string"}}
+    states |= {"groups": {"label": {"columns": ["label"]}}, "streams": {"labels": {"groups": ["label"]}}}
+    other = Table.create(tmp_path / "states", states)
+    reference = {"table": "../states", "on": "status", "columns": ["label"]}
+    table = Table.create(tmp_path / "orders", SHOP | {"references": {"state": reference}})
+    for number in range(3):
+        append(table, orders(*range(20), status=f"v{number}", ts=number))
+        table.compact()
+        assert publish_iceberg(table, catalog, NAME).changed
+        check_same_rows(table, catalog)
+    table.clean(dt.timedelta(0))
+    assert not publish_iceberg(table, catalog, NAME).changed
+    assert (len(table.savepoints()), other.savepoints()) == (2, [])
+
+
 class OvertakenCatalog(SqlCatalog):
     """A catalog in which another publication commits just before the next commit."""
 
