@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from storage.errors import InvalidInput
+from streams.pipeline.error_kinds import Ending
 from streams.pipeline.outage import spell_duration
 from streams.pipeline.status_fields import reason_of, waiting_for
 from streams.pipeline.supervisor import GOOD_ENDS, JobStatus, Phase
@@ -77,7 +78,8 @@ def changes(before: JobStatus | None, now: JobStatus, now_ms: int) -> Iterator[L
     yield from _outage(before, now, now_ms)
     if before is not None and before.phase is now.phase:
         return
-    if now.phase is Phase.WAITING and now.next_start_seconds is not None and waiting_for(now) is None:
+    of_outage = waiting_for(now) is not None and now.exit_code == Ending.UNAVAILABLE  # its own lines say enough
+    if now.phase is Phase.WAITING and now.next_start_seconds is not None and not of_outage:
         text = f"in {now.next_start_seconds:.0f} s, failure {now.failures} in a row: {now.message}"
         values = {"seconds": round(now.next_start_seconds, 1), "failures": now.failures, "exit_code": now.exit_code}
         yield LogLine(logging.WARNING, now.name, "restart", text, values)

@@ -12,6 +12,7 @@ import pytest
 
 from storage import Table
 from storage.errors import InvalidInput
+from streams.pipeline.error_kinds import Ending
 from streams.pipeline.event_log import changes, open_event_log
 from streams.pipeline.status import Report
 from streams.pipeline.supervisor import JobStatus, Phase
@@ -95,6 +96,14 @@ def test_restarts_and_ends() -> None:
         "ERROR orders failed: a column is missing",
     ]
     assert texts(STARTING, replace(STARTING, phase=Phase.STOPPED, pid=None))[1:] == ["INFO orders stopped"]
+
+
+def test_a_restart_within_an_outage_has_a_line_only_if_the_outage_is_not_its_reason() -> None:
+    away = after(waiting_for="the broker b:1", waiting_since_ms=NOW_MS, message="no answer", doing="waiting")
+    ended = replace(away, phase=Phase.WAITING, pid=None, next_start_seconds=1.0)
+    killed = replace(ended, exit_code=-9, failures=1, message="killed by SIGKILL")
+    assert texts(away, killed)[2:] == ["WARNING orders restart: in 1 s, failure 1 in a row: killed by SIGKILL"]
+    assert texts(away, replace(ended, exit_code=Ending.UNAVAILABLE, message="no answer"))[2:] == []
 
 
 def test_a_file_is_rotated(tmp_path: Path) -> None:
