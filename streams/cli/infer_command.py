@@ -69,6 +69,10 @@ def infer(
     for name, fields in found.items():
         for note in fields.notes:
             errors.print(f"{name}: {note}", style="dim", soft_wrap=True, markup=False)
+    if not given.table.config and len(found) < len(given.writers):
+        rest = ", ".join(name for name in given.writers if name not in found)
+        note = f"table.config and select are not proposed, because not every writer is inferred: {rest}"
+        errors.print(f"{note} (remove its schema, or write table.config)", style="dim", soft_wrap=True, markup=False)
 
 
 def _messages(name: str, section: WriterSection, given: PipelineConfig, folder: Path, count: int) -> Messages:

@@ -192,7 +192,15 @@ def test_the_proposal_is_a_file_that_check_accepts(path: Path) -> None:
     whole = yaml.safe_load(done.stdout)
     del whole["writers"]["orders"]["schema"]
     path.write_text(yaml.safe_dump(whole, sort_keys=False))
-    assert yaml.safe_load(weft("infer", path).stdout) == yaml.safe_load(done.stdout)
+    only_schemas = weft("infer", path)
+    assert yaml.safe_load(only_schemas.stdout) == yaml.safe_load(done.stdout)
+    assert "not proposed" not in only_schemas.stderr
+
+    # Without a table, a writer that has a schema leaves no table to propose, and infer says so.
+    del whole["table"]["config"]
+    path.write_text(yaml.safe_dump(whole, sort_keys=False))
+    told = weft("infer", path).stderr
+    assert "table.config and select are not proposed, because not every writer is inferred: payments" in told
 
 
 @pytest.mark.spark
