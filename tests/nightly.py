@@ -36,6 +36,7 @@ _BENCHMARKS: Final = (
     ("compactors", "--keys", "20000", "--groups", "8", "--rounds", "1"),
     ("cores", "--rows", "20000", "--batch", "10000", "--keys", "20000", "--rounds", "1"),
     ("decode", "--messages", "2000", "--rounds", "2"),
+    ("dimensions", "--keys", "20000", "--customers", "5000", "--rounds", "1"),
     ("due_policy", "--keys", "20000", "--groups", "8", "--commits", "60"),
     ("fold", "--keys", "20000", "--rows", "40000", "--commits", "20", "--rounds", "2"),
     ("formats", "--messages", "2000", "--rounds", "1"),
