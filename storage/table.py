@@ -194,8 +194,9 @@ class Table:
         complete_through: Value | str | None = None,
         require: Sequence[str] | None = None,
         settled: bool = False,
+        references: bool = True,
     ) -> Snapshot:
-        """The table at one cut.
+        """The table at one cut, and the tables that it refers to.
 
         Args:
             as_of: A time (with a time zone), the name of a savepoint, or a cut (text of `Snapshot.cut`); None for now.
@@ -204,6 +205,7 @@ class Table:
             require: Groups that ``complete_through`` applies to; None for all.
             settled: Refuse a time whose snapshot may still change; see `mark`. By default it is allowed, and
                 `Snapshot.settled` is false.
+            references: Whether the snapshot has the columns of references; without them no other table is looked at.
 
         Raises:
             InvalidInput: ``as_of`` has none of these forms, or is a time before the table was created.
@@ -216,7 +218,8 @@ class Table:
             raise InvalidInput(
                 "require without complete_through", hint="to select rows by their groups, use to_arrow(require=...)"
             )
-        found = self._referenced.snapshot(as_of, settled=settled)
+        take = self._referenced.snapshot if references else functools.partial(snapshot_at, self._table_log)
+        found = take(as_of, settled=settled)
         if complete_through is not None:
             found.check_complete(complete_through, require)
         return found
@@ -336,7 +339,7 @@ class Table:
             InvalidInput, NotFound, SnapshotExpired: See `snapshot`.
         """
         table_log = self.writable()
-        snapshot = self._settle(to)
+        snapshot = self._settle(to, references=False)
         return restore(table_log, snapshot.state, snapshot.table_files.cut, f"restore to {to}")
 
     def mark(self) -> dt.datetime:
@@ -353,12 +356,12 @@ class Table:
         made = publish_mark(self.writable())
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=made.began_at_ms - 1)
 
-    def _settle(self, as_of: dt.datetime | str | None) -> Snapshot:
+    def _settle(self, as_of: dt.datetime | str | None, *, references: bool = True) -> Snapshot:
         """A snapshot to restore or to keep: its time is settled first, unless it is in the future."""
-        found = self.snapshot(as_of)
+        found = self.snapshot(as_of, references=references)
         if not found.settled:
             publish_mark(self._table_log)
-            found = self.snapshot(as_of)
+            found = self.snapshot(as_of, references=references)
         return found
 
     def close_lane(self, lane: str) -> int:

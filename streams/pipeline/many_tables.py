@@ -305,7 +305,7 @@ class ManyTables:
                 entry.update(**after_fold(entry.report, folded))
             entry.update(due_bytes=0)
         elif self._on_view is not None:
-            self._show(entry, settings.location.uri, table.snapshot(), None)
+            self._show(entry, settings.location.uri, table.snapshot(references=False), None)
         if settings.ttl is not None and self._is_due(entry.expired_at, settings.ttl.every):
             entry.expired_at = self._clock()
             if table.schema.ttl is not None:

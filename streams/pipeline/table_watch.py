@@ -84,7 +84,7 @@ class TableWatch:
         check_reachable(self._location.uri, self._location.storage_options)
         if self._table is None:
             self._table = Table.open(self._location.uri, storage_options=self._location.storage_options)
-        snapshot = self._table.snapshot()
+        snapshot = self._table.snapshot(references=False)
         found = TableView(measure(snapshot, self._policy), time.time_ns() // 1_000_000, self._view.sample)
         if time.monotonic() - self._sampled >= self._sample_seconds:
             self._sampled = time.monotonic()

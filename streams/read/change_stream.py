@@ -113,8 +113,8 @@ def _scan(
 ) -> ChangeScan:
     """Plan the changes. Both snapshots are read under the newest schema, which may be newer than ``until``."""
     with expiring():
-        earlier = None if since is None else table.snapshot(since)
-        later = table.snapshot(until)
+        earlier = None if since is None else table.snapshot(since, references=False)
+        later = table.snapshot(until, references=False)
     columns = [name for name in schema.names if name not in {CHANGE, CHANGED_GROUPS, BEFORE}]
     scan = scan_changes(earlier, later, columns, options.require, before=options.before, under=table.state())
     planned = from_arrow_schema(scan.arrow)
@@ -203,7 +203,7 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember the newest cut, where the run ends. Later commits are not read."""
-        self._target = str(self._opened().snapshot().cut)
+        self._target = str(self._opened().snapshot(references=False).cut)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
         """The end of the batch that begins at ``start``.
@@ -216,7 +216,7 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
             f"Spark passed a limit that this reader did not return: {limit}"
         )
         table = self._opened()
-        newest = self._target or str(table.snapshot().cut)
+        newest = self._target or str(table.snapshot(references=False).cut)
         self._latest = newest
         if not start:
             return self._offset(self._first(newest))
@@ -224,7 +224,9 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         if begin == newest or isinstance(limit, ReadAllAvailable):
             return self._offset(newest)
         with expiring():
-            end = bounded_cut(table.snapshot(begin), table.snapshot(newest), limit.max_files)
+            end = bounded_cut(
+                table.snapshot(begin, references=False), table.snapshot(newest, references=False), limit.max_files
+            )
         return self._offset(str(end))
 
     def _first(self, newest: str) -> str:
@@ -232,7 +234,7 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         if starting in {EARLIEST, LATEST}:
             return newest
         with expiring():
-            return str(self._opened().snapshot(starting).cut)
+            return str(self._opened().snapshot(starting, references=False).cut)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
         """The newest cut when the last batch was planned; Spark shows it in the progress of the query."""

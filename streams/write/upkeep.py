@@ -214,7 +214,7 @@ class UpkeepThread:
         settings = self._upkeep.back_pressure
         if settings is None:
             return
-        snapshot = table.snapshot()
+        snapshot = table.snapshot(references=False)
         cost = read_cost(snapshot.slices, snapshot.files)
         self._slow_down(delay_seconds(settings, cost, self._trigger), cost)
         self._say(slow=describe_delay(settings, cost, self._delay) if self._delay else "")

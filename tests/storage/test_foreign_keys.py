@@ -381,6 +381,10 @@ def test_a_missing_referenced_table_hides_its_own_columns_only(shop: Shop) -> No
     table.compact()
     with pytest.raises(NotFound, match="reference 'customer'"):
         table.savepoint("incomplete")
+    assert table.savepoints() == []
+    alone = table.snapshot(references=False)
+    assert alone.to_arrow().schema.names == alone.schema.names == list(ORDERS["columns"])
+    table.restore(str(alone.cut))
     shutil.move(shop.folder / "moved", shop.folder / "customers")
     assert shop.rows("customer_name") == [(1, "Ann")]
 
