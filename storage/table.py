@@ -37,6 +37,7 @@ from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
 from storage.read.changes import expiring, scan_changes
 from storage.read.joined_changes import joined_changes, shows_references
+from storage.read.explanation import Explanation
 from storage.read.pruning import KeyRows
 from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
@@ -238,6 +239,10 @@ class Table:
     ) -> pa.Table:
         """The rows with the given keys, in no particular order; see `Snapshot.get` and `snapshot`."""
         return self.snapshot(as_of).get(keys, columns, require)
+
+    def explain_row(self, key: Any, *, as_of: dt.datetime | str | None = None, history: bool = False) -> Explanation:
+        """Why the row of a key is as it is; see `Snapshot.explain` and `snapshot`."""
+        return self.snapshot(as_of).explain(key, history=history)
 
     def changes(
         self,

@@ -134,6 +134,30 @@ class LogReader:
         self._stored.expect(_blocks_of(file_slice))
         return self._events(file_slice, None)
 
+    def rows_of(self, file_slice: FileSlice, wanted: KeyVector) -> Iterator[tuple[LiveFile, dict[str, pa.Array]]]:
+        """The rows of some keys as they are stored, not merged: events, and registers of folds.
+
+        Call it in place of `collapse`.
+
+        Args:
+            file_slice: The slice, of one file group.
+            wanted: The keys, sorted and distinct.
+
+        Yields:
+            A file and columns of its rows with these keys, with the types of the schema: first folds, then commits in
+            version order; the rows of a file in their order.
+
+        Raises:
+            CorruptData: A log file is missing or damaged.
+        """
+        self._stored.expect(_blocks_of(file_slice))
+        for form in ("register", "event"):
+            for number, batch, _ in self._rows(file_slice, form=form):
+                _, found = find(wanted, key_vector(batch.column(self._schema.sort_column)))
+                if found.any():
+                    rows = batch.filter(pa.array(found))
+                    yield self._files[number], dict(zip(rows.schema.names, rows.columns, strict=True))
+
     def _registers(self, file_slice: FileSlice, wanted: KeyVector | None) -> list[list[RegisterRange]]:
         """The registers of one slice, a list for each file of a fold."""
         folded: dict[int, list[RegisterRange]] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,6 +23,8 @@ from storage.core.plan.watermarks import Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.log.pins import DEFAULT_PIN, pin, unpin
 from storage.log.table_log import TableLog, check_promised
+from storage.read.explain_row import explain_row
+from storage.read.explanation import Explanation
 from storage.read.filter_input import Filter
 from storage.read.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
 from storage.read.lane_watermarks import read_watermarks
@@ -290,6 +293,24 @@ class Snapshot:
         schema = self._state.schema
         wanted = locate_keys(schema, key_columns(schema, key_table(schema, keys)))
         return self._plan(ScanRequest(columns, None, require, keys=wanted)).to_arrow()
+
+    def explain(self, key: Any, *, history: bool = False) -> Explanation:
+        """Why the row of a key is as it is: per group every stored version, which one wins, and why others lose.
+
+        Reads the blocks of the key only.
+
+        Args:
+            key: Value of the key column; a tuple in the order of the key, or a mapping, if it has several columns.
+            history: Explain all events of the key that the retained log has, also those that were merged already. It
+                begins with the merged row of the oldest retained state, if there is one.
+
+        Raises:
+            InvalidInput: The key is null, or not of the type of the key columns.
+            NotFound: The snapshot has nothing of the key, not even a delete.
+            SnapshotExpired: The snapshot has expired.
+            CorruptData: A file is missing or damaged.
+        """
+        return explain_row(self._files, key, history=history)
 
     def to_reader(
         self,

@@ -1,0 +1,223 @@
+"""Which stored version of one key wins in a column group, and why each of the others loses.
+
+The rules are those of the merge modes, and the modes are asked: the values of every version are replaced by its number,
+the mode merges the versions, and the numbers in the result say who won. Only the reasons are stated here, in words of
+their own; property tests compare them with an independent oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage.core import names, ordering
+from storage.core.model import Column, Group, Op
+from storage.core.modes import GroupEvents, MergeMode, find_mode, mode_of
+
+_NUMBER: Final = f"{names.HIDDEN_PREFIX}number"
+"""A value column, added for the question, that every upsert supplies."""
+_DELETES: Final = frozenset({Op.DELETE_GROUP, Op.DELETE_ROW})
+
+
+class Result(StrEnum):
+    """What became of a version: it wins its group or a column of it, it is one of many that count, or it loses."""
+
+    WINS = "wins"
+    COUNTS = "counts"
+    LOSES = "loses"
+
+
+class Reason(StrEnum):
+    """Why.
+
+    NEWEST: it has the largest version, of the group or among those that supply the column.
+    MERGED: the group is computed from all of its events.
+    OLDER: its ordering value is smaller; in a group without ordering columns, it was committed earlier.
+    TIE: its ordering value is equal, and it was committed earlier, or is earlier in the same commit.
+    TOMBSTONE: a newer delete.
+    HIDDEN: it would win, but a delete of the row in another group hides the row.
+    NO_ORDERING: all of its ordering values are NULL, so it does not touch the group.
+    UPDATE_BEFORE: an update-before row, which means something in aggregate groups only.
+    """
+
+    NEWEST = "newest"
+    MERGED = "merged"
+    OLDER = "older"
+    TIE = "tie"
+    TOMBSTONE = "tombstone"
+    HIDDEN = "hidden"
+    NO_ORDERING = "no_ordering"
+    UPDATE_BEFORE = "update_before"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What one event, or one version in a register, says about a column group of the key.
+
+    Attributes:
+        arrival: Arrival of its commit; 0 for a merged result without an upsert.
+        op: The operation; None for a merged result of several events.
+        ordering: The value of each ordering column.
+        supplied: The value columns for which it has a value: NULLs do not count, unless they were sent on purpose.
+    """
+
+    arrival: int
+    op: Op | None
+    ordering: tuple[Any, ...]
+    supplied: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one version.
+
+    Attributes:
+        result: Whether it wins.
+        reason: Why.
+        columns: The columns of the row whose values come from it.
+    """
+
+    result: Result
+    reason: Reason
+    columns: tuple[str, ...] = ()
+
+
+def decide(group: Group, columns: Mapping[str, Column], versions: Sequence[Version]) -> list[Outcome]:
+    """The outcome of every version of one key in one group, in the given order.
+
+    Args:
+        group: The column group.
+        columns: The table's columns by name.
+        versions: All stored versions, in (arrival, position) order; a delete that a register keeps comes before the
+            upserts of its commit in the same register, because these are newer.
+    """
+    mode = mode_of(group)
+    merges_all = mode.retracts or mode.runs_merger
+    found: dict[int, Outcome] = {}
+    for number, version in enumerate(versions):
+        if version.op is not None and group.ordering and all(value is None for value in version.ordering):
+            found[number] = Outcome(Result.LOSES, Reason.NO_ORDERING)
+        elif version.op == Op.RETRACT and not mode.retracts:
+            found[number] = Outcome(Result.LOSES, Reason.UPDATE_BEFORE)
+        elif merges_all:
+            supplied = tuple(name for name in group.values if name in version.supplied)
+            found[number] = Outcome(Result.COUNTS, Reason.MERGED, supplied)
+    contest = _Contest(group, columns, versions, [i for i in range(len(versions)) if i not in found])
+    if contest.numbers:
+        found |= contest.by_column(mode) if mode.accepts_partial else contest.whole()
+    return [found[number] for number in range(len(versions))]
+
+
+def hide(versions: Sequence[Version], outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes in a row that a delete hides: nothing but deletes wins."""
+    return [
+        outcome
+        if outcome.result == Result.LOSES or version.op in _DELETES and outcome.result == Result.WINS
+        else Outcome(Result.LOSES, Reason.HIDDEN)
+        for version, outcome in zip(versions, outcomes, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Contest:
+    """The versions of one key that compete for a group. ``numbers`` are positions in ``versions``, ascending."""
+
+    group: Group
+    columns: Mapping[str, Column]
+    versions: Sequence[Version]
+    numbers: Sequence[int]
+
+    def whole(self) -> dict[int, Outcome]:
+        """One version wins the whole group."""
+        winner = self._newest(self.numbers)
+        deleted = self.versions[winner].op != Op.UPSERT
+        rank = self._ranks()
+        found = {
+            number: Outcome(Result.LOSES, Reason.TOMBSTONE if deleted else _older_or_tie(rank[number], [rank[winner]]))
+            for number in self.numbers
+        }
+        return found | {winner: Outcome(Result.WINS, Reason.NEWEST, () if deleted else self.group.columns)}
+
+    def by_column(self, mode: MergeMode) -> dict[int, Outcome]:
+        """Every value column has a winner, among the upserts that are newer than the newest delete."""
+        asked = replace(self.group, columns=(*self.group.columns, _NUMBER))
+        winners = self._ask(mode, asked, self.numbers)
+        top = winners.pop(_NUMBER)
+        deletes = [number for number in self.numbers if self.versions[number].op in _DELETES]
+        floor = self._newest(deletes) if deletes else None
+        found = {number: Outcome(Result.LOSES, Reason.TOMBSTONE) for number in self.numbers}
+        if top is None:
+            assert floor is not None, "a group without an upsert that shows has a delete"
+            return found | {floor: Outcome(Result.WINS, Reason.NEWEST)}
+        rank = self._ranks()
+        for number in self.numbers:
+            version = self.versions[number]
+            below = floor is not None and self._newest(sorted({number, floor})) == floor
+            if below and number != floor:
+                continue
+            shown = {name for name, winner in winners.items() if winner == number}
+            shown.update(self.group.ordering if number == top else ())
+            if shown or number == top:
+                supplies = tuple(name for name in self.group.columns if name in shown)
+                found[number] = Outcome(Result.WINS, Reason.NEWEST, supplies)
+            else:
+                rivals = [winner for name in version.supplied if (winner := winners.get(name)) is not None]
+                beaten_by = [rank[rival] for rival in rivals] if rivals and version.op == Op.UPSERT else [rank[top]]
+                found[number] = Outcome(Result.LOSES, _older_or_tie(rank[number], beaten_by))
+        return found
+
+    def _newest(self, numbers: Sequence[int]) -> int:
+        """The number of the largest version, whatever its operation."""
+        latest = find_mode("latest")
+        assert latest is not None, "the default mode"
+        asked = replace(self.group, columns=(*self.group.ordering, _NUMBER), merge="latest", functions=(), state=())
+        newest = self._ask(latest, asked, numbers, as_upserts=True)[_NUMBER]
+        assert newest is not None, "some upsert wins"
+        return newest
+
+    def _ask(
+        self, mode: MergeMode, asked: Group, numbers: Sequence[int], *, as_upserts: bool = False
+    ) -> dict[str, int | None]:
+        """By value column of ``asked``, the number of the version whose value a mode shows; None if it shows none."""
+        chosen = [self.versions[number] for number in numbers]
+        columns = dict(self.columns) | {name: Column(0, name, pa.int64()) for name in asked.values}
+        values = {
+            name: [
+                number if name == _NUMBER or name in version.supplied else None
+                for number, version in zip(numbers, chosen, strict=True)
+            ]
+            for name in asked.values
+        }
+        events = GroupEvents(
+            keys=np.zeros(len(chosen), np.int64),
+            arrival=pa.array([version.arrival for version in chosen], pa.int64()),
+            op=pa.array([Op.UPSERT if as_upserts else version.op for version in chosen], pa.int8()),
+            ordering=dict(zip(asked.ordering, self._ordering(chosen), strict=True)),
+            values={name: pa.array(tags, pa.int64()) for name, tags in values.items()},
+            supplied={},
+        )
+        merged = mode.collapse(asked, columns, events).columns
+        return {name: merged[name][0].as_py() for name in asked.values}
+
+    def _ordering(self, versions: Sequence[Version]) -> list[pa.Array]:
+        return [
+            pa.array([version.ordering[position] for version in versions], self.columns[name].type)
+            for position, name in enumerate(self.group.ordering)
+        ]
+
+    def _ranks(self) -> dict[int, float | None]:
+        """Numbers that compare like the ordering values; None for all if the group has no ordering columns."""
+        if not self.group.ordering:
+            return dict.fromkeys(self.numbers)
+        found = ordering.ranks(self._ordering([self.versions[number] for number in self.numbers]))
+        return dict(zip(self.numbers, found.tolist(), strict=True))
+
+
+def _older_or_tie(rank: float | None, beaten_by: Sequence[float | None]) -> Reason:
+    """Why a version with this rank lost to those."""
+    return Reason.TIE if rank is not None and rank in beaten_by else Reason.OLDER
