@@ -2,6 +2,7 @@
 
     plan a read   Snapshot.scan -> Scan.tasks         run Scan.read(task) anywhere
     changes       scan_changes -> ChangeScan.tasks    run ChangeScan.read(task) anywhere
+    explain       explain_row                         why a row has its values, as a table
     write         Writer.begin -> WriteTicket         run write_rows(ticket, rows) anywhere, then Writer.commit
     services      Table.compact, fold, verify         with execute=..., which runs Task.run() anywhere: in_threads
     in steps      plan_compaction, plan_fold          other work may be done between two steps
@@ -49,6 +50,7 @@ from storage.read.change_tasks import ChangeTask
 from storage.read.changes import ChangeScan, bounded_cut, expiring, scan_changes
 from storage.read.divide_scan import divide
 from storage.read.joined_scan import JoinedScan
+from storage.read.explanation import EXPLANATION_SCHEMA, Explanation
 from storage.read.read_task import ReadTask
 from storage.read.referenced_table import ReferencedTable
 from storage.read.scan import Scan
@@ -85,6 +87,7 @@ __all__ = [
     "CHANGED_GROUPS",
     "DEFAULT_ABANDON",
     "DEFAULT_RETENTION",
+    "EXPLANATION_SCHEMA",
     "OP_COLUMN",
     "TABLE_LANE",
     "UNPACKED",
@@ -102,6 +105,7 @@ __all__ = [
     "EraseResult",
     "Execute",
     "ExpiryResult",
+    "Explanation",
     "FileGroup",
     "FileRef",
     "FileReport",
@@ -165,6 +169,7 @@ __all__ = [
     "every_group",
     "expire_in_steps",
     "expiring",
+    "explain_row",
     "file_url",
     "find_due",
     "find_problems",
@@ -207,6 +212,11 @@ def base_file_groups(snapshot: Snapshot) -> list[FileSlice]:
 def file_url(snapshot: Snapshot, file: FileRef) -> str:
     """URL of a file of a snapshot, for other software; not percent-encoded."""
     return snapshot.table_log.store.url(file.path)
+
+
+def explain_row(snapshot: Snapshot, key: Any, *, history: bool = False) -> pa.Table:
+    """`storage.Snapshot.explain` as a table: one row per stored version, columns as in `EXPLANATION_SCHEMA`."""
+    return snapshot.explain(key, history=history).to_arrow()
 
 
 def change_schema(schema: TableSchema, columns: Sequence[str] | None, *, before: bool) -> pa.Schema:

@@ -54,7 +54,7 @@ _OPERATIONS: Final[Mapping[Op | None, Operation]] = {
     Op.DELETE_ROW: "delete row",
     Op.RETRACT: "update-before",
 }
-_NOT_SUPPLIED: Final = 255  # FORMAT.md, "suppliers"
+_NOT_SUPPLIED: Final = 255  # in the bytes of `storage.core.names.suppliers`
 
 
 def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> Explanation:
@@ -90,11 +90,6 @@ def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> 
     loaded = mergers.load(schema, snapshot.table_log.env.mergers)
     registers = {group.id: found.merged(group, loaded) for group in schema.groups}
     return _explained(snapshot, shown_key, found, registers, history=history)
-
-
-def explain_table(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> pa.Table:
-    """`explain_row` as a table with the columns of `storage.read.explanation.EXPLANATION_SCHEMA`."""
-    return explain_row(snapshot, key, history=history).to_arrow()
 
 
 def _one_key(schema: TableSchema, key: Any) -> Sequence[Any]:

@@ -38,6 +38,7 @@ from streams.cli.check_command import check_command
 from streams.cli.dead_letters import letters
 from streams.cli.display import show_and_log
 from streams.cli.doctor import doctoring
+from streams.cli.explain_command import explaining
 from streams.cli.infer_command import infer_command
 from streams.cli.output import print_result
 from streams.cli.package import package
@@ -255,6 +256,7 @@ def show(
 
 
 app.add_typer(reads)
+app.add_typer(explaining)
 app.add_typer(check_command)
 app.add_typer(infer_command)
 app.add_typer(services)

@@ -1,23 +1,24 @@
-"""Explanations of rows: the winner is the value that a read shows, and every loser has the reason that the oracle gives."""
+"""Explanations of rows: the winner is what a read shows, and every loser has the reason that the oracle gives."""
 
 from __future__ import annotations
 
 import datetime as dt
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from storage import Table
+from storage.engine import explain_row
 from storage.errors import InvalidInput, NotFound, SnapshotExpired
 from storage.read.explanation import EXPLANATION_SCHEMA, Explanation, StoredVersion
 from tests.oracle import Event, touches, version
+from tests.storage.shop import SHOP, append, new_uri, orders, payments
 from tests.storage.world import World, canonical
 from tests.strategies import Append, Story, stories
+from tests.tuning import tune
 
 Where = tuple[str, int]
 """Lane and slot of a commit."""
@@ -35,7 +36,7 @@ class ExplainedWorld(World):
         self.commits[self.arrival] = (commit.lane, commit.seq)
         return commit
 
-    def keys(self) -> set[tuple[Any, ...]]:
+    def known_keys(self) -> set[tuple[Any, ...]]:
         return {tuple(event.row[name] for name in self.config["key"]) for event in self.oracle.events}
 
     def events_of(self, key: tuple[Any, ...]) -> list[Event]:
@@ -127,7 +128,7 @@ def winners(explanation: Explanation) -> set[tuple[Any, ...]]:
     }
 
 
-def shown(explanation: Explanation, one: StoredVersion) -> dict[str, Any]:
+def given_by(one: StoredVersion) -> dict[str, Any]:
     """The values of the row that come from a winner."""
     return {name: {**one.ordering, **one.values}.get(name) for name in one.columns}
 
@@ -137,7 +138,7 @@ def check(world: ExplainedWorld) -> None:
     snapshot = world.table.snapshot()
     rows = {tuple(row[name] for name in world.config["key"]): row for row in snapshot.to_arrow().to_pylist()}
     declared = {name: {"ordering": [], "merge": "latest", **group} for name, group in world.config["groups"].items()}
-    for key in world.keys():
+    for key in world.known_keys():
         events = world.events_of(key)
         if not events:
             with pytest.raises(NotFound):
@@ -165,7 +166,7 @@ def check(world: ExplainedWorld) -> None:
             for one in explanation.versions:
                 if one.result == "wins" and explanation.row is not None:
                     expected = {name: explanation.row[name] for name in one.columns}
-                    assert canonical(shown(explanation, one)) == canonical(expected)
+                    assert canonical(given_by(one)) == canonical(expected)
             for name, group in declared.items():
                 if explanation.row is None or group["merge"] not in {"latest", "latest_non_null"}:
                     continue
@@ -184,3 +185,197 @@ def test_the_winner_is_what_a_read_shows_and_losers_have_the_reason_of_the_oracl
         world.run(story.steps)
         if world.oracle.events:
             check(world)
+
+
+def reason_of(explanation: Explanation, group: str) -> list[tuple[str, str]]:
+    return [(str(one.result), str(one.reason)) for one in explanation.of_group(group)]
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table.create(new_uri(), SHOP)
+
+
+def test_winner_and_losers_have_stream_lane_commit_time_ordering_and_file(table: Table) -> None:
+    before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
+    append(table, orders(1, status="older", ts=5))
+    append(table, orders(1, status="tie", ts=7))
+    with table.writer("orders", lane="backfill") as backfill:
+        backfill.append(orders(1, 2, status="wins", ts=7))
+    found = table.explain_row(1)
+    assert found.row == {"id": 1, "status": "wins", "ots": 7, "paid": None, "pts": None}
+    assert reason_of(found, "order") == [("loses", "older"), ("loses", "tie"), ("wins", "newest")]
+    winner = found.of_group("order")[-1]
+    assert (winner.stream, winner.lane, winner.commit) == ("orders", "backfill", 2)
+    assert winner.committed_at is not None
+    assert before < winner.committed_at < dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+    assert (winner.ordering, winner.values, winner.columns) == ({"ots": 7}, {"status": "wins"}, ("status", "ots"))
+    assert (winner.stored_in, winner.operation, winner.late) == ("log", "upsert", False)
+    assert [file.file.file.path for file in table.snapshot().files][-1] == winner.file
+    table.compact()
+    (kept,) = table.explain_row(1).of_group("order")
+    assert (kept.stream, kept.lane, kept.commit) == ("orders", "backfill", 2)
+    assert (kept.committed_at, kept.stored_in) == (winner.committed_at, "base")
+
+
+def test_a_delete_of_the_row_hides_what_would_win_in_other_groups(table: Table) -> None:
+    append(table, orders(1))
+    append(table, payments(1, paid=2.0), "payments")
+    append(table, orders(1, ts=9, op="D"))
+    append(table, orders(1, ts=3))
+    found = table.explain_row(1)
+    assert found.row is None
+    assert [(group.state, group.hides_row) for group in found.groups] == [("deleted", True), ("present", False)]
+    assert reason_of(found, "order") == [("loses", "tombstone"), ("wins", "newest"), ("loses", "tombstone")]
+    assert reason_of(found, "payment") == [("loses", "hidden")]
+    assert "is hidden by a delete of group order" in found.to_text()
+    table.fold()
+    folded = table.explain_row(1)
+    assert [(one.group, one.reason, one.stored_in) for one in folded.versions] == [
+        ("order", "newest", "fold"),
+        ("payment", "hidden", "fold"),
+    ]
+    table.compact()
+    (delete,) = table.explain_row(1).of_group("order")
+    assert (delete.operation, delete.result, delete.stored_in, delete.ordering) == (
+        "delete row",
+        "wins",
+        "shadow",
+        {"ots": 9},
+    )
+
+
+def test_an_event_below_the_watermark_is_late_and_may_win(table: Table) -> None:
+    with table.writer("payments", lateness=5) as writer:
+        writer.append(payments(1, ts=100))
+        writer.append(payments(2, ts=10))
+        writer.append(payments(1, ts=96))
+        writer.append(payments(1, ts=94))
+    assert [one.late for one in table.explain_row(1).of_group("payment")] == [False, False, True]
+    (late,) = table.explain_row(2).versions
+    assert (late.late, late.result) == (True, "wins")
+    assert "late" in late.words
+
+
+def test_an_older_snapshot_is_explained_as_it_was(table: Table) -> None:
+    append(table, orders(1, status="then"))
+    cut = str(table.snapshot().cut)
+    table.savepoint("then")
+    append(table, orders(1, status="now", ts=2))
+    table.compact()
+    for point in (cut, "then"):
+        for history in (False, True):
+            found = table.explain_row(1, as_of=point, history=history)
+            assert found.row is not None
+            assert found.row["status"] == "then"
+            assert reason_of(found, "order") == [("wins", "newest")]
+    found = table.explain_row(1, history=True)
+    assert reason_of(found, "order") == [("loses", "older"), ("wins", "newest")]
+
+
+def test_the_history_begins_with_the_oldest_row_that_is_retained(table: Table) -> None:
+    for ts in (1, 2):
+        append(table, orders(1, ts=ts))
+    table.compact()
+    append(table, orders(1, ts=3))
+    table.clean(dt.timedelta(0))
+    append(table, orders(1, ts=4))
+    table.compact()
+    found = table.explain_row(1, history=True)
+    assert [(one.ordering["ots"], one.stored_in) for one in found.of_group("order")] == [
+        (2, "base"),
+        (3, "log"),
+        (4, "log"),
+    ]
+    assert [(one.lane, one.commit) for one in found.of_group("order")] == [("orders", n) for n in (4, 6, 8)]
+    assert len(table.explain_row(1).versions) == 1
+
+
+def test_the_history_has_neither_what_was_rolled_back_nor_what_was_rewritten(table: Table) -> None:
+    append(table, orders(1, status="a@x"))
+    cut = str(table.snapshot().cut)
+    append(table, orders(1, status="undone", ts=5))
+    table.compact()
+    table.restore(cut)
+    append(table, orders(1, status="b@x", ts=2))
+    assert [one.values["status"] for one in table.explain_row(1, history=True).versions] == ["a@x", "b@x"]
+    table.rewrite("status", lambda values: pa.array(["#"] * len(values)))
+    found = table.explain_row(1, history=True)
+    assert [one.values["status"] for one in found.versions] == ["#"]
+    table.erase([1], expire_snapshots=True, release_savepoints=True)
+    with pytest.raises(NotFound, match="id=1"):
+        table.explain_row(1, history=True)
+
+
+def test_the_answer_as_a_table_has_the_declared_columns(table: Table) -> None:
+    append(table, orders(1))
+    append(table, payments(1, paid=float("nan")), "payments")
+    rows = explain_row(table.snapshot(), {"id": 1})
+    assert rows.schema == EXPLANATION_SCHEMA
+    assert rows.select(["group", "result", "ordering", "values", "columns"]).to_pylist() == [
+        {
+            "group": "order",
+            "result": "wins",
+            "ordering": '{"ots": 1}',
+            "values": '{"status": "new"}',
+            "columns": ["status", "ots"],
+        },
+        {
+            "group": "payment",
+            "result": "wins",
+            "ordering": '{"pts": 1}',
+            "values": '{"paid": "nan"}',
+            "columns": ["paid", "pts"],
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("1", "string was given for int64"),
+        (None, "null"),
+        ((1, 2), "has 2 values"),
+        ({"order": 1}, "the key has the columns order"),
+        ({"id": 2**70}, "do not fit"),
+    ],
+)
+def test_a_key_that_does_not_fit_the_table_is_refused(table: Table, key: Any, message: str) -> None:
+    append(table, orders(1))
+    with pytest.raises(InvalidInput, match=message):
+        table.explain_row(key)
+
+
+def test_a_key_of_which_nothing_is_stored_and_an_expired_snapshot_are_refused(table: Table) -> None:
+    append(table, orders(1))
+    snapshot = table.snapshot()
+    with pytest.raises(NotFound, match="no row with key id=2"):
+        snapshot.explain(2)
+    table.compact()
+    append(table, orders(1, ts=2))
+    table.compact()
+    table.clean(dt.timedelta(0))
+    with pytest.raises(SnapshotExpired):
+        snapshot.explain(1)
+    with pytest.raises(SnapshotExpired):
+        table.explain_row(1, as_of=str(snapshot.cut))
+
+
+def test_only_the_blocks_of_the_key_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(monkeypatch, block_min_bytes=400, block_max_bytes=800)
+    table = Table.create(new_uri(), {**SHOP, "buckets": 1})
+    append(table, orders(*range(1000)))
+    (log_file,) = table.snapshot().files
+    lengths = log_file.index.blocks.length
+    assert len(lengths) > 5
+    store = table.env.store
+    asked: list[int] = []
+    read = store.read_ranges
+
+    def watched(wanted: Sequence[Any]) -> Any:
+        asked.extend(end for one in wanted for _, end in one.ranges)
+        return read(wanted)
+
+    monkeypatch.setattr(store, "read_ranges", watched)
+    assert table.explain_row(500).row is not None
+    assert 0 < len(asked) <= 2, "one block, and the tail of the file"

@@ -117,7 +117,7 @@ def hide(versions: Sequence[Version], outcomes: Sequence[Outcome]) -> list[Outco
     """The outcomes in a row that a delete hides: nothing but deletes wins."""
     return [
         outcome
-        if outcome.result == Result.LOSES or version.op in _DELETES and outcome.result == Result.WINS
+        if outcome.result == Result.LOSES or (version.op in _DELETES and outcome.result == Result.WINS)
         else Outcome(Result.LOSES, Reason.HIDDEN)
         for version, outcome in zip(versions, outcomes, strict=True)
     ]
