@@ -54,7 +54,6 @@ _OPERATIONS: Final[Mapping[Op | None, Operation]] = {
     Op.DELETE_ROW: "delete row",
     Op.RETRACT: "update-before",
 }
-_NOT_SUPPLIED: Final = 255  # in the bytes of `storage.core.names.suppliers`
 
 
 def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> Explanation:
@@ -247,7 +246,7 @@ def _in_register(schema: TableSchema, group: Group, rows: Arrays) -> list[tuple[
         *old_ordering, old_arrival = (other[i].as_py() for i in range(len(group.ordering) + 1))
         versions.append((old_arrival, tuple(old_ordering)))
     for number, (its_arrival, its_ordering) in enumerate(versions):
-        names_of = [name for name, slot in supplier.items() if slot == number and slot != _NOT_SUPPLIED]
+        names_of = [name for name, slot in supplier.items() if slot == number]
         version = Version(its_arrival, Op.UPSERT, its_ordering, frozenset(names_of))
         found.append((version, {name: shown[name] for name in names_of}))
     return found

@@ -249,7 +249,7 @@ def test_an_event_below_the_watermark_is_late_and_may_win(table: Table) -> None:
     with table.writer("payments", lateness=5) as writer:
         writer.append(payments(1, ts=100))
         writer.append(payments(2, ts=10))
-        writer.append(payments(1, ts=96))
+        writer.append(payments(1, ts=95))
         writer.append(payments(1, ts=94))
     assert [one.late for one in table.explain_row(1).of_group("payment")] == [False, False, True]
     (late,) = table.explain_row(2).versions
@@ -305,6 +305,43 @@ def test_the_history_has_neither_what_was_rolled_back_nor_what_was_rewritten(tab
     table.erase([1], expire_snapshots=True, release_savepoints=True)
     with pytest.raises(NotFound, match="id=1"):
         table.explain_row(1, history=True)
+
+
+def test_the_history_after_a_restore_does_not_begin_with_a_slice_that_was_undone(table: Table) -> None:
+    append(table, orders(1, status="kept"))
+    table.savepoint("kept")
+    append(table, orders(1, status="undone", ts=5))
+    table.compact()
+    table.clean(dt.timedelta(0))
+    table.restore("kept")
+    append(table, orders(1, status="after", ts=2))
+    found = table.explain_row(1, history=True)
+    assert [one.values["status"] for one in found.versions] == ["kept", "after"]
+    assert found.row == table.get([1]).to_pylist()[0]
+
+
+def test_an_added_column_comes_from_the_events_that_have_it() -> None:
+    group = {"columns": ["a", "b", "ts"], "ordering": ["ts"], "merge": "latest_non_null"}
+    config = {
+        "key": ["id"],
+        "columns": {"id": "bigint", "a": "string", "b": "string", "ts": "int"},
+        "groups": {"g": group},
+        "streams": {"s": {"groups": ["g"]}},
+    }
+    table = Table.create(new_uri(), config)
+    append(table, pa.table({"id": [1], "a": ["x"], "b": ["y"], "ts": pa.array([1], pa.int32())}), "s")
+    append(table, pa.table({"id": [1], "a": ["z"], "ts": pa.array([3], pa.int32())}), "s")
+    table.compact()
+    table.add_column("g", "c", "string")
+    table.widen_column("ts", "bigint")
+    append(table, pa.table({"id": [1], "c": ["late"], "ts": [2]}), "s")
+    for service in (lambda: None, table.fold, table.compact):
+        service()
+        for history in (False, True):
+            found = table.explain_row(1, history=history)
+            given = {name: one.ordering["ts"] for one in found.versions for name in one.columns}
+            assert given == {"a": 3, "b": 1, "c": 2, "ts": 3}
+            assert found.row == {"id": 1, "a": "z", "b": "y", "c": "late", "ts": 3}
 
 
 def test_the_answer_as_a_table_has_the_declared_columns(table: Table) -> None:
