@@ -49,8 +49,8 @@ from storage.log.table_log import TableLog
 from storage.read.change_tasks import ChangeTask
 from storage.read.changes import ChangeScan, bounded_cut, expiring, scan_changes
 from storage.read.divide_scan import divide
-from storage.read.joined_scan import JoinedScan
 from storage.read.explanation import EXPLANATION_SCHEMA, Explanation
+from storage.read.joined_scan import JoinedScan
 from storage.read.read_task import ReadTask
 from storage.read.referenced_table import ReferencedTable
 from storage.read.scan import Scan

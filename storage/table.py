@@ -36,8 +36,8 @@ from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
 from storage.read.changes import expiring, scan_changes
-from storage.read.joined_changes import joined_changes, shows_references
 from storage.read.explanation import Explanation
+from storage.read.joined_changes import joined_changes, shows_references
 from storage.read.pruning import KeyRows
 from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot

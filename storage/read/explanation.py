@@ -122,7 +122,7 @@ class Explanation:
         key: The key columns.
         cut: The snapshot, as text.
         history: Whether the retained history is included, and not only what a read of the snapshot merges.
-        row: The row as a read gives it; None if it is not visible.
+        row: The columns of the table as a read gives them, without columns of references; None if it is not visible.
         groups: The state of every column group, in the order of the table.
         versions: All stored versions, in the order of the groups; within a group the oldest commit first.
     """
