@@ -18,6 +18,7 @@ from pyiceberg.table import CommitTableResponse
 from pyiceberg.table import Table as IcebergTable
 
 from storage import Table
+from storage.environment import open_environment
 from storage.errors import Conflict, InvalidInput, NotFound
 from storage.publish.iceberg import Published, publish_iceberg
 from tests.storage.shop import SHOP, append, fill_with_every_state, orders, payments
@@ -137,6 +138,28 @@ def test_a_table_that_was_never_compacted_is_published_without_rows(table: Table
     append(table, orders(1))
     assert publish_iceberg(table, catalog, NAME).files == 0
     check_same_rows(table, catalog)
+
+
+def test_a_file_that_is_only_removed_is_no_longer_published(table: Table, catalog: SqlCatalog) -> None:
+    append(table, orders(1, 2, 3))
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    append(table, orders(1, 2, 3, ts=2, op="D"))
+    table.compact()
+    published = publish_iceberg(table, catalog, NAME)
+    assert (published.added, published.removed, published.rows) == (0, 1, 0)
+    check_same_rows(table, catalog)
+
+
+def test_the_bounds_of_a_file_cover_all_its_row_groups(tmp_path: Path, catalog: SqlCatalog) -> None:
+    table = Table.create_in(open_environment(tmp_path / "orders").tuned(row_group_rows=8), SHOP)
+    append(table, orders(*range(100)))
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    published = catalog.load_table(NAME)
+    for number in (0, 50, 99):
+        assert published.scan(f"id = {number}").to_arrow().num_rows == 1
+    assert files_of(catalog, "id > 99") == 0
 
 
 def test_unused_rows_of_shared_files_are_listed_as_deleted(table: Table, catalog: SqlCatalog) -> None:
