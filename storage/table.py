@@ -444,7 +444,6 @@ class Table:
     forget_deletes = _service(forget_deletes)
     expire_rows = _service(expire_rows)
     apply_ttl = _service(apply_ttl)
-
     add_column = _service(schema_changes.add_column)
     add_group = _service(schema_changes.add_group)
     add_stream = _service(schema_changes.add_stream)
