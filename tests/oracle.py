@@ -132,7 +132,8 @@ class Oracle:
                     deleted |= {committed[event.arrival] for event in last if event.op != "upsert"}
                 else:
                     last = [event for event in touching if event.op == "upsert"][-1:]
-                    others |= bool(touching)
+                    # Nothing is kept of a group that has ordering columns alone, once its events are taken back.
+                    others |= bool(touching) and set(group["columns"]) != set(group["ordering"])
                 upserts |= {committed[event.arrival] for event in last if event.op == "upsert"}
             if any(at >= deletes for at in deleted):
                 continue

@@ -383,6 +383,10 @@ EVERY_COMMAND = [
     ["alter", "widen", "ots", "decimal(20,0)"],
     ["alter", "set-default", "status", "x"],
     ["alter", "set-ttl", "--rows", "90 days"],
+    ["alter", "add-reference", "x", "../x", "--on", "status"],
+    ["alter", "drop-reference", "x"],
+    ["explain", "--key", "5"],
+    ["publish", "--iceberg", "shop.orders", "--catalog-option", "type=sql", "--catalog-option", "uri=sqlite://"],
 ]
 
 
