@@ -235,7 +235,7 @@ def test_a_local_folder_gives_the_same_reads_as_memory(story: Story, tmp_path_fa
         assert Table.open(world.uri).snapshot().to_arrow().num_rows == len(world.expected())
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_drawn_histories_cover_every_case() -> None:
     """The strategy draws deletes, hidden rows, every mode and function, and remembered cuts."""
     seen: set[str] = set()

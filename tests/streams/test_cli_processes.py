@@ -301,6 +301,7 @@ def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
     assert "sb has stopped permanently, all others are being stopped: " in ended.stderr
 
 
+@pytest.mark.extended
 def test_a_fenced_writer_stops_and_the_others_continue_until_sigterm(
     tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
 ) -> None:
@@ -332,6 +333,7 @@ def test_a_fenced_writer_stops_and_the_others_continue_until_sigterm(
     assert all(_gone(pid) for pid in run.pids), "no process remains, not even a JVM"
 
 
+@pytest.mark.extended
 def test_the_lag_of_a_killed_writer_is_unknown_until_it_is_measured(
     tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
 ) -> None:

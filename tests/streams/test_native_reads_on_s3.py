@@ -23,7 +23,7 @@ from tests.maven import Unavailable, maven_jars
 from tests.stores.places import Backend
 from tests.stores.real_server import real_server
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(1_200)]
 
 RUN_SECONDS: Final = 900  # it takes 20 on an idle machine
 CONFIG: Final = {

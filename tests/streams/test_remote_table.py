@@ -30,7 +30,9 @@ SECRET = "not-a-secret"
 END_S = 60
 
 
-@pytest.fixture(scope="module", params=["moto", pytest.param("s3", marks=pytest.mark.integration)])
+@pytest.fixture(
+    scope="module", params=["moto", pytest.param("s3", marks=[pytest.mark.integration, pytest.mark.extended])]
+)
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """S3 simulated by moto, and a real server."""
     with moto_server() if request.param == "moto" else real_server() as running:

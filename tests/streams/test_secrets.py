@@ -267,7 +267,7 @@ def fill(registry: SchemaRegistry) -> Callable[[Broker], str]:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_pipeline_shows_no_secret(
     broker: Broker, fill: Callable[[Broker], str], registry: SchemaRegistry, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from streams.demo.broker import EmbeddedBroker
 from tests.streams.kafka.topics import Broker, topic_numbers
 
 
-@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.integration)])
+@pytest.fixture(params=["embedded", pytest.param("real", marks=[pytest.mark.integration, pytest.mark.extended])])
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Shared by all tests: use a separate topic."""
     return request.getfixturevalue(f"{request.param}_broker")
