@@ -2,7 +2,8 @@
 # Lint, types and tests, in an environment of its own.
 #   bash deploy/test.sh              the full loop, under 15 minutes on 2 cores: all tests but those of the next two loops
 #   bash deploy/test.sh --extended   what continuous integration runs after the full loop: the TLA+ models, more schedules of
-#                                    the simulation and broken implementations for it to find, soak, a Spark cluster
+#                                    the simulation and broken implementations for it to find, soak, a Spark cluster,
+#                                    real servers beside the simulated ones
 #   bash deploy/test.sh --fast       the fast loop, under 90 s on 2 cores: what needs no JVM and no server, and one
 #                                    way through Spark
 #   bash deploy/test.sh --nightly    the nightly loop, for hours: deep and long tests, soak, benchmarks (nightly.sh)
