@@ -71,6 +71,8 @@ MOMENTS: Final = {
     "committed": Moment(ENTRY, 3, done=True),
     "finished": Moment(file="*/commits/1"),
 }
+NIGHTLY: Final = {"claimed", "started", "planned the start", "planned", "written", "finished"}
+"""Moments next to others that the extended loop tries."""
 
 
 @dataclass
@@ -171,7 +173,13 @@ def writer(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, store: K
         yield WriterOfTopic(spark, broker, table, tmp_path, place.options)
 
 
-@pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(moment, id=name, marks=pytest.mark.nightly if name in NIGHTLY else ())
+        for name, moment in MOMENTS.items()
+    ],
+)
 def test_killed_twice_at_the_same_moment(
     writer: WriterOfTopic, store: KillingStore, tmp_path: Path, moment: Moment
 ) -> None:
