@@ -62,12 +62,14 @@ SETTLE_SECONDS = 75.0  # Spark looks each 10 s for Python workers that were idle
 TICKS = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).parents[2]
 PHASES = ("imports", "jvm", "query", "source", "commit")
+SPAWNING = "spawning"  # for a moment, each time that a JVM starts a process
 KINDS = {
     "org.apache.spark.launcher.Main": "launcher",
     "org.apache.spark.deploy.SparkSubmit": "JVM",
     "pyspark.sql.streaming.python_streaming_source_runner": "source runner",
     "pyspark.daemon": "daemon",
     "streams.write.writer_job": "job",
+    "jspawnhelper": SPAWNING,
 }
 """Kinds of processes by a part of their command line; the first match counts. Workers have that of their daemon."""
 

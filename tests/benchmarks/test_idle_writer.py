@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pytest
 from streams.demo.broker import EmbeddedBroker
 from streams.pipeline.pipeline import load_pipeline
 from streams.spark.settings import SERIAL, SMALL
-from tests.benchmarks.idle_writer import PARTITIONS, ROOT, TOPIC, first_commit, produce, start, write_pipeline
+from tests.benchmarks.idle_writer import PARTITIONS, ROOT, SPAWNING, TOPIC, first_commit, produce, start, write_pipeline
 
 MINE = "-Dmine=1 -Xss2m"
+SPAWN_SECONDS = 60.0
 
 
 @pytest.mark.spark
@@ -31,7 +33,10 @@ def test_a_writer_has_one_python_one_jvm_and_workers_for_its_tasks(
         produce(broker, 0)
         with start(ROOT, path) as writer:
             first_commit(writer, load_pipeline(path).state, set())
-            kinds = Counter(process.kind for process in writer.tree.processes())
+            deadline = time.monotonic() + SPAWN_SECONDS
+            while SPAWNING in (kinds := Counter(process.kind for process in writer.tree.processes())):
+                assert time.monotonic() < deadline, kinds
+                time.sleep(0.05)
             flags = writer.tree.jvm_flags()
     tasks = {kind: kinds.pop(kind) for kind in ("daemon, worker", "worker") if kind in kinds}
     assert tasks["daemon, worker"] == 1, "one for all tasks"
