@@ -497,4 +497,4 @@ def verify_table(
         StoreUnavailable: The store does not answer.
     """
     env = open_environment(uri, storage_options)
-    return run_verify(TableLog(env, stamps_of(env.store.uri)), deep=deep, progress=progress, execute=execute)
+    return run_verify(TableLog.of(env), deep=deep, progress=progress, execute=execute)

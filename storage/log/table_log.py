@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeVar
 
-from storage.clock import Stamps, arrival
+from storage.clock import Stamps, arrival, stamps_of
 from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data, Header, LaneEntry, TableEntry
@@ -44,6 +44,11 @@ class TableLog:
         self.checkpoints = Checkpoints(env)
         self._state: TableState | None = None
         self._folded: Mapping[Path, LogFile] = {}
+
+    @classmethod
+    def of(cls, env: Environment) -> TableLog:
+        """A log that shares its stamps with the other instances of the table in this process."""
+        return cls(env, stamps_of(env.store.uri))
 
     def with_own_cache(self) -> TableLog:
         """A log that starts with the table state of this one, and caches what it reads itself."""

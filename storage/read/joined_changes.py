@@ -26,8 +26,9 @@ from storage.core.merge.diff import ChangeShape, diff
 from storage.core.merge.locate_keys import key_columns, locate_keys
 from storage.core.model import Column, Group, Reference
 from storage.core.schema.table_schema import TableSchema
-from storage.errors import NotFound, OffsetInvalidated
+from storage.errors import OffsetInvalidated
 from storage.read.changes import scan_changes, under_schema
+from storage.read.joined_scan import check_required
 from storage.read.plan_scan import plan_scan
 from storage.read.pruning import Keys
 from storage.read.reference_rows import KeyedRows, ReferenceRows
@@ -122,10 +123,7 @@ class _Work:
         before: bool,
     ) -> _Work:
         schema, required = until.table_schema, tuple(dict.fromkeys(require or ()))
-        for name in required:
-            if name not in schema.reference_by_name and name not in schema.group_by_name:
-                hint = f"groups: {', '.join(schema.group_by_name)}; references: {', '.join(schema.reference_by_name)}"
-                raise NotFound(f"the table has no group or reference {name!r}", hint=hint)
+        check_required(schema, required)
         used = tuple(
             reference
             for reference in schema.references
@@ -155,8 +153,8 @@ class _Work:
             yield None
             return
         schema = self.later.snapshot.table_schema
-        own = scan_changes(self.earlier.snapshot, self.later.snapshot, self.columns, self.groups, before=False)
-        found = [own.to_reader().read_all().select(schema.key)]
+        changed = scan_changes(self.earlier.snapshot, self.later.snapshot, self.columns, self.groups, before=False)
+        found = [changed.to_reader().read_all().select(schema.key)]
         found += [self._referring(reference) for reference in self.used]
         table = pa.concat_tables(each.cast(found[0].schema) for each in found)
         if not len(table):
@@ -180,15 +178,15 @@ class _Work:
         changes = scan_changes(earlier[0] if earlier else None, later, list(reference.columns), None, before=False)
         keyed = KeyedRows.of(later.table_schema, changes.to_reader().read_all().select(later.table_schema.key))
         table = self.later.snapshot
-        own = list(table.table_schema.key)
+        key = list(table.table_schema.key)
         valid = pc.field(reference.on[0]).is_valid()
-        scan = plan_scan(table.table_files, ScanRequest(list(dict.fromkeys((*own, *reference.on))), valid))
+        scan = plan_scan(table.table_files, ScanRequest(list(dict.fromkeys((*key, *reference.on))), valid))
         parts = []
         for task in scan.tasks if len(keyed.rows) else ():
             for batch in scan.read(task):
                 numbers = keyed.find([batch.column(name) for name in reference.on])
-                parts.append(batch.filter(numbers.is_valid()).select(own))
-        return pa.Table.from_batches(parts, pa.schema([scan.arrow.field(name) for name in own]))
+                parts.append(batch.filter(numbers.is_valid()).select(key))
+        return pa.Table.from_batches(parts, pa.schema([scan.arrow.field(name) for name in key]))
 
     def compare(self, wanted: Keys | None) -> Iterator[pa.RecordBatch]:
         """The changes of some rows."""

@@ -202,6 +202,15 @@ def _check_names(
         if name not in known:
             hint = f"columns: {', '.join([*schema.column_by_name, *owners])}"
             raise NotFound(f"the table has no column {name!r}", hint=hint)
+    check_required(schema, required)
+
+
+def check_required(schema: TableSchema, required: Sequence[str]) -> None:
+    """Check that the groups and references exist that rows must have.
+
+    Raises:
+        NotFound: One does not; the hint lists those that do.
+    """
     for name in required:
         if name not in schema.group_by_name and name not in schema.reference_by_name:
             hint = f"groups: {', '.join(schema.group_by_name)}; references: {', '.join(schema.reference_by_name)}"
@@ -215,9 +224,9 @@ def _split_filter(
     if request.filter is None:
         return None, (), None
     condition, predicate = parse_filter(request.filter)
-    own = {*schema.arrow.names, *state_columns(schema)}
+    readable = {*schema.arrow.names, *state_columns(schema)}
     seen = columns_of(predicate) if predicate is not None else None
-    if seen <= own if seen is not None else _fits_table(schema, condition):
+    if seen <= readable if seen is not None else _fits_table(schema, condition):
         return None, (), request.filter
     # A filter that could not be read may use any column.
     used = [table for table in tables if seen is None or not seen.isdisjoint(table.reference.shown)]
@@ -226,7 +235,7 @@ def _split_filter(
     if seen is None:
         return condition, (*schema.arrow.names, *state_columns(schema), *shown), None
     parts = predicate.conditions if isinstance(predicate, And) else ()
-    pushed = tuple(part for part in parts if columns_of(part) <= own and _has_expression(part))
+    pushed = tuple(part for part in parts if columns_of(part) <= readable and _has_expression(part))
     names = tuple(name for name in (*schema.arrow.names, *state_columns(schema), *shown) if name in seen)
     return condition, names, And(pushed) if pushed else None
 

@@ -89,10 +89,10 @@ def check_reference(schema: TableSchema, reference: Reference, referenced: Table
             hint=f"name one column for each of ({key})",
         )
     for name, target in zip(reference.on, referenced.key, strict=True):
-        own_type, key_type = schema.column_by_name[name].type, referenced.column_by_name[target].type
-        if not _comparable(own_type, key_type):
+        foreign_type, key_type = schema.column_by_name[name].type, referenced.column_by_name[target].type
+        if not _comparable(foreign_type, key_type):
             raise InvalidInput(
-                f"{field}.on: column {name!r} is {format_type(own_type)}, and {target!r} of {reference.table} is "
+                f"{field}.on: column {name!r} is {format_type(foreign_type)}, and {target!r} of {reference.table} is "
                 f"{format_type(key_type)}",
                 hint="the types must be equal; only integers may differ in width, and decimals in their digits before "
                 "the point",

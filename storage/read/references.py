@@ -11,7 +11,6 @@ import threading
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from storage.clock import stamps_of
 from storage.core.log.cut import PREFIX, Cut, parse_cut
 from storage.core.model import Reference
 from storage.errors import SnapshotExpired, TableError
@@ -43,7 +42,7 @@ class ReferencedTables:
         if known is not None:
             return known
         env = self._table_log.env.of_table(reference.table)
-        opened = TableLog(env, stamps_of(env.store.uri))
+        opened = TableLog.of(env)
         with self._lock:
             same = (log for log in self._logs.values() if log.store.uri == env.store.uri)
             return self._logs.setdefault(reference.table, next(same, opened))

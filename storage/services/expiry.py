@@ -33,6 +33,7 @@ from storage.files.base_file import read_base, read_shadow
 from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
 from storage.read.snapshot import Snapshot
+from storage.read.time_travel import milliseconds
 from storage.services.compaction import Rewriting, RewritingResult, compaction_steps, cut_tasks, rewrite
 from storage.services.due_work import find_aged
 from storage.services.rewriting_feature import add_rewriting_feature
@@ -83,9 +84,7 @@ def apply_ttl(table_log: TableLog, now: dt.datetime | None = None, *, execute: E
         InvalidInput: The table has no time to live, or ``now`` has no time zone.
         CorruptData: A file is missing or damaged. What was published remains.
     """
-    if now is not None and now.tzinfo is None:
-        raise InvalidInput(f"now={now} has no time zone", hint="datetime.now(UTC)")
-    now_ms = None if now is None else (now - _EPOCH) // dt.timedelta(milliseconds=1)
+    now_ms = None if now is None else milliseconds(now)
     if table_log.refresh().schema.ttl is None:
         raise InvalidInput("the table has no time to live", hint="set_ttl (weft alter set-ttl) sets it")
     return finish(expiry_steps(table_log, now_ms, execute))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from storage.clock import stamps_of
 from storage.config import TableConfig, build_schema
 from storage.core.model import Reference
 from storage.core.schema.table_schema import TableSchema
@@ -45,7 +44,7 @@ def _schema_of(env: Environment, reference: Reference) -> TableSchema:
             f"{field}: {reference.table} is the table itself", hint="a table cannot refer to itself: name another table"
         )
     try:
-        return TableLog(other, stamps_of(other.store.uri)).refresh().schema
+        return TableLog.of(other).refresh().schema
     except NotFound as error:
         raise NotFound(
             f"{field}: {error.message}",

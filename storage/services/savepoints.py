@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from storage.clock import stamps_of
 from storage.core.log.cut import Cut, JoinedCut
 from storage.core.log.entries import KeptReference, Release, Savepoint
 from storage.core.log.table_state import LiveSavepoint, TableState
@@ -117,7 +116,7 @@ def release_savepoint(table_log: TableLog, name: str) -> None:
         if known is not None:
             other = table_log.env.of_table(known.table)
             with contextlib.suppress(NotFound):  # released already: references to one table share it
-                _release(TableLog(other, stamps_of(other.store.uri)), of_table.savepoint)
+                _release(TableLog.of(other), of_table.savepoint)
 
 
 def _release(table_log: TableLog, name: str) -> None:

@@ -70,7 +70,7 @@ def _load(client: RegistryClient, schema_id: int) -> Any:
         raise UnknownSchema(f"schema {schema_id} is of type {schema.schema_type or 'AVRO'}, not JSON")
     try:
         plain = json.loads(schema.schema_str)
-        documents = _documents(schema, client, {})
+        documents = referenced_documents(schema, client)
         kind = validator_for(plain)
         kind.check_schema(plain)
     except (ValueError, SchemaError, RecursionError) as error:
@@ -81,14 +81,24 @@ def _load(client: RegistryClient, schema_id: int) -> Any:
     return kind(plain, registry=known)
 
 
-def _documents(schema: Any, client: RegistryClient, found: dict[str, Any]) -> Mapping[str, Any]:
-    """All schemas that one refers to, by the name of the reference."""
+def referenced_documents(schema: Any, client: RegistryClient) -> Mapping[str, Any]:
+    """All schemas that a schema of the registry refers to, also through others, by the name of the reference.
+
+    Raises:
+        UnknownSchema: The registry lacks one.
+        ValueError: One is not JSON.
+    """
+    found: dict[str, Any] = {}
+    _add_documents(schema, client, found)
+    return found
+
+
+def _add_documents(schema: Any, client: RegistryClient, found: dict[str, Any]) -> None:
     for reference in schema.references or ():
         if reference.name not in found:
             inner = client.version(reference.subject, reference.version)
             found[reference.name] = json.loads(inner.schema_str)
-            _documents(inner, client, found)
-    return found
+            _add_documents(inner, client, found)
 
 
 def _reason(validator: Any, data: bytes) -> str | None:

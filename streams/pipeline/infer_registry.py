@@ -18,6 +18,7 @@ from storage.engine import parse_type
 from storage.errors import InvalidInput
 from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records, plain_schemas
 from streams.formats.json_schema import json_schema_fields
+from streams.formats.json_validation import referenced_documents
 from streams.formats.protobuf_messages import (
     ProtobufSettings,
     decode_protobuf,
@@ -247,12 +248,8 @@ def _json_schema(task: _Task) -> Decoded:
     for schema_id, schema in task.schemas.items():
         _check_kind(schema_id, schema, "JSON")
         try:
-            documents = {
-                one.name: json.loads(task.client.version(one.subject, one.version).schema_str)
-                for one in schema.references or ()
-            }
             plain = json.loads(schema.schema_str)
-            fields = json_schema_fields(plain, documents)
+            fields = json_schema_fields(plain, referenced_documents(schema, task.client))
         except (UnknownSchema, NoType, ValueError) as error:
             raise InvalidInput(f"schema {schema_id} cannot be used: {error}", hint="write schema by hand") from None
         if fields is None:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
+from tests.end_process import end_process
 from tests.maven import Unavailable, maven_program
 
 VERSION: Final = "3.0.9"
 START_SECONDS: Final = 120  # an idle machine takes 5 to 10
-STOP_SECONDS: Final = 30
 POLL_SECONDS: Final = 0.2
 REQUEST_SECONDS: Final = 10
 STARTS: Final = 3  # another process may take a port between its choice and its use
@@ -207,11 +207,5 @@ class RealRegistry:
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_SECONDS)
+        if process is not None:
+            end_process(process, how)

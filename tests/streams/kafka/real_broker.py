@@ -23,13 +23,13 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from tests.end_process import end_process
 from tests.maven import Unavailable, maven_jars
 
 KAFKA_VERSION: Final = "4.3.1"
 _SLF4J_VERSION: Final = "1.7.36"
 
 START_SECONDS: Final = 90  # an idle machine takes 4
-STOP_SECONDS: Final = 30
 REQUEST_SECONDS: Final = 60
 POLL_SECONDS: Final = 0.1
 STARTS: Final = 3  # another process may take a port between its choice and its use
@@ -255,14 +255,8 @@ class RealBroker:
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_SECONDS)
+        if process is not None:
+            end_process(process, how)
 
     def _ask(self, answers: Mapping[Any, Any]) -> None:
         for subject, answer in answers.items():
