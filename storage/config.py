@@ -10,6 +10,7 @@ import datetime as dt
 import decimal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -41,10 +42,11 @@ class _Model(BaseModel):
 
 
 class ColumnConfig(_Model):
-    """A column as a mapping: its Spark SQL type name, and the value to show where its group is absent."""
+    """A column as a mapping: its Spark SQL type name, the value to show where its group is absent, and a comment."""
 
     type: str
     default: Any = None
+    comment: str = ""
 
 
 class FunctionOptions(_Model):
@@ -95,6 +97,7 @@ class TableConfig(_Model):
     streams: dict[str, StreamConfig] = Field(min_length=1)
     ttl: TtlConfig | None = None
     references: dict[str, ReferenceConfig] = {}
+    comment: str = ""
 
 
 _SECTIONS: Final[Sections] = {
@@ -165,6 +168,7 @@ def build_schema(config: TableConfig) -> TableSchema:
         ),
         ttl=ttl,
         references=build_references(config.references, by_name, config.groups, is_key=_can_be_key, reserved=RESERVED),
+        comment=config.comment,
     )
 
 
@@ -178,7 +182,9 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
         "key": list(schema.key),
         "partition_by": list(schema.partition_by),
         "buckets": 1 << schema.bucket_bits,
-        "columns": {c.name: {"type": format_type(c.type), "default": c.default} for c in schema.columns},
+        "columns": {
+            c.name: {"type": format_type(c.type), "default": c.default, "comment": c.comment} for c in schema.columns
+        },
         "groups": {
             group.name: {
                 "columns": list(group.columns),
@@ -198,6 +204,7 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
             r.name: {"table": r.table, "on": list(r.on), "columns": list(r.columns), "prefix": r.prefix}
             for r in schema.references
         },
+        "comment": schema.comment,
     }
 
 
@@ -227,7 +234,8 @@ def _columns(config: TableConfig) -> list[Column]:
     for i, (name, column) in enumerate(config.columns.items(), start=1):
         with errors_at(f"columns.{name}: "):
             arrow_type = parse_type(column.type)
-        columns.append(Column(i, name, arrow_type, _default(name, column.default, arrow_type)))
+        default = _default(name, column.default, arrow_type)
+        columns.append(Column(i, name, arrow_type, default, comment=column.comment))
     return columns
 
 
@@ -405,5 +413,5 @@ def _check_known(field: str, given: Iterable[str], known: Iterable[str]) -> None
 def _as_key(column: Column) -> Column:
     # Iceberg's bucket transform does not support 8- and 16-bit integers; wider ones hold the same values.
     if column.type in _SMALL_INTEGERS:
-        return Column(column.id, column.name, pa.int32(), column.default)
+        return replace(column, type=pa.int32())
     return column

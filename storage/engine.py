@@ -1,23 +1,22 @@
 """The public interface for integrations: what an engine such as Spark needs besides `storage.Table`.
 
     plan a read   Snapshot.scan -> Scan.tasks         run Scan.read(task) anywhere
-    changes       scan_changes -> ChangeScan.tasks    run ChangeScan.read(task) anywhere
+    changes       plan_changes -> ChangeScan.tasks    run ChangeScan.read(task) anywhere
     explain       explain_row                         why a row has its values, as a table
     write         Writer.begin -> WriteTicket         run write_rows(ticket, rows) anywhere, then Writer.commit
     services      Table.compact, fold, verify         with execute=..., which runs Task.run() anywhere: in_threads
     in steps      plan_compaction, plan_fold          other work may be done between two steps
     resume        lane_progress                       where a lane ends, without claiming it
-    observe       LaneObserver, Inspection            what lanes and the table hold
-    monitor       measure, sample                     sizes and waiting work, for metrics
+    observe       LaneObserver, Inspection, measure   what lanes and the table hold; sizes and waiting work
+    SQL           config_from_properties              the configuration in TBLPROPERTIES, and schema_properties back
 
-Plans, tickets and tasks can be pickled: they carry the table's store, sizes and allowed mergers. An engine imports this
-module, `storage`, `storage.config`, `storage.errors`, `storage.mergers` and `storage.publish`, and no other module of
-this package.
+Plans, tickets and tasks can be pickled: they carry the table's store, sizes and allowed mergers. An engine imports only
+this module, `storage`, `storage.config`, `storage.errors`, `storage.mergers` and `storage.publish`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path as LocalPath
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -28,7 +27,7 @@ from storage.clock import MAX_AHEAD_MS, Stamps
 from storage.core.log.cut import PREFIX
 from storage.core.log.entries import Claim, Data
 from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
-from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
+from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
 from storage.core.merge.events import OP_COLUMN, Problem, prepare, prepare_good
 from storage.core.model import Stream, Ttl
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_name
@@ -46,11 +45,16 @@ from storage.files.log_file import remove_log_file
 from storage.log.commit_log import CommitLog
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog
+from storage.read.bound_rows import BoundRows
+from storage.read.bucket_numbers import bucket_numbers
 from storage.read.change_tasks import ChangeTask
-from storage.read.changes import ChangeScan, bounded_cut, expiring, scan_changes
+from storage.read.changes import ChangeScan, expiring
 from storage.read.divide_scan import divide
 from storage.read.explanation import EXPLANATION_SCHEMA, Explanation
-from storage.read.joined_scan import JoinedScan
+from storage.read.filter_input import parse_filter
+from storage.read.joined_changes import JoinedChangeScan, shows_references
+from storage.read.joined_scan import JoinedScan, choose_joined, uses_references
+from storage.read.plan_changes import advance_cut, change_schema, plan_changes, referenced_cuts
 from storage.read.read_task import ReadTask
 from storage.read.referenced_table import ReferencedTable
 from storage.read.scan import Scan
@@ -61,23 +65,28 @@ from storage.services.clean.clean import CleanResult
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.services.compaction import CompactionResult
 from storage.services.compaction_task import CompactionTask
+from storage.services.drop_table import drop_table
 from storage.services.due_work import Only, every_group, find_due, only_due
 from storage.services.erase.erase import EraseResult
 from storage.services.expiry import ExpiryResult
 from storage.services.fold import NOT_FOLDED, FoldResult
-from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
+from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, TimelineEntry
+from storage.services.inspect_references import ReferenceReport, inspect_references
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample
+from storage.services.namespaces import make_namespace, remove_namespace
 from storage.services.parallel_tasks import in_threads
 from storage.services.restore import RestoreResult
 from storage.services.rewrite import RewriteResult, check_rewritable
 from storage.services.schema_changes import SchemaChange
 from storage.services.steps import Steps, cancel, finish
+from storage.services.stream_report import StreamReport
 from storage.services.tasks import UNPACKED, Execute, Shared, Task, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
 from storage.store.object_store import ObjectStore
-from storage.store.open_store import check_reachable, open_store
+from storage.store.open_store import check_reachable, list_folders, open_store
 from storage.store.probe_store import StoreProbe, probe_store
 from storage.table import Table
+from storage.table_properties import SqlColumn, config_from_properties, parse_names, schema_properties
 from storage.write.lane_progress import first_batch, newest_rolled_back, read_lane
 from storage.write.write_task import Batch, WriteTicket, Written, write_rows
 
@@ -93,6 +102,7 @@ __all__ = [
     "UNPACKED",
     "And",
     "Batch",
+    "BoundRows",
     "ChangeScan",
     "ChangeTask",
     "CleanResult",
@@ -114,6 +124,7 @@ __all__ = [
     "In",
     "Inspection",
     "IsNull",
+    "JoinedChangeScan",
     "JoinedScan",
     "LaneName",
     "LaneNews",
@@ -132,6 +143,7 @@ __all__ = [
     "Progress",
     "ReadCost",
     "ReadTask",
+    "ReferenceReport",
     "ReferencedTable",
     "RestoreResult",
     "RewriteResult",
@@ -140,6 +152,7 @@ __all__ = [
     "SchemaChange",
     "Shared",
     "SliceFile",
+    "SqlColumn",
     "StartsWith",
     "Steps",
     "StoreProbe",
@@ -155,17 +168,21 @@ __all__ = [
     "Work",
     "WriteTicket",
     "Written",
+    "advance_cut",
     "base_file_groups",
-    "bounded_cut",
+    "bucket_numbers",
     "cancel",
     "change_schema",
     "check_columns",
     "check_lateness",
     "check_reachable",
     "check_rewritable",
+    "choose_joined",
     "clock_lead_ms",
+    "config_from_properties",
     "discard",
     "divide",
+    "drop_table",
     "every_group",
     "expire_in_steps",
     "expiring",
@@ -179,17 +196,27 @@ __all__ = [
     "is_cut",
     "lane_name",
     "lane_progress",
+    "list_folders",
+    "make_namespace",
     "measure",
     "one_by_one",
     "open_store",
+    "parse_filter",
+    "parse_names",
     "parse_type",
+    "plan_changes",
     "plan_compaction",
     "plan_fold",
     "probe_store",
     "read_cost",
+    "reference_reports",
+    "referenced_cuts",
+    "remove_namespace",
     "sample",
-    "scan_changes",
+    "schema_properties",
+    "shows_references",
     "state_columns",
+    "uses_references",
     "whole_files",
     "widens",
     "with_small_tasks",
@@ -219,13 +246,17 @@ def explain_row(snapshot: Snapshot, key: Any, *, history: bool = False) -> pa.Ta
     return snapshot.explain(key, history=history).to_arrow()
 
 
-def change_schema(schema: TableSchema, columns: Sequence[str] | None, *, before: bool) -> pa.Schema:
-    """Columns of the changes of a table; arguments as in `storage.Table.changes`.
+def reference_reports(
+    uri: str | LocalPath, schema: TableSchema, storage_options: Mapping[str, Any] | None = None
+) -> list[ReferenceReport]:
+    """What is wrong with the references of a schema, and how complete the referenced tables are.
 
-    Raises:
-        NotFound: The table has no such column.
+    Args:
+        uri: The location of the table, which need not exist.
+        schema: The schema of the table or of a configuration.
+        storage_options: Options of the table's store.
     """
-    return ChangeShape.of(schema, columns, before=before).arrow
+    return list(inspect_references(open_environment(uri, storage_options), schema))
 
 
 def check_columns(schema: pa.Schema, table: TableSchema, stream: Stream) -> None:

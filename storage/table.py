@@ -35,9 +35,9 @@ from storage.errors import InvalidInput, TableError
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
-from storage.read.changes import expiring, scan_changes
+from storage.read.changes import expiring
 from storage.read.explanation import Explanation
-from storage.read.joined_changes import joined_changes, shows_references
+from storage.read.plan_changes import plan_changes
 from storage.read.pruning import KeyRows
 from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
@@ -277,9 +277,7 @@ class Table:
         with expiring():
             earlier = None if since is None else self.snapshot(since)
             later = self.snapshot(until)
-            if shows_references(later, columns, require):
-                return joined_changes(earlier, later, columns, require, before=before)
-        return scan_changes(earlier, later, columns, require, before=before).to_reader()
+        return plan_changes(earlier, later, columns, require, before=before).to_reader()
 
     def compact(
         self, only: Only = every_group, *, policy: DuePolicy | None = None, execute: Execute = one_by_one
@@ -449,6 +447,7 @@ class Table:
     add_stream = _service(schema_changes.add_stream)
     widen_column = _service(schema_changes.widen_column)
     set_default = _service(schema_changes.set_default)
+    set_comment = _service(schema_changes.set_comment)
     set_ttl = _service(schema_changes.set_ttl)
     add_reference = _service(schema_changes.add_reference)
     drop_reference = _service(schema_changes.drop_reference)

@@ -1,6 +1,7 @@
 """weft on Spark: the only package that imports pyspark.
 
-    create_view, snapshot, register     read a table (`streams.read.view`, `streams.read.table_source`)
+    create_view, snapshot               read a table (`streams.read.view`)
+    register, register_catalog          format("weft"), and a folder of tables as a catalog (`streams.catalog.register`)
     write_stream, write_batch           append to a table (`streams.write.sink`, `streams.write.write_batch`)
     resume_point                        where a query continues after a restore (`streams.write.resume`)
     compact, fold, verify               services of a table on a cluster (`streams.write.cluster_services`)
@@ -15,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from streams.read.table_source import register
+    from streams.catalog.register import register, register_catalog
     from streams.read.view import create_view, snapshot
     from streams.write.cluster_services import compact, fold, verify
     from streams.write.resume import resume_point
@@ -27,6 +28,7 @@ __all__ = [
     "create_view",
     "fold",
     "register",
+    "register_catalog",
     "resume_point",
     "snapshot",
     "verify",
@@ -38,7 +40,8 @@ _HOMES: Final = {
     "compact": "streams.write.cluster_services",
     "create_view": "streams.read.view",
     "fold": "streams.write.cluster_services",
-    "register": "streams.read.table_source",
+    "register": "streams.catalog.register",
+    "register_catalog": "streams.catalog.register",
     "resume_point": "streams.write.resume",
     "snapshot": "streams.read.view",
     "verify": "streams.write.cluster_services",

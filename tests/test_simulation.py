@@ -17,7 +17,8 @@ from unittest import mock
 import pytest
 
 from storage.core.log.entries import LaneEntry, TableEntry
-from storage.services import compaction
+from storage.core.plan.reservation import SHORTEST_RESERVATION_MS
+from storage.services import compaction, service_plan
 from tests.simulate import report
 from tests.simulation.faults import Fault
 from tests.simulation.mutant import MAX_SCHEDULES, mutated
@@ -29,6 +30,7 @@ SEED = os.environ.get("SIM_SEED")
 SCHEDULES = int(os.environ.get("SIM_SCHEDULES", "2000"))
 PART = 125  # schedules per test, which take about ten seconds
 FIRST_PART = 50  # of the first test, which the fast loop runs
+TWO_TABLES = 125
 FULL_SCHEDULES = 175  # in the full loop; the extended loop runs the others
 PARTS = [(0, FIRST_PART), *((first, first + PART) for first in range(FIRST_PART, SCHEDULES, PART))]
 REPLAYED = [3, 17, 71]  # one without faults, and two with all kinds of faults
@@ -53,6 +55,16 @@ def test_schedules(first: int, end: int) -> None:
         _entries.update(outcome.entries)
 
 
+@pytest.mark.extended
+@pytest.mark.slow
+@pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
+def test_schedules_of_two_tables() -> None:
+    """One schedule in twelve has two tables; here all have."""
+    for seed in range(TWO_TABLES):
+        outcome = run_seed(seed, "references")
+        assert outcome.failure is None, report(outcome)
+
+
 @pytest.mark.skipif(SEED is None, reason="SIM_SEED names a schedule")
 def test_this_schedule() -> None:
     outcome = run_seed(int(SEED or 0))
@@ -72,6 +84,13 @@ def test_every_kind_of_fault_and_entry_occurred() -> None:
 def test_a_seed_replays_exactly(seed: int) -> None:
     first, second = run_seed(seed), run_seed(seed)
     assert len(first.trace) > 50
+    assert first.trace == second.trace
+
+
+def test_a_schedule_of_two_tables_replays_exactly() -> None:
+    first, second = run_seed(REPLAYED[0], "references"), run_seed(REPLAYED[0], "references")
+    assert first.failure is None, report(first)
+    assert sum("referenced:" in line for line in first.trace) > 50
     assert first.trace == second.trace
 
 
@@ -101,8 +120,16 @@ def test_a_seed_replays_exactly_in_another_process() -> None:
         (compaction._Work, "_still_needed", lambda _self, task, _state: task),
         (compaction._Work, "_look", lambda work: work.table_log.refresh()),
         (compaction, "next_share", lambda _plan, plans, keys: [len(plans) % len(keys)]),
+        (service_plan, "next_reservation_ms", lambda _attempts, _longest: SHORTEST_RESERVATION_MS),
+        (compaction, "must_yield", lambda *_, **__: False),
     ],
-    ids=["others are not seen", "a closed plan is not seen", "another order"],
+    ids=[
+        "others are not seen",
+        "a closed plan is not seen",
+        "another order",
+        "every rewrite reserves the table",
+        "a reserved table is not seen",
+    ],
 )
 def test_no_result_depends_on_how_compactions_share_work(where: Any, name: str, broken: Any) -> None:
     with mock.patch.object(where, name, broken):

@@ -36,6 +36,7 @@ class Column:
         default: Value to show where the column's group is absent; None for NULL.
         since: Slot of the table-lane entry that added the column; 1 is the CREATE.
         changed: Slot of the newest entry that added the column, or changed its type or default.
+        comment: What the column means, for people; empty for none.
     """
 
     id: int
@@ -44,6 +45,7 @@ class Column:
     default: Any = None
     since: int = 1
     changed: int = 1
+    comment: str = ""
 
     @property
     def field(self) -> pa.Field:
@@ -138,6 +140,8 @@ class Reference:
         on: Columns of this table, one for each key column of the referenced table, in the order of that key.
         columns: Columns of the referenced table that are shown, in order.
         prefix: Put before their names.
+        table_id: Id of the referenced table, so that another table at its location is not taken for it; empty in a
+            schema that was not resolved (`storage.services.resolve_references`).
     """
 
     name: str
@@ -145,6 +149,7 @@ class Reference:
     on: tuple[str, ...]
     columns: tuple[str, ...]
     prefix: str
+    table_id: str = ""
 
     @property
     def shown(self) -> tuple[str, ...]:

@@ -44,6 +44,8 @@ HEARTBEATS: Final = Path("_weft/heartbeats")
 PROBES: Final = Path("_weft/probe")
 BASES: Final = Path("base")
 SHADOWS: Final = Path("shadow")
+DELTA_LOG: Final = Path("base/_delta_log")
+"""Folder of the log of the published Delta table; no file group's folder has this name. Cleaning leaves it alone."""
 SHARED: Final = "shared"
 """Folder in ``base`` and ``shadow`` for files that hold several file groups; no file group's folder has this name."""
 FOLDS: Final = "_fold"

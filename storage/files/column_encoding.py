@@ -2,7 +2,7 @@
 
 A dictionary suits values that repeat. For other values it would double the size and the cost of reading. They get an
 encoding by type, which is smaller and faster to read for Arrow and for Spark (`tests/benchmarks/layout.py`). All
-current Parquet readers support these encodings.
+current Parquet libraries support these encodings. The vectorized reader of Spark 4.1 lacks that of floats; 4.3 has it.
 """
 
 from __future__ import annotations

@@ -65,6 +65,22 @@ class Archives:
                     self._keep(decode_archive(data, lane, chunk, self.chunks))
         return any(self.knows(slot) for slot in wanted)
 
+    def ask_after_put(self, slot: Slot, before: Slot | None) -> tuple[bool, bytes | None]:
+        """Whether a slot is archived, and the object in the slot ``before`` it; None if there is none.
+
+        One round of requests for both.
+
+        Raises:
+            CorruptData: The archive is damaged.
+        """
+        if before is None or self.knows(slot):
+            return self.ask([slot]), None
+        lane, chunk = slot[0], self.chunks.of(slot[1])
+        archive, object_before = self._get([archive_path(lane, chunk), slot_path(*before)])
+        if archive is not None:
+            self._keep(decode_archive(archive, lane, chunk, self.chunks))
+        return archive is not None, object_before
+
     def content(self, slot: Slot) -> bytes:
         """Bytes of the entry in a slot that is known to be archived.
 

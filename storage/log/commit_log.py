@@ -1,8 +1,9 @@
 """The commit log: slots of immutable entries, read contiguously and published exactly once.
 
 This module implements these rules of PROTOCOL.md: a slot is written once (S1), a lane is read as its contiguous prefix
-(S2), `publish` ends in won, lost or unknown, whatever the store answers (L2), and the content of a slot is used only
-after the archive of its chunk was requested (A2). Entries are cached, because they never change.
+(S2), `publish` ends in won, lost or unknown, whatever the store answers (L2), the content of a slot is used only after
+the archive of its chunk was requested (A2), and what was published is in the same table as the entry before it (W8).
+Entries are cached, because they never change.
 
 On an object store the number of round trips determines the speed. So several lanes are read together, in windows that
 grow with the number of entries found, and searched together, with several probes at a time.
@@ -16,7 +17,7 @@ from typing import Final, TypeVar
 from storage.core.log import entries, sidecar_codec
 from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry, Unresolved
 from storage.core.log.file_refs import LogFile, LogIndex, Sidecar
-from storage.core.names import TABLE_LANE, LaneName, Path, slot_path, table_index_path
+from storage.core.names import TABLE_LANE, LaneName, Path, describe_lane, slot_path, table_index_path
 from storage.environment import Environment
 from storage.errors import CommitUnknown, CorruptData, StoreRefused
 from storage.log.archived_entries import Archives, Slot
@@ -293,6 +294,7 @@ class CommitLog:
 
         Raises:
             CommitUnknown: The outcome was not known by the deadline. Nothing was removed.
+            CorruptData: The entry before it is gone: the table was moved, deleted or replaced since it was read.
             StoreRefused: The store refuses access.
             StoreUnavailable: The sidecar of the entry could not be written; the entry was not published.
         """
@@ -307,12 +309,17 @@ class CommitLog:
                 if self._store.put_if_absent(path, data):
                     failure = "it was written, and the store does not answer whether the slot was archived before"
                     # If the slot was archived and deleted since the lane was read, the archive has the entry that won.
-                    if not self.archives.ask([(entry.lane, entry.seq)]):
+                    archived, before = self.archives.ask_after_put((entry.lane, entry.seq), _slot_before(entry))
+                    if not archived:
+                        self._check_before(entry, before)
                         return self._remember(entry)
                 winner = self._load(entry.lane, entry.seq)
                 if winner is not None:
-                    # An earlier put may have succeeded although its answer was lost.
-                    return self._remember(entry) if winner.commit_id == entry.commit_id else winner
+                    if winner.commit_id != entry.commit_id:
+                        return winner
+                    # An earlier put has succeeded although its answer was lost.
+                    self._check_before(entry, None)
+                    return self._remember(entry)
                 failure = "the store answered that the slot is taken, and returned no object for it"
             except PermissionError as error:
                 if failure:  # an earlier put may have succeeded before the credentials expired
@@ -375,9 +382,36 @@ class CommitLog:
         """Whether the slot has this entry; False if the store does not answer."""
         try:
             there = self._load(entry.lane, entry.seq)
+            if there is None or there.commit_id != entry.commit_id:
+                return False
+            self._check_before(entry, None)
         except OSError:
             return False
-        return there is not None and there.commit_id == entry.commit_id
+        return True
+
+    def _check_before(self, entry: Entry, found: bytes | None) -> None:
+        """Check that the entry was published in the table that was read, which may be moved or deleted at any time.
+
+        A store that makes folders as needed accepts the entry at the place where the table was, and nobody would ever
+        read it. This is checked afterwards: whatever happens later happens to the entry, too.
+
+        Args:
+            entry: An entry that was published.
+            found: The object that was read from the slot before it; None if there was none, or if it was not read.
+
+        Raises:
+            CorruptData: The entry before it is not there.
+        """
+        before = _slot_before(entry)
+        if before is None or (found is not None and entry.prev_id.encode() in found):
+            return
+        (found,) = self.archives.read([before])
+        if found is None or entry.prev_id.encode() not in found:
+            raise CorruptData(
+                f"the table at {self._store.uri} was moved, deleted or replaced: {slot_path(*before)} is gone, so "
+                f"{entry.kind} {entry.seq} of {describe_lane(entry.lane)} was written where nobody reads it",
+                hint="stop its writers and services, delete what they left there, move it back, and start them again",
+            )
 
     def _remember(self, entry: E) -> E:
         self._cached(entry.lane)[entry.seq] = entry
@@ -424,6 +458,13 @@ class CommitLog:
                         hint="restore it from a copy of the store",
                     )
                 yield sidecar, data
+
+
+def _slot_before(entry: Entry) -> Slot | None:
+    """The slot that had an entry when this one was made: of its lane, or the first of the table; None for CREATE."""
+    if entry.seq > 1:
+        return entry.lane, entry.seq - 1
+    return None if entry.lane == TABLE_LANE else (TABLE_LANE, 1)
 
 
 def table_entries(found: Sequence[Entry]) -> list[TableEntry]:

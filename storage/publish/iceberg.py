@@ -16,49 +16,55 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-)
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table import TableProperties
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
     AddSchemaUpdate,
     AddSnapshotUpdate,
     AssertCurrentSchemaId,
+    AssertLastAssignedPartitionId,
     AssertRefSnapshotId,
     AssertTableUUID,
     RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
 )
 
 from storage.core.log.cut import parse_cut
-from storage.core.log.table_state import TableState
-from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files
+from storage.core.plan.current_files import CurrentFile
 from storage.core.plan.slices import base_slices
-from storage.errors import CommitUnknown, Conflict, InvalidInput, NotFound
+from storage.errors import CommitUnknown, Conflict, TableError
 from storage.files.base_file import read_footers
+from storage.files.footers import Footer
+from storage.publish.iceberg_buckets import bucket_spec, files_of_one_bucket
+from storage.publish.iceberg_catalog import TABLE_ID, catalog_errors, create_table, find_table, has_no_answer
 from storage.publish.iceberg_files import data_file, deletes_file, deletes_name, encode_deletes, unused_rows
+from storage.publish.iceberg_names import name_mapping
 from storage.publish.iceberg_schema import iceberg_schema
 from storage.publish.iceberg_snapshot import Listed, SnapshotWriter
+from storage.publish.publication import (
+    Published,
+    columns_to_publish,
+    files_to_publish,
+    release_savepoint,
+    release_unneeded,
+)
 from storage.read.snapshot import Snapshot
 from storage.services.savepoints import make_savepoint
 from storage.table import Table
-
-TABLE_ID: Final = "weft.table-id"
-"""Property of a published table: the id of the weft table."""
 
 CUT: Final = "weft.cut"
 SAVEPOINT: Final = "weft.savepoint"
@@ -67,39 +73,6 @@ SAVEPOINT: Final = "weft.savepoint"
 PROTECTED: Final = 2
 """The newest snapshots of the published table that have savepoints: the current one, and the one that readers which
 planned before the last publication still read."""
-
-_PROPERTIES: Final = {
-    "format-version": "2",
-    # The files belong to the weft table: other engines must not delete them with snapshots or with the Iceberg table.
-    "gc.enabled": "false",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "10",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The result of a publication.
-
-    Attributes:
-        cut: The snapshot of the weft table whose base files the published table shows.
-        snapshot_id: Id of the current snapshot of the published table.
-        changed: Whether there was anything to publish; otherwise the published table has the same snapshot as before.
-        files: Files of the published table.
-        added: Files that it did not have before.
-        removed: Files that it no longer has.
-        rows: Rows of the published table.
-        unused_rows: Rows of the files that are not rows of the table: the published table lists them as deleted.
-    """
-
-    cut: str
-    snapshot_id: int
-    changed: bool
-    files: int
-    added: int
-    removed: int
-    rows: int
-    unused_rows: int
 
 
 def publish_iceberg(table: Table, catalog: Catalog, name: str, columns: Sequence[str] | None = None) -> Published:
@@ -115,131 +88,77 @@ def publish_iceberg(table: Table, catalog: Catalog, name: str, columns: Sequence
         columns: Columns to publish, with all key columns; None for all columns of the table.
 
     Raises:
-        NotFound: The table has no such column.
+        NotFound: The table has no such column, or an object of the Iceberg table is missing.
         InvalidInput: A key column is missing; a column has a nested type; or some base files have an older schema, in
             which a column does not show what the table shows.
         Conflict: The Iceberg table is not published from this table, or somebody else changed it at the same time.
+        StoreUnavailable: The catalog or its file system does not answer; `StoreRefused` if it refuses access.
         CommitUnknown: The catalog did not say whether it has committed. Publish again.
         CorruptData: A base file is missing, or its footer is damaged.
     """
-    savepoints = [made.name for made in table.savepoints()]
-    target = _load(table, catalog, name, columns)
-    snapshot = table.writable_snapshot()
-    schema, files = _plan(snapshot.state, columns)
-    publication = _Publication(table, catalog, target, snapshot, schema, files)
-    result = publication.run()
-    publication.release(savepoints)
-    return result
-
-
-def _plan(state: TableState, columns: Sequence[str] | None) -> tuple[Schema, list[CurrentFile]]:
-    """The Iceberg schema and the files to publish; raises as `publish_iceberg` does."""
-    table_schema = state.schema
-    names = list(table_schema.arrow.names if columns is None else dict.fromkeys(columns))
-    schema = iceberg_schema(table_schema, names, 0)
-    files = current_files(base_slices(state))
-    older = columns_that_differ(table_schema, files, names)
-    if older:
-        raise InvalidInput(
-            f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
-            hint="name the other columns, or publish again when all base files were written anew",
-        )
-    return schema, files
-
-
-def _load(table: Table, catalog: Catalog, name: str, columns: Sequence[str] | None) -> IcebergTable:
-    """The Iceberg table; creates it if it does not exist."""
     state = table.state()
-    try:
-        target = catalog.load_table(name)
-    except NoSuchTableError:
-        schema, _ = _plan(state, columns)
-        catalog.create_namespace_if_not_exists(catalog.namespace_from(name))
-        with contextlib.suppress(TableAlreadyExistsError):
-            catalog.create_table(name, schema, properties={**_PROPERTIES, TABLE_ID: state.table_id})
-        target = catalog.load_table(name)
-    if target.properties.get(TABLE_ID) != state.table_id:
-        raise Conflict(
-            f"Iceberg table {name} is not published from the table at {table.uri}",
-            hint="publish under another name, or drop the Iceberg table",
-        )
-    return target
+    savepoints = list(state.savepoints)
+    with catalog_errors(name):
+        target = find_table(catalog, name, state.table_id)
+        if target is None:
+            wanted = columns_to_publish(state.schema, columns)
+            files_to_publish(state, wanted)  # nothing is created for what cannot be published
+            target = create_table(catalog, name, iceberg_schema(state.schema, wanted, 0), state.table_id)
+        publication = _Publication(table, catalog, target, table.writable_snapshot(), columns)
+        result = publication.run()
+        publication.release(savepoints)
+    return result
 
 
 class _Publication:
     """One publication: a snapshot of a weft table, and the Iceberg table as it was loaded before."""
 
     def __init__(
-        self,
-        table: Table,
-        catalog: Catalog,
-        target: IcebergTable,
-        snapshot: Snapshot,
-        schema: Schema,
-        files: Sequence[CurrentFile],
+        self, table: Table, catalog: Catalog, target: IcebergTable, snapshot: Snapshot, columns: Sequence[str] | None
     ) -> None:
         self._table, self._catalog, self._target, self._snapshot = table, catalog, target, snapshot
-        self._schema, self._same_schema = _next_schema(target, schema)
+        self._name = ".".join(target.name())
+        schema = snapshot.state.schema
+        names = columns_to_publish(schema, columns)
+        files = files_to_publish(snapshot.state, names)
+        self._schema = _with_id(target, iceberg_schema(schema, names, 0))
         self._files = {table.env.store.url(current.file.path): current for current in files}
+        self._spec = bucket_spec(schema, self._schema, target.metadata)
+        self._buckets = {} if self._spec is None else files_of_one_bucket(base_slices(snapshot.state))
+        self._names = name_mapping(schema)
         self._prefix = f"iceberg-{target.metadata.table_uuid}-"
 
     def run(self) -> Published:
         """Commit what differs from the current snapshot of the Iceberg table."""
-        metadata, io = self._target.metadata, self._target.io
         current = self._target.current_snapshot()
-        listed = Listed.of(io, current)
-        present = listed.paths
-        kept = frozenset(present) & self._files.keys()
+        listed = Listed.of(self._target.io, current)
+        kept = frozenset(listed.paths) & self._files.keys()
         added = [url for url in self._files if url not in kept]
         unused = unused_rows(self._files.items())
         encoded = encode_deletes(unused) if unused.num_rows else b""
-        deletes_differ = not _lists_deletes(listed, encoded)
+        # Position deletes do not apply to files that were added after them.
+        renew_deletes = not _lists_deletes(listed, encoded) or any(self._files[url].unused for url in added)
         changed = (
             current is None
             or bool(added)
-            or sorted(present) != sorted(kept)
-            or deletes_differ
-            or not self._same_schema
+            or sorted(listed.paths) != sorted(kept)
+            or renew_deletes
+            or self._schema.schema_id != self._target.metadata.current_schema_id
             # Somebody has released it, or another engine has written the snapshot.
             or _property(current, SAVEPOINT) not in self._snapshot.state.savepoints
         )
-        expired = [old for old in metadata.snapshots if old is not current and self._has_expired(old)]
-        new = current
-        updates: list[TableUpdate] = []
-        writer = SnapshotWriter(self._target, self._schema, metadata.new_snapshot_id())
-        savepoint = f"{self._prefix}{writer.snapshot_id}"
         if changed:
-            # Base files have no columns of referenced tables, so the snapshot of this table alone is kept.
-            note = f"published as {'.'.join(self._target.name())}"
-            make_savepoint(self._table.writable(), savepoint, self._snapshot, note)
-            new = self._write(writer, listed, kept, encoded if deletes_differ else None, unused, savepoint)
-            if not self._same_schema:
-                updates += [
-                    AddSchemaUpdate(schema=self._schema),
-                    SetCurrentSchemaUpdate.model_validate({"schema-id": -1}),
-                ]
-            updates += [
-                AddSnapshotUpdate(snapshot=new),
-                SetSnapshotRefUpdate.model_validate(
-                    {"ref-name": "main", "type": "branch", "snapshot-id": new.snapshot_id}
-                ),
-            ]
-        assert new is not None, "a table without a snapshot gets one"
-        if expired:
-            updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [old.snapshot_id for old in expired]}))
-        if updates:
-            garbage = self._garbage(expired, [*(old for old in metadata.snapshots if old not in expired), new])
-            self._commit(updates, writer, savepoint if changed else None)
-            for place in garbage:
-                with contextlib.suppress(FileNotFoundError):
-                    io.delete(place)
+            current = self._add_snapshot(listed, kept, encoded if renew_deletes else None, unused)
+        else:
+            self._commit(self._name_updates(), None)
+        assert current is not None, "a table without a snapshot gets one"
         return Published(
             cut=str(self._snapshot.cut),
-            snapshot_id=new.snapshot_id,
+            snapshot_id=current.snapshot_id,
             changed=changed,
             files=len(self._files),
             added=len(added),
-            removed=len(present) - len(kept),
+            removed=len(listed.paths) - len(kept),
             rows=sum(current.file.rows for current in self._files.values()) - unused.num_rows,
             unused_rows=unused.num_rows,
         )
@@ -252,13 +171,59 @@ class _Publication:
         """
         snapshots = sorted(self._target.refresh().metadata.snapshots, key=lambda old: old.sequence_number or 0)
         needed = {_property(old, SAVEPOINT) for old in snapshots[-PROTECTED:]}
-        for name in listed:
-            if name.startswith(self._prefix) and name not in needed:
-                self._release(name)
+        release_unneeded(self._table, listed, rf"{self._prefix}\d+", needed)
 
-    def _release(self, savepoint: str) -> None:
-        with contextlib.suppress(NotFound):  # another publication has released it
-            self._table.release_savepoint(savepoint)
+    def _add_snapshot(
+        self, listed: Listed, kept: frozenset[str], deletes: bytes | None, unused: pa.Table
+    ) -> IcebergSnapshot:
+        """Make a savepoint, write a snapshot, and commit it; whatever certainly failed leaves nothing behind.
+
+        Args:
+            listed: What the current snapshot lists.
+            kept: URLs of those data files that the new snapshot has, too.
+            deletes: The encoded position deletes; None for the same as before.
+            unused: The rows that they list.
+        """
+        metadata = self._target.metadata
+        specs = {spec.spec_id: spec for spec in (*metadata.partition_specs, *self._new_specs())}
+        writer = SnapshotWriter(self._target, self._schema, specs, metadata.new_snapshot_id())
+        savepoint = f"{self._prefix}{writer.snapshot_id}"
+        # Base files have no columns of referenced tables, so the snapshot of this table alone is kept.
+        make_savepoint(self._table.writable(), savepoint, self._snapshot, f"published as {self._name}")
+        try:
+            new = self._write(writer, listed, kept, deletes, unused, savepoint)
+            specs_to_add = [AddPartitionSpecUpdate(spec=spec) for spec in self._new_specs()]
+            described = [*self._schema_updates(), *self._name_updates(), *specs_to_add]
+            self._commit([*described, *_snapshot_updates(new)], new)
+        except CommitUnknown:
+            raise  # if it has committed, it needs the savepoint; otherwise the next publication releases it
+        except BaseException:
+            with contextlib.suppress(TableError):
+                release_savepoint(self._table, savepoint)
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                writer.remove_written()
+            raise
+        return new
+
+    def _new_specs(self) -> list[PartitionSpec]:
+        """The partition specs that the Iceberg table lacks."""
+        known = {spec.spec_id for spec in self._target.metadata.partition_specs}
+        return [] if self._spec is None or self._spec.spec_id in known else [self._spec]
+
+    def _schema_updates(self) -> list[TableUpdate]:
+        metadata, number = self._target.metadata, self._schema.schema_id
+        if number == metadata.current_schema_id:
+            return []
+        if any(known.schema_id == number for known in metadata.schemas):
+            return [SetCurrentSchemaUpdate.model_validate({"schema-id": number})]
+        return [AddSchemaUpdate(schema=self._schema), SetCurrentSchemaUpdate.model_validate({"schema-id": -1})]
+
+    def _name_updates(self) -> list[TableUpdate]:
+        """The name mapping, if the Iceberg table lacks it."""
+        known = self._target.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
+        if self._names is None or self._names == known:
+            return []
+        return [SetPropertiesUpdate(updates={TableProperties.DEFAULT_NAME_MAPPING: self._names})]
 
     def _write(
         self,
@@ -272,10 +237,7 @@ class _Publication:
         """Write the new snapshot; ``encoded`` is a file of position deletes, None for the same as before."""
         added = [(url, current) for url, current in self._files.items() if url not in kept]
         footers = read_footers(self._table.env, [current.file for _, current in added])
-        entries = [
-            data_file(url, current, footer, self._snapshot.state.schema, self._schema)
-            for (url, current), footer in zip(added, footers, strict=True)
-        ]
+        entries = [self._data_file(url, current, footer) for (url, current), footer in zip(added, footers, strict=True)]
         deletes = None
         if encoded is not None:
             deletes = []
@@ -287,28 +249,69 @@ class _Publication:
         properties = {TABLE_ID: self._snapshot.state.table_id, CUT: str(self._snapshot.cut), SAVEPOINT: savepoint}
         return writer.write(listed, kept, entries, deletes, properties)
 
-    def _commit(self, updates: Sequence[TableUpdate], writer: SnapshotWriter, savepoint: str | None) -> None:
+    def _data_file(self, url: str, current: CurrentFile, footer: Footer) -> DataFile:
+        bucket = self._buckets.get(current.file.path)
+        spec = UNPARTITIONED_PARTITION_SPEC if bucket is None or self._spec is None else self._spec
+        return data_file(url, current, footer, self._snapshot.state.schema, self._schema, spec.spec_id, bucket)
+
+    def _commit(self, updates: Sequence[TableUpdate], new: IcebergSnapshot | None) -> None:
+        """Commit, and remove the snapshots that have expired, with their metadata.
+
+        Args:
+            updates: What to commit besides.
+            new: The snapshot that the updates add; None if they add none.
+
+        Raises:
+            Conflict: The Iceberg table has changed since it was loaded.
+            CommitUnknown: The catalog did not answer, and has not committed so far.
+        """
         metadata = self._target.metadata
+        current = metadata.current_snapshot_id
+        expired = [old for old in metadata.snapshots if old.snapshot_id != current and self._has_expired(old)]
+        rest = [old for old in metadata.snapshots if old not in expired]
+        garbage = self._garbage(expired, rest if new is None else [*rest, new])
+        if expired:
+            ids = [old.snapshot_id for old in expired]
+            updates = [*updates, RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})]
+        if not updates:
+            return
         requirements = (
             AssertTableUUID(uuid=metadata.table_uuid),
-            AssertRefSnapshotId.model_validate({"ref": "main", "snapshot-id": metadata.current_snapshot_id}),
+            AssertRefSnapshotId.model_validate({"ref": "main", "snapshot-id": current}),
             AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+            AssertLastAssignedPartitionId.model_validate({"last-assigned-partition-id": metadata.last_partition_id}),
         )
         try:
             self._catalog.commit_table(self._target, requirements, tuple(updates))
         except CommitFailedException as error:
-            writer.remove_written()
-            if savepoint is not None:
-                self._release(savepoint)
-            raise Conflict(
-                f"Iceberg table {'.'.join(self._target.name())} changed during the publication: {error}",
-                hint="publish again",
-            ) from error
-        except CommitStateUnknownException as error:
-            raise CommitUnknown(
-                f"the catalog did not say whether it committed to {'.'.join(self._target.name())}: {error}",
-                hint="publish again: what is published already is not published twice",
-            ) from error
+            raise self._changed(error) from error
+        except ValueError as error:
+            # Another publication has removed the same snapshots: no requirement names them.
+            if self._catalog.load_table(self._target.name()).metadata_location == self._target.metadata_location:
+                raise
+            raise self._changed(error) from error
+        except Exception as error:
+            if not has_no_answer(error):
+                raise
+            if new is None or not self._has_committed(new):
+                raise CommitUnknown(
+                    f"the catalog did not say whether it committed to {self._name}: {type(error).__name__}: {error}",
+                    hint="publish again: what is published already is not published twice",
+                ) from error
+        for place in garbage:
+            with contextlib.suppress(OSError):  # it is missing, or stays as garbage
+                self._target.io.delete(place)
+
+    def _changed(self, error: Exception) -> Conflict:
+        return Conflict(f"Iceberg table {self._name} changed during the publication: {error}", hint="publish again")
+
+    def _has_committed(self, new: IcebergSnapshot) -> bool:
+        """Whether the catalog shows a snapshot after a commit without an answer."""
+        try:
+            loaded = self._catalog.load_table(self._target.name())
+        except Exception:
+            return False
+        return loaded.metadata.snapshot_by_id(new.snapshot_id) is not None
 
     def _garbage(self, expired: Sequence[IcebergSnapshot], rest: Sequence[IcebergSnapshot]) -> set[str]:
         """URLs of metadata and of position deletes that only expired snapshots have; never base files."""
@@ -321,6 +324,11 @@ class _Publication:
         """Whether the files of an earlier snapshot are no longer kept; one that weft did not write is not kept."""
         cut = _property(old, CUT)
         return cut is None or not self._snapshot.state.keeps(parse_cut(cut))
+
+
+def _snapshot_updates(new: IcebergSnapshot) -> list[TableUpdate]:
+    reference = {"ref-name": "main", "type": "branch", "snapshot-id": new.snapshot_id}
+    return [AddSnapshotUpdate(snapshot=new), SetSnapshotRefUpdate.model_validate(reference)]
 
 
 def _metadata_of(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]:
@@ -336,13 +344,18 @@ def _metadata_of(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]:
     return found
 
 
-def _next_schema(target: IcebergTable, wanted: Schema) -> tuple[Schema, bool]:
-    """The schema to publish with its id, and whether it is the current schema of the Iceberg table."""
-    current = target.schema()
-    if current == wanted and set(current.identifier_field_ids) == set(wanted.identifier_field_ids):
-        return current, True
-    number = 1 + max(schema.schema_id for schema in target.metadata.schemas)
-    return Schema(*wanted.fields, schema_id=number, identifier_field_ids=wanted.identifier_field_ids), False
+def _with_id(target: IcebergTable, wanted: Schema) -> Schema:
+    """A schema with the id that it has in the Iceberg table, or the next free id if the table does not have it."""
+    same = [
+        known
+        for known in target.metadata.schemas
+        if known == wanted and set(known.identifier_field_ids) == set(wanted.identifier_field_ids)
+    ]
+    current = target.metadata.current_schema_id
+    if same:
+        return next((known for known in same if known.schema_id == current), same[-1])
+    number = 1 + max(known.schema_id for known in target.metadata.schemas)
+    return Schema(*wanted.fields, schema_id=number, identifier_field_ids=wanted.identifier_field_ids)
 
 
 def _lists_deletes(listed: Listed, unused: bytes) -> bool:

@@ -16,7 +16,7 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.types import BinaryType, PrimitiveType, StringType
+from pyiceberg.types import BinaryType, DoubleType, FloatType, PrimitiveType, StringType
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from storage.core.model import FIELD_ID
@@ -39,7 +39,15 @@ _DELETES: Final = pa.schema(
 )
 
 
-def data_file(url: str, current: CurrentFile, footer: Footer, table_schema: TableSchema, schema: Schema) -> DataFile:
+def data_file(
+    url: str,
+    current: CurrentFile,
+    footer: Footer,
+    table_schema: TableSchema,
+    schema: Schema,
+    spec_id: int,
+    bucket: int | None,
+) -> DataFile:
     """The entry of a base file in a manifest.
 
     Args:
@@ -48,6 +56,8 @@ def data_file(url: str, current: CurrentFile, footer: Footer, table_schema: Tabl
         footer: Its footer.
         table_schema: The schema of the weft table.
         schema: The schema of the published table.
+        spec_id: Id of the partition spec of the file.
+        bucket: The bucket of all its rows, if this is a spec of buckets.
     """
     sizes: dict[int, int] = {}
     values: dict[int, int] = {}
@@ -70,11 +80,11 @@ def data_file(url: str, current: CurrentFile, footer: Footer, table_schema: Tabl
             lower[field.field_id] = least
         if largest is not None:
             upper[field.field_id] = largest
-    return DataFile.from_args(
+    made = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=url,
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=Record() if bucket is None else Record(bucket),
         record_count=current.file.rows,
         file_size_in_bytes=current.file.size,
         column_sizes=sizes,
@@ -87,8 +97,9 @@ def data_file(url: str, current: CurrentFile, footer: Footer, table_schema: Tabl
         split_offsets=None,
         equality_ids=None,
         sort_order_id=None,
-        spec_id=0,
     )
+    made.spec_id = spec_id
+    return made
 
 
 def _bounds(kind: PrimitiveType, ranges: Sequence[ColumnRange]) -> tuple[bytes | None, bytes | None]:
@@ -97,7 +108,9 @@ def _bounds(kind: PrimitiveType, ranges: Sequence[ColumnRange]) -> tuple[bytes |
     least = [found.least for found in known]
     largest = [found.largest for found in known]
     smallest = None if not least or None in least else to_bytes(kind, _cut(kind, min(least)))
-    longest = None if not largest or None in largest else _cut_up(kind, max(largest))
+    # Parquet's statistics leave NaN out, and some engines, such as Spark, order it after all numbers.
+    unknown = not largest or None in largest or isinstance(kind, FloatType | DoubleType)
+    longest = None if unknown else _cut_up(kind, max(largest))
     return smallest, None if longest is None else to_bytes(kind, longest)
 
 
@@ -157,5 +170,4 @@ def deletes_file(url: str, size: int, rows: pa.Table) -> DataFile:
         split_offsets=None,
         equality_ids=None,
         sort_order_id=None,
-        spec_id=0,
     )

@@ -54,19 +54,13 @@ def iceberg_schema(schema: TableSchema, columns: Sequence[str], schema_id: int) 
 
     Args:
         schema: The schema of the weft table.
-        columns: Columns of the published table, in this order.
+        columns: Columns of the published table, in this order, with all key columns.
         schema_id: Id of the Iceberg schema.
 
     Raises:
-        NotFound: The table has no such column.
-        InvalidInput: A key column is missing, or a column has a nested type.
+        InvalidInput: A column has a nested type.
     """
     found = [schema.column(name) for name in columns]
-    without = [name for name in schema.key if name not in columns]
-    if without:
-        raise InvalidInput(
-            f"the published columns lack key column {', '.join(without)}", hint="name all key columns of the table"
-        )
     types = {column.name: iceberg_type(column.type) for column in found}
     nested = [name for name, kind in types.items() if kind is None]
     if nested:
@@ -75,11 +69,9 @@ def iceberg_schema(schema: TableSchema, columns: Sequence[str], schema_id: int) 
             hint="name the other columns",
         )
     fields = [
-        NestedField(column.id, column.name, kind, required=column.name in schema.key)
+        NestedField(column.id, column.name, kind, required=column.name in schema.key, doc=column.comment or None)
         for column in found
         if (kind := types[column.name]) is not None
     ]
     ids = [schema.column(name).id for name in schema.key]
-    # Iceberg does not allow these as identifiers: https://iceberg.apache.org/spec/#identifier-field-ids
-    floats = any(pa.types.is_floating(schema.column(name).type) for name in schema.key)
-    return Schema(*fields, schema_id=schema_id, identifier_field_ids=[] if floats else ids)
+    return Schema(*fields, schema_id=schema_id, identifier_field_ids=ids)

@@ -23,13 +23,14 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
     write_manifest_list,
 )
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 MAX_MANIFESTS: Final = 32
-"""Data manifests of a snapshot from which on they are written as one: each publication adds at most one."""
+"""Data manifests of a snapshot from which on they are written as one for each partition spec; each publication adds at
+most one for each."""
 
 
 class _DeletesWriter(ManifestWriterV2):
@@ -83,12 +84,14 @@ class SnapshotWriter:
     Attributes:
         target: The published table as it was loaded.
         schema: The Iceberg schema of the snapshot.
+        specs: The partition specs of its files, by id.
         snapshot_id: Id of the snapshot.
         written: URLs of the objects that were written; they are garbage if the commit fails.
     """
 
     target: IcebergTable
     schema: Schema
+    specs: Mapping[int, PartitionSpec]
     snapshot_id: int
     written: list[str] = field(default_factory=list)
 
@@ -111,17 +114,18 @@ class SnapshotWriter:
         """
         many = len(listed.data) >= MAX_MANIFESTS
         manifests = [manifest for manifest, entries in listed.data if not many and _all_in(entries, kept)]
-        changed = [entries for _, entries in listed.data if entries and (many or not _all_in(entries, kept))]
-        if added or changed:
-            with self._writer(ManifestWriterV2) as writer:
-                _write(writer, changed, kept, added)
+        changed = [found for found in listed.data if found[1] and (many or not _all_in(found[1], kept))]
+        for spec_id in sorted({old.partition_spec_id for old, _ in changed} | {file.spec_id for file in added}):
+            with self._writer(ManifestWriterV2, spec_id) as writer:
+                old = [entries for manifest, entries in changed if manifest.partition_spec_id == spec_id]
+                _write(writer, old, kept, [file for file in added if file.spec_id == spec_id])
             manifests.append(writer.to_manifest_file())
         if deletes is None:
             manifests.extend(manifest for manifest, entries in listed.deletes if entries)
         else:
             old = [entries for _, entries in listed.deletes if entries]
             if deletes or old:
-                with self._writer(_DeletesWriter) as writer:
+                with self._writer(_DeletesWriter, UNPARTITIONED_PARTITION_SPEC.spec_id) as writer:
                     _write(writer, old, frozenset(), deletes)
                 manifests.append(writer.to_manifest_file())
         metadata = self.target.metadata
@@ -170,9 +174,9 @@ class SnapshotWriter:
         with self.target.io.new_output(place).create() as stream:
             stream.write(content)
 
-    def _writer(self, kind: type[ManifestWriterV2]) -> ManifestWriter:
+    def _writer(self, kind: type[ManifestWriterV2], spec_id: int) -> ManifestWriter:
         output = self.target.io.new_output(self._place(f"{uuid.uuid4()}-m0.avro"))
-        return kind(UNPARTITIONED_PARTITION_SPEC, self.schema, output, self.snapshot_id, "deflate")
+        return kind(self.specs[spec_id], self.schema, output, self.snapshot_id, "deflate")
 
     def _place(self, name: str) -> str:
         place = self.target.location_provider().new_metadata_location(name)

@@ -79,6 +79,8 @@ def change_tasks(
     files: ComparedFiles,
     since: Cut | None,
     until: Cut,
+    *,
+    every_key: bool = False,
 ) -> list[ChangeTask]:
     """The tasks of a comparison; each key is in one of them.
 
@@ -89,48 +91,55 @@ def change_tasks(
         files: Their log files.
         since: The earlier snapshot; None if there is none.
         until: The later snapshot.
+        every_key: Keep the parts of a large file group that have no commits in between.
 
     Raises:
         CorruptData: A base file of a large file group is missing, or its footer is damaged.
         SnapshotExpired: Such a file is missing because its snapshot has expired.
     """
     with explain_missing_file(env, until), explain_missing_file(env, since or until):
-        divided = list(_divided(env, schema, work, files))
+        divided = list(_divided(env, schema, work, files, every_key=every_key))
     return [_task(run, files) for run in _runs(divided, env.tuning)]
 
 
 def _divided(
-    env: Environment, schema: TableSchema, work: Sequence[Comparison], files: ComparedFiles
+    env: Environment, schema: TableSchema, work: Sequence[Comparison], files: ComparedFiles, *, every_key: bool
 ) -> Iterator[Comparison]:
     """File groups, or the parts of large ones."""
     tuning = env.tuning
     large = [item.bytes > tuning.change_task_bytes or item.rows > tuning.change_task_rows for item in work]
-    wanted = [_division(item, files, tuning) for item, is_large in zip(work, large, strict=True) if is_large]
+    wanted = [
+        _division(item, files, tuning, every_key=every_key)
+        for item, is_large in zip(work, large, strict=True)
+        if is_large
+    ]
     parts = divide_states(env, schema, wanted)
     for item, is_large in zip(work, large, strict=True):
-        yield from _parts(item, next(parts)) if is_large else [item]
+        yield from _parts(item, next(parts), every_key=every_key) if is_large else [item]
 
 
-def _division(item: Comparison, files: ComparedFiles, tuning: Tuning) -> Division:
+def _division(item: Comparison, files: ComparedFiles, tuning: Tuning, *, every_key: bool) -> Division:
     states = [State(item.after, files.after)]
     if item.before is not None:
         states.append(State(item.before, files.before))
     if item.touched is not None:
         states.append(State(item.touched, files.touched))
-    rows = item.rows if item.touched is None else item.touched.stored_rows  # only rows of these keys are kept in memory
+    by_keys = item.touched is not None and not every_key
+    # Only rows of touched keys are kept in memory.
+    rows = item.touched.stored_rows if item.touched is not None and by_keys else item.rows
     return Division(
         tuple(states),
         parts=math.ceil(rows / max(tuning.change_task_rows, 1)),
         part_bytes=max(tuning.change_task_bytes, 1),
-        by_last=item.touched is not None,
+        by_last=by_keys,
     )
 
 
-def _parts(item: Comparison, found: Sequence[tuple[FileSlice, ...]]) -> Iterator[Comparison]:
+def _parts(item: Comparison, found: Sequence[tuple[FileSlice, ...]], *, every_key: bool) -> Iterator[Comparison]:
     for after, *others in found:
         before = others.pop(0) if item.before is not None else None
         touched = others.pop(0) if item.touched is not None else None
-        if touched is None or len(touched.rows):  # otherwise nothing was committed in this range of keys
+        if touched is None or every_key or len(touched.rows):  # otherwise nothing was committed in this range of keys
             yield Comparison(before, after, touched)
 
 

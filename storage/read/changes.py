@@ -97,14 +97,14 @@ class ChangeScan:
             keys: Keys | None = None
             before: list[pa.RecordBatch] = []
             if self.before is not None:
-                keys = self._touched_keys(self.before.at, task.touched)
+                keys = self.touched_keys(self.before.at, task.touched)
                 if task.before is not None:
                     before = list(self.before.read(task.before, keys))
             earlier = _arrays_of_all(before, (self.before or self.after).arrow)
             yield from diff(self.shape, earlier, map(_arrays, self.after.read(task.after, keys)))
 
-    def _touched_keys(self, since: Cut, touched: ReadTask | None) -> Keys | None:
-        """Keys of the commits after ``since``, by file group."""
+    def touched_keys(self, since: Cut, touched: ReadTask | None) -> Keys | None:
+        """Keys of the commits after ``since``, by file group; None for all rows. Arguments as in `ChangeTask`."""
         if touched is None:
             return None
         env, schema = self.after.env, self.shape.schema
@@ -123,6 +123,7 @@ def scan_changes(
     *,
     before: bool,
     under: TableState | None = None,
+    every_group: bool = False,
 ) -> ChangeScan:
     """Plan the changes between two snapshots of a table, both read with the schema of the later one.
 
@@ -133,6 +134,8 @@ def scan_changes(
         require: Names of groups that must be present in a row; other rows count as absent.
         before: Add the struct column ``_before`` with the earlier row.
         under: A still later state of the table, whose schema is used instead.
+        every_group: Plan tasks that have all file groups and keys, also those without commits: for readers that look
+            for other rows that can differ. `ChangeScan.read` does not read these.
 
     Raises:
         InvalidInput: ``since`` is not before ``until``, or see `ChangeShape.of`.
@@ -156,15 +159,17 @@ def scan_changes(
         # Rows that a BASE has rewritten differ without a commit, so their keys are in no log file (D3).
         if max(until.table_log.refresh().oldest_retained, until.state.rewritten) <= since.cut.table:
             with _logs_after(env, since.cut):  # a large index is in a sidecar
-                start = _start(since.cut, until.state)
+                start = start_of(since.cut, until.state)
                 touched = until.table_log.committed_files(until.state, start, until.cut.lanes)
             shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
-            work = _by_keys(since, until, _log_slices(until.state, touched))
+            work = _by_keys(since, until, log_slices(until.state, touched))
         else:
             touched, work = [], _whole(since, until)
+        if every_group:
+            work += _without_commits(since, until, work)
         first = since.choose_slices(ScanRequest(shape.earlier, require=require, arrivals=True)).without_tasks()
         files = ComparedFiles(since.files, until.files, touched)
-        tasks = change_tasks(env, until.table_schema, work, files, since.cut, until.cut)
+        tasks = change_tasks(env, until.table_schema, work, files, since.cut, until.cut, every_key=every_group)
         return ChangeScan(shape, first, after, tuple(tasks))
 
 
@@ -183,7 +188,7 @@ def check_order(since: Cut, until: Snapshot) -> None:
         InvalidInput: The cut is not before the snapshot.
         OffsetInvalidated: A restore or an undo lies between them.
     """
-    if since.table > until.cut.table or not cut.within(_start(since, until.state), until.cut.lanes):
+    if since.table > until.cut.table or not cut.within(start_of(since, until.state), until.cut.lanes):
         raise InvalidInput(
             f"there are no changes from {since} up to {until.cut}, which is not after it",
             hint="give the earlier cut as since and the later cut as until",
@@ -196,7 +201,7 @@ def check_order(since: Cut, until: Snapshot) -> None:
         )
 
 
-def _start(since: Cut, state: TableState) -> cut.Seqs:
+def start_of(since: Cut, state: TableState) -> cut.Seqs:
     """The last entry of an earlier cut in each lane, limited to the ends of the lanes that a later state knows.
 
     A closed lane may have a claim after its end, if the claim was published while the lane was being closed. A snapshot
@@ -206,7 +211,7 @@ def _start(since: Cut, state: TableState) -> cut.Seqs:
     return {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}
 
 
-def _log_slices(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
+def log_slices(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
     """All log ranges of each file group in some log files, as if nothing had been compacted or folded."""
     return plan_slices(replace(state, slices=Slices(), covered={}, folds=(), folded={}), files)
 
@@ -235,6 +240,17 @@ def _whole(since: Snapshot, until: Snapshot) -> list[Comparison]:
     return work
 
 
+def _without_commits(since: Snapshot, until: Snapshot, work: Sequence[Comparison]) -> list[Comparison]:
+    """The file groups that are not in ``work``, with no commits in between."""
+    before, known = _by_group(since), {item.after.group for item in work}
+    none = np.empty(0, np.int64)
+    return [
+        Comparison(before.get(new.group), new, FileSlice(new.group, None, none, none, none, none, 0, 0))
+        for new in until.slices
+        if new.group not in known
+    ]
+
+
 def _by_group(snapshot: Snapshot) -> dict[FileGroup, FileSlice]:
     return {file_slice.group: file_slice for file_slice in snapshot.slices}
 
@@ -249,7 +265,7 @@ def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
         InvalidInput, OffsetInvalidated: See `check_order`.
     """
     check_order(since.cut, until)
-    table_log, start, end = until.table_log, _start(since.cut, until.state), until.cut.lanes
+    table_log, start, end = until.table_log, start_of(since.cut, until.state), until.cut.lanes
     state = table_log.refresh()
     while True:
         window = {lane: min(last, start.get(lane, 0) + commits + WINDOW) for lane, last in end.items()}

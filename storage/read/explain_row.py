@@ -42,6 +42,7 @@ from storage.core.types import decode_scalar
 from storage.errors import InvalidInput, NotFound
 from storage.files.base_file import read_base, read_shadow
 from storage.files.log_reader import LogReader
+from storage.read.aggregate_winners import Contribution, given_columns
 from storage.read.explanation import Explanation, GroupState, Operation, StoredIn, StoredVersion
 from storage.read.missing_file import explain_missing_file
 from storage.read.pruning import RowGroups, key_table, narrowed
@@ -126,6 +127,7 @@ class _Located:
         ordering, values: As in `StoredVersion`.
         stored_in, file: As in `StoredVersion`.
         lane, commit: Lane and slot of the commit, if the file tells.
+        register: The stored row, if it is one of registers.
     """
 
     version: Version
@@ -135,6 +137,7 @@ class _Located:
     file: str
     lane: LaneName | None = None
     commit: int | None = None
+    register: Arrays | None = None
 
 
 @dataclass(slots=True)
@@ -164,10 +167,8 @@ class _Found:
         for group in groups:
             given = [name for name in group.values if name in rows]
             supplied = {
-                name: np.asarray(rows[name].is_valid())
-                | supplied_mask(rows.get(names.SUPPLIED), schema.column_by_name[name].id, count)
-                if name in rows
-                else supplied_mask(rows.get(names.SUPPLIED), schema.column_by_name[name].id, count)
+                name: supplied_mask(rows.get(names.SUPPLIED), schema.column_by_name[name].id, count)
+                | (np.asarray(rows[name].is_valid()) if name in rows else np.zeros(count, np.bool_))
                 for name in group.values
             }
             for i in range(count):
@@ -187,7 +188,7 @@ class _Found:
         for group in schema.groups:
             if group.id in groups:
                 for version, values in _in_register(schema, group, rows):
-                    self._add(group, version, values, stored_in, file)
+                    self._add(group, version, values, stored_in, file, register=rows)
 
     def _add(
         self,
@@ -198,9 +199,10 @@ class _Found:
         file: str,
         lane: LaneName | None = None,
         commit: int | None = None,
+        register: Arrays | None = None,
     ) -> None:
         ordering = dict(zip(group.ordering, version.ordering, strict=True))
-        located = _Located(version, ordering, values, stored_in, file, lane, commit)
+        located = _Located(version, ordering, values, stored_in, file, lane, commit, register)
         self.versions.setdefault(group.id, []).append(located)
 
     def in_order(self, group: Group) -> list[_Located]:
@@ -295,14 +297,19 @@ def _explained(
     states = [_group_state(group, registers[group.id], visible=visible) for group in schema.groups]
     commits = _Commits(snapshot)
     versions: list[StoredVersion] = []
+    whole = _row(schema, key, registers)
     for group in schema.groups:
         located = found.in_order(group)
         stored = [one.version for one in located]
         outcomes = decide(group, schema.column_by_name, stored)
+        if mode_of(group).retracts:
+            parts = [Contribution(one.version, one.values, one.register) for one in located]
+            given = given_columns(schema, group, parts, registers[group.id], whole)
+            outcomes = [replace(outcome, columns=columns) for outcome, columns in zip(outcomes, given, strict=True)]
         if any(state.hides_row for state in states):
             outcomes = hide(stored, outcomes)
         versions += [commits.described(group, one, outcome) for one, outcome in zip(located, outcomes, strict=True)]
-    row = _row(schema, key, registers) if visible else None
+    row = whole if visible else None
     return Explanation(key, str(snapshot.cut), history, row, tuple(states), tuple(versions))
 
 

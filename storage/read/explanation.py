@@ -58,7 +58,8 @@ class StoredVersion:
         result: ``wins``, ``counts`` or ``loses``.
         reason: Why; see `storage.core.merge.outcomes.Reason`.
         operation: Operation of the event; ``merged`` for the merged result of several events.
-        columns: The columns of the row whose values come from it.
+        columns: The columns of the row whose values come from it. In an aggregate group a column may come from several:
+            all that are added or collected, or all with the largest value.
         ordering: Values of the group's ordering columns.
         values: Values of the group's other columns that the version has.
         stream, lane, commit, committed_at: Stream and lane of the event, the slot and the time of its commit; of a
@@ -115,6 +116,34 @@ class GroupState:
 
 
 @dataclass(frozen=True, slots=True)
+class ReferencedRow:
+    """What a row shows of a referenced table.
+
+    Attributes:
+        reference: Name of the reference.
+        table: Location of the referenced table, as the reference has it.
+        foreign_key: Values of the foreign key in the row.
+        explanation: Of the referenced row; None if the table has nothing of the key, or the foreign key is NULL.
+        problem: Why the referenced table cannot be read; "" if it can.
+    """
+
+    reference: str
+    table: str
+    foreign_key: Mapping[str, Any]
+    explanation: Explanation | None = None
+    problem: str = ""
+
+    def to_lines(self) -> list[str]:
+        """The explanation in words."""
+        begin = f"reference {self.reference}: {_listed(self.foreign_key)}"
+        if self.problem:
+            return [f"{begin}, but its columns cannot be read: {self.problem}"]
+        if self.explanation is None:
+            return [f"{begin} names no row of {self.table}"]
+        return [f"{begin} names a row of {self.table}", *(f"  {line}" for line in self.explanation.to_lines())]
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a row is as it is in one snapshot.
 
@@ -122,9 +151,10 @@ class Explanation:
         key: The key columns.
         cut: The snapshot, as text.
         history: Whether the retained history is included, and not only what a read of the snapshot merges.
-        row: The columns of the table as a read gives them, without columns of references; None if it is not visible.
+        row: The columns of the table and of its references as a read gives them; None if it is not visible.
         groups: The state of every column group, in the order of the table.
         versions: All stored versions, in the order of the groups; within a group the oldest commit first.
+        references: What a visible row shows of referenced tables.
     """
 
     key: Mapping[str, Any]
@@ -133,16 +163,24 @@ class Explanation:
     row: Mapping[str, Any] | None
     groups: tuple[GroupState, ...]
     versions: tuple[StoredVersion, ...]
+    references: tuple[ReferencedRow, ...] = ()
 
     def of_group(self, name: str) -> tuple[StoredVersion, ...]:
         """The versions of one column group."""
         return tuple(version for version in self.versions if version.group == name)
 
     def to_arrow(self) -> pa.Table:
-        """One row per stored version, with the columns of `EXPLANATION_SCHEMA`."""
+        """One row per stored version, with the columns of `EXPLANATION_SCHEMA`.
+
+        The versions of a referenced row come last. Their groups are named ``<reference>.<group>``.
+        """
+        named = [("", version) for version in self.versions]
+        for each in self.references:
+            referenced = each.explanation.versions if each.explanation is not None else ()
+            named += [(f"{each.reference}.", version) for version in referenced]
         rows = [
             {
-                "group": version.group,
+                "group": f"{reference}{version.group}",
                 "result": str(version.result),
                 "reason": str(version.reason),
                 "words": version.words,
@@ -158,12 +196,16 @@ class Explanation:
                 "stored_in": version.stored_in,
                 "file": version.file,
             }
-            for version in self.versions
+            for reference, version in named
         ]
         return pa.Table.from_pylist(rows, EXPLANATION_SCHEMA)
 
     def to_text(self) -> str:
         """The explanation in words, several lines."""
+        return "\n".join(self.to_lines())
+
+    def to_lines(self) -> list[str]:
+        """The explanation in words."""
         hiding = [group.name for group in self.groups if group.hides_row]
         if self.row is not None:
             visible = "visible"
@@ -177,7 +219,7 @@ class Explanation:
         for group in self.groups:
             lines.append(f"group {group.name} ({group.merge}): {group.state}")
             lines.extend(f"  {version.words}" for version in self.of_group(group.name))
-        return "\n".join(lines)
+        return [*lines, *(line for each in self.references for line in each.to_lines())]
 
 
 def _listed(values: Mapping[str, Any]) -> str:

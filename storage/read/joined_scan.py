@@ -7,7 +7,7 @@ filter that use no reference. The whole filter is applied to the joined rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -19,8 +19,8 @@ from storage.core.schema.state_columns import state_columns
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import NotFound
 from storage.read.filter_input import Filter, parse_filter
-from storage.read.plan_scan import plan_scan
-from storage.read.projection import check_filter
+from storage.read.plan_scan import choose_slices, plan_scan
+from storage.read.projection import check_filter, check_required
 from storage.read.read_task import ReadTask
 from storage.read.reference_rows import KeyedRows, ReferenceRows
 from storage.read.referenced_table import ReferencedTable
@@ -45,6 +45,17 @@ class Join:
     columns: tuple[tuple[str, str], ...]
     required: bool
 
+    @property
+    def identity(self) -> str:
+        """Text that is the same for the same rows and columns of the referenced table, and differs for others.
+
+        A cut determines the rows, or the base files if only these are read. A copy of a table has its id, so the
+        location counts, too.
+        """
+        scan = self.rows.scan
+        logs = any(len(part.rows) for part in scan.slices)
+        return f"{scan.env.store.uri} {self.reference.table_id} {scan.at} {logs} {scan.projection.columns}"
+
 
 @dataclass(frozen=True)
 class JoinedScan:
@@ -68,8 +79,12 @@ class JoinedScan:
         return self.scan.tasks
 
     def without_tasks(self) -> JoinedScan:
-        """A copy without the tasks, for processes to which tasks are sent one by one."""
-        return replace(self, scan=self.scan.without_tasks())
+        """A copy without the tasks, for processes to which tasks are sent one by one.
+
+        These processes keep the rows of the referenced tables for later reads (`storage.read.kept_rows`).
+        """
+        joins = tuple(replace(join, rows=replace(join.rows, kept=join.identity)) for join in self.joins)
+        return replace(self, scan=self.scan.without_tasks(), joins=joins)
 
     def to_arrow(self) -> pa.Table:
         """The result as one table. Raises the errors of `storage.read.scan.Scan.read`."""
@@ -86,8 +101,13 @@ class JoinedScan:
 
     def read(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         """Rows of one task. Raises the errors of `storage.read.scan.Scan.read`."""
-        for batch in self.scan.read(task):
-            yield from self._joined(batch, [join.rows.all() for join in self.joins])
+        for number, batch in enumerate(self.scan.read(task)):
+            # A task that finds a few rows of few keys has one batch, and does not need the whole referenced table.
+            rows = [
+                join.rows.all() if number else join.rows.of([batch.column(name) for name in join.reference.on])
+                for join in self.joins
+            ]
+            yield from self._joined(batch, rows)
 
     def _joined(self, batch: pa.RecordBatch, rows: Sequence[KeyedRows]) -> Iterator[pa.RecordBatch]:
         columns: dict[str, pa.Array | pa.ChunkedArray] = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -97,7 +117,7 @@ class JoinedScan:
             if join.required:
                 matched = numbers.is_valid()
                 keep = matched if keep is None else pc.and_(keep, matched)
-            columns |= {shown: keyed.rows.column(name).take(numbers) for shown, name in join.columns}
+            columns |= {shown: keyed.values(name, numbers) for shown, name in join.columns}
         joined = pa.table(columns)
         if keep is not None:
             joined = joined.filter(keep)
@@ -128,13 +148,19 @@ def uses_references(schema: TableSchema, request: ScanRequest) -> bool:
     return not _fits_table(schema, condition)
 
 
-def plan_joined_scan(files: SnapshotFiles, tables: Sequence[ReferencedTable], request: ScanRequest) -> JoinedScan:
+def plan_joined_scan(
+    files: SnapshotFiles,
+    tables: Sequence[ReferencedTable],
+    request: ScanRequest,
+    plan: Callable[[SnapshotFiles, ScanRequest], Scan] = plan_scan,
+) -> JoinedScan:
     """Plan a read of a snapshot that uses columns of references.
 
     Args:
         files: The snapshot.
         tables: Its references.
         request: Columns, filter and ``require`` may name columns of references, and references.
+        plan: Plans the scan of the table.
 
     Raises:
         NotFound: There is no such column, group, reference or referenced table.
@@ -157,12 +183,17 @@ def plan_joined_scan(files: SnapshotFiles, tables: Sequence[ReferencedTable], re
     wanted = dict.fromkeys(name for name in (*columns, *seen) if name not in owners)
     wanted |= dict.fromkeys(name for join in joins for name in join.reference.on)
     groups = [name for name in required if name not in schema.reference_by_name]
-    scan = plan_scan(files, replace(request, columns=list(wanted), filter=pushed, require=groups))
+    scan = plan(files, replace(request, columns=list(wanted), filter=pushed, require=groups))
     fields = {name: scan.arrow.field(name) for name in wanted}
     for join in joins:
         of_reference = next(table for table in tables if table.reference.name == join.reference.name)
         fields |= {each.name: each for each in of_reference.fields()}
     return JoinedScan(scan, joins, condition, pa.schema([fields[name] for name in columns]))
+
+
+def choose_joined(files: SnapshotFiles, tables: Sequence[ReferencedTable], request: ScanRequest) -> JoinedScan:
+    """`plan_joined_scan` without tasks: reads no file of the table."""
+    return plan_joined_scan(files, tables, request, choose_slices)
 
 
 def joined_fields(schema: TableSchema, tables: Sequence[ReferencedTable]) -> pa.Schema:
@@ -203,18 +234,6 @@ def _check_names(
             hint = f"columns: {', '.join([*schema.column_by_name, *owners])}"
             raise NotFound(f"the table has no column {name!r}", hint=hint)
     check_required(schema, required)
-
-
-def check_required(schema: TableSchema, required: Sequence[str]) -> None:
-    """Check that the groups and references exist that rows must have.
-
-    Raises:
-        NotFound: One does not; the hint lists those that do.
-    """
-    for name in required:
-        if name not in schema.group_by_name and name not in schema.reference_by_name:
-            hint = f"groups: {', '.join(schema.group_by_name)}; references: {', '.join(schema.reference_by_name)}"
-            raise NotFound(f"the table has no group or reference {name!r}", hint=hint)
 
 
 def _split_filter(

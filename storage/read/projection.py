@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,10 +89,13 @@ def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
     """
     columns = tuple(request.columns) if request.columns is not None else tuple(schema.arrow.names)
     states = state_columns(schema)
+    of_references = [name for reference in schema.references for name in reference.shown]
     for name in columns:
-        if name not in states:
-            schema.column(name)
+        if name not in states and name not in schema.column_by_name:
+            known = [*schema.column_by_name, *(other for other in of_references if other != name)]
+            raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(known)}")
     required = tuple(dict.fromkeys(request.require or ()))
+    check_required(schema, required)
     for name in required:
         schema.group(name)
     shown = tuple(states[name] for name in dict.fromkeys(columns) if name in states)
@@ -103,7 +106,7 @@ def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
     if request.filter is None:
         return Projection(columns, None, None, (), required, arrivals, shown)
     condition, predicate = parse_filter(request.filter)
-    with_states = check_filter(schema.arrow, condition, states.values())
+    with_states = check_filter(schema.arrow, condition, states.values(), of_references)
     # A filter that could not be read may use any column.
     seen = columns_of(predicate) if predicate is not None else frozenset((*schema.arrow.names, *states))
     filter_columns = tuple(name for name in schema.arrow.names if name in seen)
@@ -111,8 +114,31 @@ def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
     return Projection(columns, condition, predicate, filter_columns, required, arrivals, shown, filtered)
 
 
-def check_filter(fields: pa.Schema, condition: pc.Expression, states: Iterable[StateColumn]) -> bool:
+def check_required(schema: TableSchema, required: Sequence[str]) -> None:
+    """Check that the groups and references exist that rows must have.
+
+    Raises:
+        NotFound: One does not; the hint lists those that do.
+    """
+    for name in required:
+        if name not in schema.group_by_name and name not in schema.reference_by_name:
+            groups = f"groups: {', '.join(schema.group_by_name)}"
+            if not schema.references:
+                raise NotFound(f"the table has no group {name!r}", hint=groups)
+            hint = f"{groups}; references: {', '.join(schema.reference_by_name)}"
+            raise NotFound(f"the table has no group or reference {name!r}", hint=hint)
+
+
+def check_filter(
+    fields: pa.Schema, condition: pc.Expression, states: Iterable[StateColumn], others: Sequence[str] = ()
+) -> bool:
     """Whether a filter on columns with these fields uses state columns.
+
+    Args:
+        fields: The columns of the rows.
+        condition: The filter.
+        states: State columns that it may use.
+        others: Columns that the table has besides, for the hint.
 
     Raises:
         NotFound: The filter uses a column that the table does not have, or compares a column with another type.
@@ -127,12 +153,22 @@ def check_filter(fields: pa.Schema, condition: pc.Expression, states: Iterable[S
         except _DOES_NOT_FIT:
             raise NotFound(
                 f"the filter does not fit the table: {str(error).splitlines()[0]}",
-                hint=f"columns: {', '.join(fields.names)}",
+                hint=_advice(fields, condition, others),
             ) from None
         with_states = True
     if not pa.types.is_boolean(found):
         raise InvalidInput(f"the filter is not a condition, its values are {found}", hint="compare it with a value")
     return with_states
+
+
+def _advice(fields: pa.Schema, condition: pc.Expression, others: Sequence[str]) -> str:
+    """The types of the columns of a filter that Arrow refuses; all columns if it uses one that does not exist."""
+    _, predicate = parse_filter(condition)
+    used = sorted(columns_of(predicate)) if predicate is not None else []
+    if used and all(name in fields.names for name in used):
+        typed = ", ".join(f"{name} is {fields.field(name).type}" for name in used)
+        return f"{typed}: compare with values of the same type"
+    return f"columns: {', '.join([*fields.names, *others])}"
 
 
 def _type_of(fields: pa.Schema, condition: pc.Expression) -> pa.DataType:

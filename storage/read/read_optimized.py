@@ -25,7 +25,9 @@ from storage.core.names import LaneName
 from storage.core.plan.slices import FileSlice
 from storage.read.base_dataset import base_dataset
 from storage.read.filter_input import Filter
+from storage.read.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
 from storage.read.plan_scan import plan_scan
+from storage.read.referenced_table import ReferencedTable
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot_files import SnapshotFiles
@@ -80,11 +82,14 @@ class Staleness:
 class ReadOptimized:
     """The base files of one snapshot; get one from `storage.read.snapshot.Snapshot.read_optimized`.
 
-    The methods that read take the arguments of the methods of the snapshot, and raise the same errors.
+    The methods that read take the arguments of the methods of the snapshot, and raise the same errors. They
+    show columns of references, too, from the base files of the referenced tables. `dataset` and `staleness` are of the
+    table alone.
     """
 
-    def __init__(self, snapshot: SnapshotFiles) -> None:
+    def __init__(self, snapshot: SnapshotFiles, references: Sequence[ReferencedTable] = ()) -> None:
         self._snapshot = snapshot
+        self._references = references
         self._staleness: Staleness | None = None
 
     @property
@@ -94,8 +99,12 @@ class ReadOptimized:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the user in table order, with Arrow types."""
-        return self._snapshot.user_schema
+        """The columns of the user in table order, then those of the references, with Arrow types.
+
+        Raises:
+            TableError: A snapshot of a referenced table could not be taken.
+        """
+        return joined_fields(self._snapshot.schema, self._references)
 
     @property
     def file_groups(self) -> list[Compacted]:
@@ -151,7 +160,9 @@ class ReadOptimized:
         """
         return base_dataset(self._snapshot, columns)
 
-    def _scan(self, request: ScanRequest) -> Scan:
+    def _scan(self, request: ScanRequest) -> Scan | JoinedScan:
+        if self._references and uses_references(self._snapshot.schema, request):
+            return plan_joined_scan(self._snapshot, self._references, request)
         return plan_scan(self._snapshot, request)
 
     def _compacted(self, file_slice: FileSlice) -> Compacted:

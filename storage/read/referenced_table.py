@@ -69,6 +69,19 @@ class ReferencedTable:
         return [pa.field(name, schema.column_by_name[column].type) for column, name in shown]
 
 
+def check_table_id(reference: Reference, table_id: str) -> None:
+    """Check that a table is the one that a reference was made for, and not another one at its location.
+
+    Raises:
+        NotFound: It is another one.
+    """
+    if table_id != reference.table_id:
+        raise NotFound(
+            f"another table is at {reference.table} than the one that the reference was made for",
+            hint="put the former table back, or drop the reference and add it again to use the new one",
+        )
+
+
 def check_reference(schema: TableSchema, reference: Reference, referenced: TableSchema) -> None:
     """Check that a referenced table has the key and the columns of a reference.
 

@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 from storage.core.log.cut import PREFIX, Cut, parse_cut
 from storage.core.model import Reference
-from storage.errors import SnapshotExpired, TableError
+from storage.errors import NotFound, SnapshotExpired, TableError
 from storage.log.table_log import TableLog
-from storage.read.referenced_table import ReferencedTable, check_reference
+from storage.read.referenced_table import ReferencedTable, check_reference, check_table_id
 from storage.read.snapshot import Snapshot
 from storage.read.time_travel import find_savepoint, snapshot_at
 
@@ -66,9 +66,18 @@ class ReferencedTables:
                     self._take(found, reference, _of_reference(found, reference, wanted), taken, settled=settled)
                 )
             except TableError as error:
-                tables.append(ReferencedTable(reference, error))
+                tables.append(ReferencedTable(reference, self._cause(reference, error)))
         settled = found.settled and all(each.settled for each in taken.values() if isinstance(each, Snapshot))
         return Snapshot(self._table_log, found.state, found.cut, settled=settled, references=tables)
+
+    def _cause(self, reference: Reference, error: TableError) -> TableError:
+        """Why there is no snapshot: a table that is missing is the cause that its cut is not known, too."""
+        if isinstance(error, SnapshotExpired):
+            try:
+                self.log(reference).refresh()
+            except NotFound as missing:
+                return missing
+        return error
 
     def _named(self, as_of: str) -> Mapping[str, Cut]:
         if as_of.startswith(PREFIX):
@@ -94,8 +103,11 @@ class ReferencedTables:
             except TableError as error:
                 taken[key] = error
         made = taken[key]
+        if isinstance(made, NotFound | SnapshotExpired):
+            check_table_id(reference, log.refresh().table_id)  # another table would explain why it has no such snapshot
         if isinstance(made, TableError):
             return ReferencedTable(reference, made)
+        check_table_id(reference, made.state.table_id)
         check_reference(found.state.schema, reference, made.state.schema)
         return ReferencedTable(reference, made.table_files)
 

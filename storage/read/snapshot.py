@@ -23,6 +23,7 @@ from storage.core.plan.watermarks import Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.log.pins import DEFAULT_PIN, pin, unpin
 from storage.log.table_log import TableLog, check_promised
+from storage.read.explain_references import explain_references
 from storage.read.explain_row import explain_row
 from storage.read.explanation import Explanation
 from storage.read.filter_input import Filter
@@ -73,6 +74,16 @@ class Snapshot:
         """
         return self._settled
 
+    def committed_at_ms(self) -> int:
+        """Time of the newest entry in the snapshot, Unix milliseconds. It needs one round of requests.
+
+        Raises:
+            CorruptData: An entry is missing or damaged.
+        """
+        last = {lane: (seq - 1, seq) for lane, seq in self._cut.lanes.items() if seq}
+        entries = (entry for tail in self._table_log.commit_log.read_tails(last).values() for entry in tail)
+        return max([self._state.committed_at_ms, *(entry.committed_at_ms for entry in entries)])
+
     @property
     def schema(self) -> pa.Schema:
         """The columns of the user in table order, then those of the references, with Arrow types.
@@ -106,7 +117,9 @@ class Snapshot:
         """
         self._state.schema.reference(name)
         files = next(each.files for each in self._references if each.reference.name == name)
-        return Snapshot(files.table_log, files.state, files.cut)
+        found = Snapshot(files.table_log, files.state, files.cut)
+        found._files = files  # what was read of them is shared
+        return found
 
     @property
     def state(self) -> TableState:
@@ -198,7 +211,7 @@ class Snapshot:
 
     def read_optimized(self) -> ReadOptimized:
         """The base files only, read without merging: the table as of its last compactions, and how stale it is."""
-        return ReadOptimized(self._files)
+        return ReadOptimized(self._files, self._references)
 
     def plan_scan(self, request: ScanRequest) -> Scan:
         """Plan the read that a request describes; for readers inside weft. Raises the errors of `scan`."""
@@ -297,7 +310,7 @@ class Snapshot:
     def explain(self, key: Any, *, history: bool = False) -> Explanation:
         """Why the row of a key is as it is: per group every stored version, which one wins, and why others lose.
 
-        Reads the blocks of the key only.
+        Reads the blocks of the key only. The rows of referenced tables are explained, too.
 
         Args:
             key: Value of the key column; a tuple in the order of the key, or a mapping, if it has several columns.
@@ -310,7 +323,8 @@ class Snapshot:
             SnapshotExpired: The snapshot has expired.
             CorruptData: A file is missing or damaged.
         """
-        return explain_row(self._files, key, history=history)
+        found = explain_row(self._files, key, history=history)
+        return explain_references(found, self._state.schema, self._references, history=history)
 
     def to_reader(
         self,

@@ -30,11 +30,13 @@ from storage.read.read_task import read_task
 from storage.read.snapshot import Snapshot
 from storage.services.compaction_task import CompactionTask, MadeSlice
 from storage.services.row_change import RowChange
-from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
+from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, must_yield, open_plan
 from storage.services.steps import Steps, finish
 from storage.services.tasks import Execute, one_by_one
 
+RESERVED: Final = "a rewrite or an erase has reserved the table, and ends first"
 _OVERTAKEN: Final = "another compaction published a newer slice first"
+_ALL_OVERTAKEN: Final = "other compactions published all of it first"
 _AT_ONCE: Final = 16  # more tasks than this have begun only if their results come at once, too
 
 
@@ -119,7 +121,9 @@ def compaction_steps(
     rest = mostly_unreferenced(snapshot.slices, {file_slice.group for file_slice in chosen}, snapshot.cut.lanes)
     remaining = [file_slice for file_slice in snapshot.slices if file_slice.group in rest and only(file_slice)]
     publisher = _Publisher(table_log, snapshot.cut.lanes, [file_slice.group for file_slice in with_logs])
-    if chosen or remaining:
+    if must_yield(table_log, snapshot.state):
+        publisher.skipped = {file_slice.group: RESERVED for file_slice in (*chosen, *remaining)}
+    elif chosen or remaining:
         with open_plan(table_log, snapshot.cut, len(chosen) + len(remaining)) as plan:
             # Separate tasks: file groups of a mostly unreferenced file must not share a file with slices that are soon
             # replaced.
@@ -270,15 +274,18 @@ class _Work:
         return (each for task in self.waiting.values() for each in task.slices)
 
     def _look(self) -> TableState | None:
-        """The newest state; None if the plan is closed, and nothing that waits can be published."""
+        """The newest state; None if nothing that waits can be published: the plan is closed, or has to yield."""
         if self._before is not None:  # the PLAN was just published, so this is as good as the newest state
             state, self._before = self._before, None
-            return state
+            if not must_yield(self.table_log, state):
+                return state
         state = self.table_log.refresh()
-        if self.plan.plan_id in state.plans:
+        is_open = self.plan.plan_id in state.plans
+        if is_open and not must_yield(self.table_log, state):
             return state
+        reason = RESERVED if is_open else PLAN_CLOSED
         for each in self._slices_waiting():
-            self.skipped[each.group] = PLAN_CLOSED if _is_left(state, each) else _OVERTAKEN
+            self.skipped[each.group] = reason if _is_left(state, each) else _OVERTAKEN
         self.waiting.clear()
         return None
 
@@ -387,7 +394,10 @@ class _Publisher:
             if plan.plan_id not in state.plans:
                 reason = PLAN_CLOSED
                 return None
-            kept.update((group, made) for group, made in offered.items() if _is_current(state, group, made.parent))
+            reserved = must_yield(self.table_log, state, reserves=plan.reserves)
+            reason = RESERVED if reserved else _OVERTAKEN
+            if not reserved:
+                kept.update((group, made) for group, made in offered.items() if _is_current(state, group, made.parent))
             if self.rewriting is not None and self.rewriting.whole and len(kept) < len(offered):
                 kept.clear()
             header = self.table_log.header(state)
@@ -404,7 +414,7 @@ class _Publisher:
                     rewrites=self.rewriting.why if self.rewriting is not None else "",
                 )
             if last:
-                return Abort(**header, plan_id=plan.plan_id, reason="other compactions published all of it first")
+                return Abort(**header, plan_id=plan.plan_id, reason=RESERVED if reserved else _ALL_OVERTAKEN)
             return None
 
         entry = self.table_log.publish(build)

@@ -38,7 +38,7 @@ from storage.services.compaction import Rewriting, RewritingResult, compaction_s
 from storage.services.due_work import find_aged
 from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import WithoutExpired
-from storage.services.service_plan import open_plan
+from storage.services.service_plan import must_yield, open_plan
 from storage.services.steps import Steps, finish
 from storage.services.tasks import Execute, one_by_one
 
@@ -189,6 +189,8 @@ def _rewrite(
     table_log: TableLog, groups: frozenset[FileGroup], rewriting: Rewriting, execute: Execute
 ) -> RewritingResult | None:
     """Rewrite file groups; None if another service published first, so that the next expiry has to."""
+    if must_yield(table_log, table_log.refresh()):
+        return None
     add_rewriting_feature(table_log)
     snapshot = Snapshot(table_log, *table_log.newest_cut())
     chosen = [each for each in snapshot.slices if each.group in groups]

@@ -6,7 +6,6 @@ length of the history: only the newest entries of a lane are read, and its claim
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from storage.core.log.cut import Cut, in_spans
 from storage.core.log.entries import Base, Claim, CleanIntent, Data, Entry, Fold, Intent, Mark, Savepoint
 from storage.core.log.file_refs import FileRef
 from storage.core.names import TABLE_LANE, LaneName
-from storage.core.plan.watermarks import Watermark, Watermarks, to_ticks
+from storage.core.plan.watermarks import Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.environment import open_environment
@@ -25,28 +24,11 @@ from storage.log.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
 from storage.log.holders import Holder, find_holders
 from storage.log.pins import unexpired
 from storage.log.table_log import TableLog
+from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class StreamReport:
-    """Watermark of one stream for one group.
-
-    Attributes:
-        column: The first ordering column; None if its type has no watermarks.
-        watermark: No later event of the stream is below this value (JSON form); None if there is no watermark.
-        lag_ms: Milliseconds by which a watermark that is a time is behind the clock; else None.
-        late: Events so far that were below the watermark.
-        held_by: The open lanes that hold back the watermark.
-    """
-
-    stream: str
-    group: str
-    column: str | None
-    watermark: Any
-    lag_ms: int | None
-    late: int
-    held_by: tuple[str, ...]
+from storage.services.inspect_references import ReferenceReport, inspect_references
+from storage.services.inspect_snapshots import SnapshotPoint, StoredFile, snapshot_points, stored_files
+from storage.services.stream_report import StreamReport, stream_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +44,7 @@ class Overview:
         oldest_retained: Snapshots of shorter prefixes of the table lane have expired, unless they are savepoints.
         keepers: Holders that keep files of older snapshots. A dry run of clean shows how much garbage there is.
         streams: Watermarks of streams and groups.
+        references: The references, with what is wrong with them.
     """
 
     uri: str
@@ -80,6 +63,7 @@ class Overview:
     oldest_retained: int
     keepers: tuple[Holder, ...]
     streams: tuple[StreamReport, ...]
+    references: tuple[ReferenceReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +159,21 @@ class Inspection:
     def __init__(
         self, uri: str, *, storage_options: Mapping[str, Any] | None = None, clock: Clock | None = None
     ) -> None:
-        self._table_log = TableLog(open_environment(uri, storage_options, clock), Stamps())
-        self._state, cut = self._table_log.newest_cut()
-        self._snapshot = Snapshot(self._table_log, self._state, cut)
-        self._lanes = cut.lanes
+        table_log = TableLog(open_environment(uri, storage_options, clock), Stamps())
+        state, cut = table_log.newest_cut()
+        self._inspect(Snapshot(table_log, state, cut))
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Inspection:
+        """Inspect a given snapshot. What is not in the log, such as heartbeats, is that of now."""
+        made = cls.__new__(cls)
+        made._inspect(snapshot)  # noqa: SLF001 - of this class
+        return made
+
+    def _inspect(self, snapshot: Snapshot) -> None:
+        self._table_log, self._state = snapshot.table_log, snapshot.state
+        self._snapshot = snapshot
+        self._lanes = snapshot.table_files.cut.lanes
 
     @cached_property
     def _watermarks(self) -> Watermarks:
@@ -194,7 +189,7 @@ class Inspection:
             table_id=self._state.table_id,
             created_at_ms=self._table_log.created_at_ms(),
             schema=self._state.schema,
-            cut=str(self._snapshot.cut),
+            cut=str(self._joined_cut()),
             file_groups=len(slices),
             rows_in_base=sum(s.slice.base_rows for s in slices if s.slice),
             events_in_logs=sum(int(s.rows.sum()) for s in slices),
@@ -206,15 +201,24 @@ class Inspection:
             oldest_retained=self._state.oldest_retained,
             keepers=tuple(holder for holder, _ in find_holders(self._state, pins)),
             streams=tuple(self.streams()),
+            references=tuple(inspect_references(self._table_log.env, self._state.schema)),
         )
+
+    def _joined_cut(self) -> Cut:
+        """The newest cut, which names those of the referenced tables, so that it can be read with their columns."""
+        if not self._state.schema.references:
+            return self._snapshot.cut
+        return ReferencedTables(self._table_log).snapshot(None).cut
 
     def streams(self) -> list[StreamReport]:
         """Watermarks of each stream and group, in the order of the schema."""
         now = self._table_log.clock.now_ms()
-        return [_stream_report(mark, now) for groups in self._watermarks.values() for mark in groups.values()]
+        return [stream_report(mark, now) for groups in self._watermarks.values() for mark in groups.values()]
 
-    def timeline(self, limit: int) -> list[TimelineEntry]:
-        """The newest entries of all lanes, newest first."""
+    def timeline(self, limit: int | None = None) -> list[TimelineEntry]:
+        """The newest entries of all lanes, newest first; all entries without a limit."""
+        if limit is None:
+            limit = self._state.head + sum(self._lanes.values())
         found = self._newest(TABLE_LANE, self._state.head, limit)
         for lane, head in self._lanes.items():
             found.extend(self._newest(lane, head, limit))
@@ -223,6 +227,14 @@ class Inspection:
             _describe(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry))
             for entry in found[:limit]
         ]
+
+    def snapshots(self) -> list[SnapshotPoint]:
+        """The states that the log names, newest first; see `storage.services.inspect_snapshots`."""
+        return snapshot_points(self._snapshot)
+
+    def stored_files(self) -> list[StoredFile]:
+        """The files that reading the whole snapshot needs, in order of their paths."""
+        return stored_files(self._snapshot)
 
     def files(self) -> list[FileReport]:
         """Every file group, in order."""
@@ -308,17 +320,6 @@ class Inspection:
         older = log.last_where({lane: (0, head)}, lambda entry: entry.epoch < last.epoch)[lane]
         claim = log.entry(lane, older + 1)
         return claim if isinstance(claim, Claim) else None
-
-
-def _stream_report(mark: Watermark, now_ms: int) -> StreamReport:
-    lag_ms = None
-    if isinstance(mark.value, dt.date):
-        moment = mark.value if isinstance(mark.value, dt.datetime) else dt.datetime.combine(mark.value, dt.time.min)
-        # A date means its beginning, and a time without zone is in UTC.
-        lag_ms = max(0, now_ms - (to_ticks(moment) // 1_000))
-    return StreamReport(
-        mark.stream, mark.group, mark.column, encode_scalar(mark.value), lag_ms, mark.late, mark.held_by
-    )
 
 
 def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from storage.config import TableConfig, build_schema
+from storage.core.log.table_state import TableState
 from storage.core.model import Reference
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -11,13 +15,14 @@ from storage.log.table_log import TableLog
 from storage.read.referenced_table import check_reference
 
 
-def resolve_references(env: Environment, config: TableConfig) -> TableSchema:
+def resolve_references(env: Environment, config: TableConfig, known: Collection[Reference] = ()) -> TableSchema:
     """The schema of a configuration whose references were checked against the referenced tables.
 
     Args:
         env: The environment of the table.
         config: The configuration. A reference without a list of columns gets those of the referenced table outside of
             its key.
+        known: References that the table has already. They are not checked: their tables may be missing.
 
     Raises:
         InvalidInput: A reference does not fit the referenced table, or refers to the table itself.
@@ -27,16 +32,29 @@ def resolve_references(env: Environment, config: TableConfig) -> TableSchema:
     schema = build_schema(config)
     if not schema.references:
         return schema
-    given = {}
+    ids = {each.name: each.table_id for each in known}
+    given = {name: config.references[name] for name in ids}
     for reference in schema.references:
-        referenced = _schema_of(env, reference)
+        if reference.name in ids:
+            continue
+        state = referenced_state(env, reference)
+        referenced = state.schema
         check_reference(schema, reference, referenced)
         columns = reference.columns or tuple(name for name in referenced.column_by_name if name not in referenced.key)
         given[reference.name] = config.references[reference.name].model_copy(update={"columns": list(columns)})
-    return build_schema(config.model_copy(update={"references": given}))  # the names of the columns may clash
+        ids[reference.name] = state.table_id
+    resolved = build_schema(config.model_copy(update={"references": given}))  # the names of the columns may clash
+    return replace(resolved, references=tuple(replace(each, table_id=ids[each.name]) for each in resolved.references))
 
 
-def _schema_of(env: Environment, reference: Reference) -> TableSchema:
+def referenced_state(env: Environment, reference: Reference) -> TableState:
+    """The newest state of a referenced table.
+
+    Raises:
+        InvalidInput: It is the table itself.
+        NotFound: There is no such table.
+        StoreUnavailable: Its store does not answer.
+    """
     field = f"references.{reference.name}.table"
     other = env.of_table(reference.table)
     if other.store.uri == env.store.uri:
@@ -44,9 +62,11 @@ def _schema_of(env: Environment, reference: Reference) -> TableSchema:
             f"{field}: {reference.table} is the table itself", hint="a table cannot refer to itself: name another table"
         )
     try:
-        return TableLog.of(other).refresh().schema
+        return TableLog.of(other).refresh()
     except NotFound as error:
         raise NotFound(
             f"{field}: {error.message}",
-            hint="create the referenced table first; a relative path starts at the location of this table",
+            hint="put it back, or drop the reference and add it again with the new location (weft alter)"
+            if reference.table_id
+            else "create the referenced table first; a relative path starts at the location of this table",
         ) from None

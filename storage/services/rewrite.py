@@ -167,10 +167,10 @@ def _rewrite_all(table_log: TableLog, rewriting: Rewriting, execute: Execute) ->
     started = time.monotonic()
     add_rewriting_feature(table_log)
 
-    def attempt(snapshot: Snapshot) -> RewriteResult | None:
+    def attempt(snapshot: Snapshot, reserve_ms: int) -> RewriteResult | None:
         if not snapshot.slices:
             return RewriteResult(str(snapshot.cut), 0, 0, 0, time.monotonic() - started)
-        with open_plan(table_log, snapshot.cut, len(snapshot.slices)) as plan:
+        with open_plan(table_log, snapshot.cut, len(snapshot.slices), reserve_ms) as plan:
             done = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute)
         seconds, result = time.monotonic() - started, done.result
         if not done.entry:

@@ -16,7 +16,7 @@ from typing import Final
 from storage.core.log.cut import Cut, JoinedCut
 from storage.core.log.entries import KeptReference, Release, Savepoint
 from storage.core.log.table_state import LiveSavepoint, TableState
-from storage.errors import CommitUnknown, Conflict, InvalidInput, NotFound, TableError
+from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired, TableError
 from storage.log.table_log import TableLog, check_promised
 from storage.read.snapshot import Snapshot
 from storage.read.time_travel import find_savepoint
@@ -64,14 +64,20 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
                 placed[log.store.uri] = (log, chosen)
             _, chosen = placed[log.store.uri]
             kept[each.reference.name] = KeptReference(table=at.table, lanes=dict(at.lanes), savepoint=chosen)
-        made = _publish(table_log, name, found.table_files.cut, note, kept)
-    except CommitUnknown:
-        raise  # the savepoint may have been published, and needs those of the referenced tables
     except TableError:
-        for log, chosen in placed.values():
-            _release(log, chosen)
+        _release_all(placed)
         raise
+    try:
+        made = _publish(table_log, name, found.table_files.cut, note, kept)
+    except (Conflict, SnapshotExpired):
+        _release_all(placed)
+        raise  # after any other error it may have been published, and need those of the referenced tables
     return SavepointInfo(name, found.cut, note, made.committed_at_ms)
+
+
+def _release_all(placed: Mapping[str, tuple[TableLog, str]]) -> None:
+    for log, name in placed.values():
+        _release(log, name)
 
 
 def _publish(table_log: TableLog, name: str, at: Cut, note: str, references: Mapping[str, KeptReference]) -> Savepoint:
@@ -102,21 +108,19 @@ def _taken(name: str) -> Conflict:
 def release_savepoint(table_log: TableLog, name: str) -> None:
     """Release a savepoint; cleaning may delete its files from then on.
 
-    The savepoints of referenced tables that were made for it are released, too. That of a reference that was dropped
-    since stays, because its location is not known any more.
+    The savepoints of referenced tables that were made for it are released, too.
 
     Raises:
         NotFound: There is no savepoint of that name.
     """
-    state = table_log.refresh()
-    kept = find_savepoint(state, name).references
+    kept = find_savepoint(table_log.refresh(), name)
+    # The schema of the savepoint says where they are: a reference may have been dropped or replaced since.
+    known = table_log.at(kept.at.table).schema.reference_by_name if kept.references else {}
     _release(table_log, name)
-    for reference, of_table in kept.items():
-        known = state.schema.reference_by_name.get(reference)
-        if known is not None:
-            other = table_log.env.of_table(known.table)
-            with contextlib.suppress(NotFound):  # released already: references to one table share it
-                _release(TableLog.of(other), of_table.savepoint)
+    for reference, of_table in kept.references.items():
+        other = table_log.env.of_table(known[reference].table)
+        with contextlib.suppress(NotFound):  # released already: references to one table share it
+            _release(TableLog.of(other), of_table.savepoint)
 
 
 def _release(table_log: TableLog, name: str) -> None:

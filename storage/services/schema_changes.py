@@ -1,5 +1,5 @@
 """Schema changes while writers are running: adds columns, groups, streams and references, widens types, changes
-defaults and the time to live.
+defaults, comments and the time to live.
 
 A change edits the table's configuration, which is then checked as a whole, like that of a new table. The edit is
 applied to the newest schema, and again after every lost race, so concurrent changes are merged: the additions of two
@@ -49,6 +49,7 @@ def add_column(
     *,
     default: object = None,
     function: str | Mapping[str, Any] | None = None,
+    comment: str = "",
 ) -> SchemaChange:
     """Add a column to a group; it is the last one of the table. Writers may continue without it, which means NULL.
 
@@ -60,6 +61,7 @@ def add_column(
         default: Value shown where the group is absent; None for NULL. Events from before the column was added show
             NULL.
         function: For a column of an aggregate group, as in the configuration.
+        comment: What the column means; empty for none.
 
     Raises:
         NotFound: The table has no such group.
@@ -77,7 +79,8 @@ def add_column(
             )
         config = configuration(schema)
         _check_free(schema, name, group)
-        config["columns"][name] = {"type": type_name, "default": default}
+        given = {"type": type_name, "default": default, **({"comment": comment} if comment else {})}
+        config["columns"][name] = _with_known_comment(schema, name, given)
         if name not in known.columns:
             config["groups"][group]["columns"].append(name)
         functions = config["groups"][group]["functions"]
@@ -110,7 +113,7 @@ def add_group(
     Args:
         table_log: The table's log.
         name: Name of the group.
-        columns: Column name to type name, or to ``{"type": ..., "default": ...}``.
+        columns: Column name to type name, or to ``{"type": ..., "default": ..., "comment": ...}``.
         ordering: The columns that order its events.
         merge: Merge mode of the group.
         functions: Functions of an aggregate group, by column.
@@ -138,7 +141,7 @@ def add_group(
         config = configuration(schema)
         for column, spec in columns.items():
             _check_free(schema, column, name)
-            config["columns"][column] = spec
+            config["columns"][column] = _with_known_comment(schema, column, spec)
         if known is not None:
             _check_same(f"group {name!r}", {"columns": set(known.columns)}, {"columns": set(columns)})
         config["groups"][name] = {"columns": list(columns), **settings}
@@ -244,6 +247,29 @@ def set_default(table_log: TableLog, name: str, value: object) -> SchemaChange:
     return _publish(table_log, f"set default of {name}", change)
 
 
+def set_comment(table_log: TableLog, comment: str, column: str | None = None) -> SchemaChange:
+    """Set the comment of the table or of a column. It says something to people, and changes no read and no file.
+
+    Args:
+        table_log: The table's log.
+        comment: The text; empty to remove the comment.
+        column: A column of the table; None for the table.
+
+    Raises:
+        NotFound: The table has no such column.
+        InvalidInput: The comment is no string.
+    """
+
+    def change(schema: TableSchema) -> TableSchema | None:
+        before = schema.comment if column is None else schema.column(column).comment
+        config = configuration(schema)
+        target = config if column is None else config["columns"][column]
+        target["comment"] = comment
+        return None if comment == before else _checked(config)
+
+    return _publish(table_log, "set comment" if column is None else f"set comment of {column}", change)
+
+
 def set_ttl(
     table_log: TableLog,
     *,
@@ -312,10 +338,16 @@ def add_reference(
         known = config["references"].pop(name, None)
         given = {"table": table, "on": [on] if isinstance(on, str) else list(on), "columns": columns, "prefix": prefix}
         config["references"][name] = {key: value for key, value in given.items() if value is not None}
-        wanted = resolve_references(table_log.env, load_config(config))
+        others = [each for each in schema.references if each.name != name]
+        wanted = resolve_references(table_log.env, load_config(config), others)
         if known is None:
             return wanted
         _check_same(f"reference {name!r}", known, configuration(wanted)["references"][name])
+        if wanted.reference(name).table_id != schema.reference(name).table_id:
+            raise Conflict(
+                f"reference {name!r} already exists, to another table that was at {table} before",
+                hint="drop the reference, then add it again",
+            )
         return None
 
     return _publish(table_log, f"add reference {name} to {table}", change)
@@ -341,7 +373,7 @@ def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
         if wanted is None:
             return None
         header = table_log.header(state)
-        schema = _with_slot(state.schema, wanted, header.seq)
+        schema = _with_slot(state.schema, _with_table_ids(state.schema, wanted), header.seq)
         return Schema(
             **header,
             reader_features=reader_features(schema, state.writer_features),
@@ -352,6 +384,13 @@ def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
 
     published = table_log.publish(build)
     return SchemaChange(table_log.refresh().schema_rev if published is None else published.seq, published is not None)
+
+
+def _with_table_ids(before: TableSchema, wanted: TableSchema) -> TableSchema:
+    """Keep the table ids of known references: a configuration does not have them."""
+    known = {each.name: each.table_id for each in before.references}
+    kept = (replace(each, table_id=known.get(each.name, each.table_id)) for each in wanted.references)
+    return replace(wanted, references=tuple(kept))
 
 
 def _with_slot(before: TableSchema, wanted: TableSchema, slot: int) -> TableSchema:
@@ -381,6 +420,14 @@ def _add_stream(schema: TableSchema, config: dict[str, Any], name: str, groups: 
     config["streams"][name] = {"groups": groups, "on_delete": on_delete}
 
 
+def _with_known_comment(schema: TableSchema, name: str, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """A column to add. If the table has it already, and the request has no comment, its comment stays."""
+    known = schema.column_by_name.get(name)
+    if known is None or not isinstance(given, str | Mapping):
+        return given
+    return {"comment": known.comment, **({"type": given} if isinstance(given, str) else given)}
+
+
 def _check_free(schema: TableSchema, name: str, group: str) -> None:
     """Refuse a name that is already used by a key column or a column of another group.
 
@@ -405,7 +452,8 @@ def _check_same(what: str, now: Mapping[str, Any], asked: Mapping[str, Any]) -> 
         shown = (f"{part} {_shown(now[part])}, not {_shown(asked[part])}" for part in differing)
         raise Conflict(
             f"{what} already exists, with {'; '.join(shown)}",
-            hint="widen_column widens a type, set_default changes a default; for anything else choose another name",
+            hint="widen_column widens a type, set_default and set_comment change defaults and comments; "
+            "for anything else choose another name",
         )
 
 
@@ -420,6 +468,7 @@ def _about_column(schema: TableSchema, name: str) -> dict[str, Any]:
         "type": format_type(column.type),
         "default": encode_scalar(column.default),
         "function": functions.get(name),
+        "comment": column.comment,
     }
 
 

@@ -16,6 +16,7 @@ from storage.core.log.cut import Cut
 from storage.core.log.entries import Abort, Plan
 from storage.core.log.table_state import TableState
 from storage.core.names import Path
+from storage.core.plan.reservation import is_reserved, next_reservation_ms
 from storage.errors import CommitUnknown, Conflict, SnapshotExpired, TableError
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
@@ -23,7 +24,7 @@ from storage.store.object_store import ObjectStore
 
 T = TypeVar("T")
 
-MAX_ATTEMPTS: Final = 10  # each is lost only to another service that published first
+MAX_ATTEMPTS: Final = 10  # the first is lost to any service that publishes first, the others to few (rule K6)
 PLAN_CLOSED: Final = "its plan was closed meanwhile: by a restore or an erase, or by cleaning as abandoned"
 
 
@@ -36,16 +37,18 @@ class ServicePlan:
         slot: Slot of its PLAN in the table lane, which is part of the names of its files.
         unpublished: Files that were written for the plan and that no entry can name yet.
         before: State of the table that its PLAN follows; None if it is not known.
+        reserves: Whether it has reserved the table.
     """
 
     plan_id: str
     slot: int
     unpublished: set[Path] = field(default_factory=set)
     before: TableState | None = None
+    reserves: bool = False
 
 
 @contextlib.contextmanager
-def open_plan(table_log: TableLog, at: Cut, file_groups: int) -> Iterator[ServicePlan]:
+def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 0) -> Iterator[ServicePlan]:
     """Publish a PLAN; if the work inside fails, publish an ABORT and delete its unpublished files (rule K4).
 
     The error of the work is raised even if the ABORT fails. Then the error has a note that says so: the plan stays
@@ -55,12 +58,13 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int) -> Iterator[Servic
         table_log: The table's log.
         at: Cut of the snapshot that is read.
         file_groups: Number of file groups that are rewritten.
+        reserve_ms: Reserve the table for this long (`storage.core.plan.reservation`); 0: no reservation.
 
     Raises:
         SnapshotExpired: The snapshot has expired since it was taken.
         Conflict: The table was restored since then, or keys were erased: the snapshot contains rows that are gone.
     """
-    plan = _publish_plan(table_log, at, file_groups)
+    plan = _publish_plan(table_log, at, file_groups, reserve_ms)
     try:
         yield plan
     except CommitUnknown:
@@ -76,7 +80,7 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int) -> Iterator[Servic
         raise
 
 
-def _publish_plan(table_log: TableLog, at: Cut, file_groups: int) -> ServicePlan:
+def _publish_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int) -> ServicePlan:
     plan_id = table_log.env.ids.new()
     before: TableState | None = None
 
@@ -91,12 +95,17 @@ def _publish_plan(table_log: TableLog, at: Cut, file_groups: int) -> ServicePlan
             what = "restored" if at.table < state.restored else "rewritten"
             raise Conflict(f"the table was {what} since snapshot {at} of the compaction or fold", hint="start it again")
         return Plan(
-            **table_log.header(state), plan_id=plan_id, table=at.table, cut=dict(at.lanes), file_groups=file_groups
+            **table_log.header(state),
+            plan_id=plan_id,
+            table=at.table,
+            cut=dict(at.lanes),
+            file_groups=file_groups,
+            reserves_ms=reserve_ms,
         )
 
     published = table_log.publish(build)
     assert published is not None, "a PLAN is always published"
-    return ServicePlan(plan_id, published.seq, before=before)
+    return ServicePlan(plan_id, published.seq, before=before, reserves=reserve_ms > 0)
 
 
 def abort_plan(table_log: TableLog, plan_id: str, reason: str) -> bool:
@@ -117,12 +126,24 @@ def delete_files(store: ObjectStore, paths: Iterable[Path]) -> None:
             store.delete(path)
 
 
-def retry_on_newest(table_log: TableLog, attempt: Callable[[Snapshot], T | None]) -> tuple[Snapshot, T]:
-    """Repeat work on the newest snapshot until no other service publishes first.
+def must_yield(table_log: TableLog, state: TableState, *, reserves: bool = False) -> bool:
+    """Whether a plan publishes no BASE now, because another plan has reserved the table (rule K6).
 
     Args:
         table_log: The table's log.
-        attempt: Does the work on a snapshot; None, `Conflict` or `SnapshotExpired` if another service was faster.
+        state: The newest state.
+        reserves: Whether the plan that asks has reserved the table, too.
+    """
+    return not reserves and is_reserved(state.plans, table_log.clock.now_ms())
+
+
+def retry_on_newest(table_log: TableLog, attempt: Callable[[Snapshot, int], T | None]) -> tuple[Snapshot, T]:
+    """Repeat work on the newest snapshot until no other service publishes first (rule K6).
+
+    Args:
+        table_log: The table's log.
+        attempt: Does the work on a snapshot, with a plan that reserves the table for a number of milliseconds. None,
+            `Conflict` or `SnapshotExpired` if another service was faster.
 
     Returns:
         The snapshot of the last attempt, and its result.
@@ -130,11 +151,14 @@ def retry_on_newest(table_log: TableLog, attempt: Callable[[Snapshot], T | None]
     Raises:
         Conflict: Other services published first in every attempt.
     """
-    for _ in range(MAX_ATTEMPTS):
+    longest_ms = 0
+    for attempts in range(MAX_ATTEMPTS):
+        began_ms = table_log.clock.now_ms()
         snapshot = Snapshot(table_log, *table_log.newest_cut())
         with contextlib.suppress(Conflict, SnapshotExpired):  # a restore, an erase or a clean came between
-            if (done := attempt(snapshot)) is not None:
+            if (done := attempt(snapshot, next_reservation_ms(attempts, longest_ms))) is not None:
                 return snapshot, done
+        longest_ms = max(longest_ms, table_log.clock.now_ms() - began_ms)
     raise Conflict(
         f"other compactions, folds or restores published first in each of {MAX_ATTEMPTS} attempts",
         hint="run it again; stop other compactions if this happens again",

@@ -13,7 +13,7 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path as LocalPath
 from typing import BinaryIO, Final
 
@@ -52,6 +52,15 @@ class LocalStore:
 
     def url(self, path: Path) -> str:
         return f"file://{self._root}/{path}"
+
+    def folders(self) -> list[str] | None:
+        """Names of the folders in this one, sorted; None if it does not exist."""
+        with normalise_errors(Path(str(self._root))):
+            try:
+                with os.scandir(self._root) as found:
+                    return sorted(entry.name for entry in found if entry.is_dir())
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         check_create_size(path, data)
@@ -165,6 +174,19 @@ class LocalStore:
         for path in paths:
             with normalise_errors(path):
                 self.delete(path)
+
+    def remove_empty_folders(self, folders: Iterable[str]) -> None:
+        """Remove folders of the table and those inside of them, as far as they have no files.
+
+        Args:
+            folders: Paths relative to the root, which is the empty path.
+        """
+        for top in (self._root / folder for folder in folders):
+            with normalise_errors(Path(".")):
+                inside = sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True)
+                for path in (*inside, top):
+                    if path.is_dir() and not any(path.iterdir()):
+                        path.rmdir()
 
     def _make_folder(self, folder: LocalPath) -> None:
         """Create a folder and sync it and its parents, so that their names survive a crash."""

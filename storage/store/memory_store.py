@@ -33,6 +33,14 @@ class MemoryStore:
     def url(self, path: Path) -> str:
         return f"{self._uri}/{path}"
 
+    def folders(self) -> list[str] | None:
+        """Names of the folders in this one, sorted; None if there is no object in it."""
+        here = f"{self._uri}/"
+        with _lock:
+            paths = [f"{uri}/{path}" for uri, objects in _folders.items() for path in objects]
+        below = [path.removeprefix(here) for path in paths if path.startswith(here)]
+        return sorted({path.partition("/")[0] for path in below if "/" in path}) if below else None
+
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         check_create_size(path, data)
         with _lock:

@@ -151,11 +151,18 @@ def check_capability(store: ObjectStore, new_id: Callable[[], str]) -> None:
         StoreRefused: The store overwrites, or refuses writes.
         StoreUnavailable: The store cannot be written for another reason.
     """
-    if not any(_creates_exclusively(store, new_id()) for _ in range(PROBE_TRIES)):
-        raise StoreRefused(
-            f"{store.uri} does not create objects exclusively: a second create of one name was not refused",
-            hint="use a store with conditional writes (If-None-Match), or switch them on; storage/STORES.md lists some",
-        )
+    for last in (*[False] * (PROBE_TRIES - 1), True):
+        try:
+            if _creates_exclusively(store, new_id()):
+                return
+        except OSError as error:
+            # A cleaning may have taken the temporary file of the probe for that of a dead process: another try decides.
+            if last or not isinstance(error, FileNotFoundError):
+                raise _failure(error)(f"cannot write to {store.uri}: {error}", hint=_hint(error)) from error
+    raise StoreRefused(
+        f"{store.uri} does not create objects exclusively: a second create of one name was not refused",
+        hint="use a store with conditional writes (If-None-Match), or switch them on; storage/STORES.md lists some",
+    )
 
 
 def _creates_exclusively(store: ObjectStore, name: str) -> bool:
@@ -164,8 +171,6 @@ def _creates_exclusively(store: ObjectStore, name: str) -> bool:
         first = store.put_if_absent(path, b"first")
         second = store.put_if_absent(path, b"second")
         content = store.get(path)
-    except OSError as error:
-        raise _failure(error)(f"cannot write to {store.uri}: {error}", hint=_hint(error)) from error
     finally:
         with contextlib.suppress(OSError):
             store.delete(path)

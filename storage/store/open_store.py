@@ -59,6 +59,26 @@ def open_beside(store: ObjectStore, location: str) -> ObjectStore:
     return open_store(location, options)
 
 
+def list_folders(uri: str, storage_options: Mapping[str, Any] | None = None) -> list[str] | None:
+    """Names of the folders in a location, sorted; None if nothing is there. Does not look into these folders.
+
+    Args:
+        uri: A path or URL, as in `open_store`.
+        storage_options: Options of the store.
+
+    Raises:
+        InvalidInput: See `open_store`.
+        StoreRefused, StoreUnavailable: The store does not list its objects.
+    """
+    store = open_store(uri, storage_options)
+    if isinstance(store, LocalStore | MemoryStore):
+        return store.folders()
+    from storage.store.remote_store import RemoteStore
+
+    assert isinstance(store, RemoteStore), "there are three kinds of stores"
+    return store.folders()
+
+
 def check_reachable(
     uri: str, storage_options: Mapping[str, Any] | None = None, *, within_seconds: float = REACH_SECONDS
 ) -> None:

@@ -192,6 +192,17 @@ class RemoteStore:
     def url(self, path: Path) -> str:
         return f"{self._uri}/{path}"
 
+    def folders(self) -> list[str] | None:
+        """Names of the folders in this one, sorted; None if there is no object in it. Needs one request per page."""
+        with normalise_errors(Path(self._uri)):
+            try:
+                with _normalise_sdk_errors():
+                    found = self._fs.ls(self._root, detail=True)
+            except FileNotFoundError:
+                return None
+        names = (str(each["name"]).rstrip("/") for each in found if each["type"] == "directory")
+        return sorted({name.rpartition("/")[2] for name in names if name != self._root})
+
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         check_create_size(path, data)
         try:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from storage.engine import SchemaChange
 from storage.errors import InvalidInput
-from streams.cli.arguments import Json, StorageOption, Target, console, open_table, usage_errors
+from streams.cli.arguments import Json, StorageOption, Target, column_names, console, open_table, usage_errors
 from streams.cli.output import print_result
+from streams.read.text_values import parse_default
 
 alter = typer.Typer(
     no_args_is_help=True, help="Change a table's schema while it is written. Writers that know the old schema continue."
@@ -20,16 +20,6 @@ Default = Annotated[
     str | None, typer.Option(help="Value shown where the column's group is absent: JSON, or plain text.")
 ]
 TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="A Spark SQL type name.")]
-
-
-def _value(text: str | None) -> object:
-    """Parse a default value: as JSON if the text is JSON, else as plain text."""
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _tell(change: SchemaChange, what: str, *, as_json: bool) -> None:
@@ -47,12 +37,13 @@ def add_column(
     function: Annotated[
         str | None, typer.Option(help="Aggregate function of the column, in an aggregate group.")
     ] = None,
+    comment: Annotated[str, typer.Option(help="What the column means.")] = "",
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Add a column, the last of the table, to a group."""
     change = open_table(target, storage_option).add_column(
-        group, name, type_name, default=_value(default), function=function
+        group, name, type_name, default=parse_default(default), function=function, comment=comment
     )
     _tell(change, f"column {name} is added to group {group}", as_json=as_json)
 
@@ -131,8 +122,22 @@ def set_default(
     as_json: Json = False,
 ) -> None:
     """Set the value that a column shows where its group is absent."""
-    change = open_table(target, storage_option).set_default(name, _value(value))
+    change = open_table(target, storage_option).set_default(name, parse_default(value))
     _tell(change, f"column {name} shows {value or 'NULL'} where its group is absent", as_json=as_json)
+
+
+@alter.command()
+def set_comment(
+    target: Target,
+    comment: Annotated[str, typer.Argument(help='The comment; "" removes it.')],
+    column: Annotated[str | None, typer.Option(help="Name of a column; the table if left out.")] = None,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Say what the table, or a column, is for."""
+    change = open_table(target, storage_option).set_comment(comment, column)
+    what = "the table" if column is None else f"column {column}"
+    _tell(change, f"the comment of {what} is {'set' if comment else 'removed'}", as_json=as_json)
 
 
 @alter.command()
@@ -183,7 +188,9 @@ def add_reference(
     as_json: Json = False,
 ) -> None:
     """Show the columns of another table beside those of this one, joined by a foreign key."""
-    change = open_table(target, storage_option).add_reference(name, table, on, columns=column, prefix=prefix)
+    change = open_table(target, storage_option).add_reference(
+        name, table, column_names(on) or (), columns=column_names(column), prefix=prefix
+    )
     _tell(change, f"reference {name} to {table} is added", as_json=as_json)
 
 

@@ -92,10 +92,15 @@ def _exit_on_error(code: int) -> Iterator[None]:
     try:
         yield
     except TableError as error:
-        errors.print(error.message, style="red", soft_wrap=True)
-        if error.hint:
-            errors.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
+        print_error(error)
         raise typer.Exit(code) from None
+
+
+def print_error(error: TableError) -> None:
+    """Print an error and its hint to standard error."""
+    errors.print(error.message, style="red", soft_wrap=True)
+    if error.hint:
+        errors.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
 
 
 def load_target(target: str, storage_option: Sequence[str] | None, *sections: str) -> CommandSettings:
@@ -142,6 +147,13 @@ def parse_storage_options(texts: Sequence[str]) -> dict[str, Any]:
             )
         options[name.strip()] = _option_value(value)
     return options
+
+
+def column_names(given: Sequence[str] | None) -> list[str] | None:
+    """The names in an option that may be repeated, and whose values are names separated by commas; None without it."""
+    if given is None:
+        return None
+    return [name.strip() for text in given for name in text.split(",") if name.strip()]
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -57,6 +57,10 @@ class By(StrEnum):
     STATE = "state"
 
 
+_MILLISECONDS: Final = "_ms"
+"""End of the names of times, which are shown as `weft dead-letters list` shows them; JSON has the stored number."""
+
+
 @letters.command("list")
 def list_letters(
     pipeline: PipelineFile,
@@ -263,5 +267,9 @@ def _show(state: State, letter: Letter, *, as_json: bool) -> None:
         print_json(whole)
         return
     for name, value in whole.items():
-        if value is not None:
+        if value is None:
+            continue
+        if name.endswith(_MILLISECONDS):
+            typer.echo(f"{name.removesuffix(_MILLISECONDS):>14}  {_time(value)}")
+        else:
             typer.echo(f"{name:>14}  {value}")

@@ -39,21 +39,21 @@ from streams.cli.dead_letters import letters
 from streams.cli.display import show_and_log
 from streams.cli.doctor import doctoring
 from streams.cli.explain_command import explaining
+from streams.cli.import_command import import_command
 from streams.cli.infer_command import infer_command
 from streams.cli.output import print_result
 from streams.cli.package import package
 from streams.cli.publish_command import publish_command
-from streams.cli.query import explain_query, run_query
 from streams.cli.read_commands import reads
 from streams.cli.row_commands import changes_of_rows
 from streams.cli.service_commands import services
 from streams.cli.show import What, show_table
+from streams.cli.sql_command import sql_command
 from streams.cli.table_services import table_services
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.supervisor import JobStatus, ending_of_all
 from streams.pipeline.table_watch import TableWatch
-from streams.read.read_options import ReadOptions
 from streams.spark.session import check_java
 
 PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline file; weft init writes one.")]
@@ -134,7 +134,9 @@ def run(
     pipeline: PipelineFile,
     only: Annotated[
         str | None,
-        typer.Option("--only", "--writer", metavar="NAME", help="Only this writer or service: compaction, ttl, clean."),
+        typer.Option(
+            "--only", "--writer", metavar="NAME", help="Only this writer or service: compaction, ttl, publish, clean."
+        ),
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Process what the sources hold now, run each service once, then exit.")
@@ -158,7 +160,7 @@ def run(
     writer was fenced: another process took over its lane, or the table was restored. Nothing is lost then.
 
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
-    called compaction, ttl or clean, the service of that name is called compaction-service, and so on.
+    called compaction, ttl, publish or clean, the service of that name is called compaction-service, and so on.
     """
     from streams.pipeline.run import COMPACTION, check_sources, choose_part, run_pipeline, watches_table
 
@@ -204,43 +206,6 @@ def run(
 
 
 @app.command()
-def sql(
-    target: Target,
-    query: Annotated[
-        str, typer.Argument(metavar="SQL", help="The query; the table is called t or by the name of its folder.")
-    ],
-    as_of: Annotated[
-        str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")
-    ] = None,
-    require: Annotated[str | None, typer.Option(help="Groups that a row must have; a,b,c.")] = None,
-    read_optimized: Annotated[
-        bool, typer.Option("--read-optimized", help="Read base files only, as of the last compaction.")
-    ] = False,
-    complete_through: Annotated[
-        str | None, typer.Option(help="Fail if events up to this time, date or integer may still arrive.")
-    ] = None,
-    settled: Annotated[
-        bool,
-        typer.Option("--settled", help="Fail if the snapshot at the time of --as-of may still change; see weft mark."),
-    ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what would be read, and Spark's plan.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 100,
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Run one Spark SQL query over a table, in a new local Spark with the settings in section spark of the pipeline."""
-    settings = load_target(target, storage_option, "spark")
-    with usage_errors():
-        given = {"as_of": as_of, "require": require, "complete_through": complete_through}
-        options = ReadOptions.of({**given, "read_optimized": read_optimized, "settled": settled})
-    check_reachable(settings.table.uri, settings.table.storage_options)
-    if explain:
-        explain_query(settings, query, options, as_json=as_json)
-    else:
-        run_query(settings, query, options, limit=limit, as_json=as_json)
-
-
-@app.command()
 def show(
     target: Target,
     what: Annotated[What, typer.Argument(help="overview, timeline, files or streams.")] = What.OVERVIEW,
@@ -255,10 +220,12 @@ def show(
     show_table(table, what, limit=limit, as_json=as_json)
 
 
+app.add_typer(sql_command)
 app.add_typer(reads)
 app.add_typer(explaining)
 app.add_typer(check_command)
 app.add_typer(infer_command)
+app.add_typer(import_command)
 app.add_typer(services)
 app.add_typer(changes_of_rows)
 app.add_typer(publish_command)

@@ -75,13 +75,18 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json
         for row in rows:
             print_json(dict(zip(columns, row, strict=True)))
         return
+    console().print(draw_rows(columns, rows))
+
+
+def draw_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Grid:
+    """Draw rows of a table with lines around the cells."""
     grid = Grid()
     for number, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[number], int | float | None) for row in rows)
         grid.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         grid.add_row(*map(_cell, row))
-    console().print(grid)
+    return grid
 
 
 def _cell(value: Any) -> Text:

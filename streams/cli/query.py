@@ -1,69 +1,173 @@
-"""``weft sql``: prints the result or the plan of a query."""
+"""``weft sql``: prints or writes the result or the plan of a query."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
 from storage.errors import InvalidInput
-from streams.cli.arguments import console, errors
-from streams.cli.output import counted, limit_note, print_json, print_rows
-from streams.pipeline.model import CommandSettings
-from streams.read.read_options import ReadOptions
+from streams.cli.arguments import PIPE_WIDTH, console, errors
+from streams.cli.output import counted, draw_rows, json_value, limit_note, print_json, print_rows
 
 if TYPE_CHECKING:
     from streams.read.native_or_merged import ScanFacts
-    from streams.read.sql_query import PlannedQuery
+    from streams.read.sql_query import PlannedQuery, SqlSession
+
+Format = Literal["table", "csv", "json", "parquet"]
+DEFAULT_LIMIT: Final = 100
 
 
-def run_query(settings: CommandSettings, sql: str, options: ReadOptions, *, limit: int, as_json: bool) -> None:
-    """Run a query and print its result. If it is read-optimized, also print which commits it leaves out.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How results are shown.
+
+    Attributes:
+        form: Their format.
+        output: The file to write; None for standard output.
+        limit: Maximum number of rows; None: all rows into a file, else `DEFAULT_LIMIT`.
+        read_optimized: Whether to say which commits base files lack.
+    """
+
+    form: Format
+    output: Path | None
+    limit: int | None
+    read_optimized: bool
+
+    @property
+    def rows(self) -> int | None:
+        """Maximum number of rows; None for all."""
+        return DEFAULT_LIMIT if self.limit is None and self.output is None else self.limit
+
+    @property
+    def fetched(self) -> int | None:
+        """One row more, to know whether there are more without counting them."""
+        return None if self.rows is None else self.rows + 1
+
+
+def run_query(session: SqlSession, answer: Answer, sql: str) -> None:
+    """Run a query and print or write its result. If it is read-optimized, also print which commits it leaves out.
+
+    A statement without a result, such as ``SET`` or ``CREATE VIEW``, prints nothing.
 
     Args:
-        settings: The table and the Spark settings.
-        sql: The query, see `streams.read.sql_query.planned_query`.
-        options: Which snapshot and which rows to read.
-        limit: Maximum number of rows to print; a note says if there were more.
-        as_json: One JSON object per row; notes then go to standard error.
+        session: Where the query runs.
+        answer: How the result is shown. JSON is one object per row; notes on other formats than tables go to standard
+            error.
+        sql: The query.
 
     Raises:
-        NotFound: The table does not exist, or Java is not installed.
-        InvalidInput: Spark refuses the query; the message is Spark's, without the Java stack.
+        InvalidInput: Spark refuses the query (the message is Spark's, without the Java stack), the format cannot hold
+            the result, or the file cannot be written.
     """
-    from streams.read.sql_query import planned_query
-
-    with planned_query(settings, sql, options) as query:
+    with session.query(sql) as query:
         columns = query.frame.columns
+        if not columns:
+            return
         repeated = sorted(name for name, count in Counter(columns).items() if count > 1)
-        if as_json and repeated:
+        if repeated and answer.form in {"json", "parquet"}:
+            what = "a JSON object can" if answer.form == "json" else "Parquet files can"
             raise InvalidInput(
-                f"the answer has several columns called {repeated[0]!r}; a JSON object can hold only one",
+                f"the answer has several columns called {repeated[0]!r}; {what} hold only one",
                 hint="rename them: SELECT a.x AS x, b.x AS other_x",
             )
-        # Fetch one row more than is shown, to know whether there are more without counting them.
-        rows = query.rows(limit + 1)
-        lacking = _staleness(query) if options.read_optimized else ""
-    print_rows(columns, rows[:limit], as_json=as_json)
-    notes = errors if as_json else console()
-    if not as_json:
-        notes.print(limit_note(limit) if len(rows) > limit else counted(len(rows), "row"), style="dim")
+        if answer.form == "parquet":
+            table = query.arrow(answer.fetched)
+            found = len(table)
+        else:
+            rows = query.rows(answer.fetched)
+            found = len(rows)
+        lacking = _staleness(query) if answer.read_optimized else ""
+    shown = found if answer.rows is None else min(found, answer.rows)
+    if answer.output is None:
+        _print(columns, rows[:shown], answer.form)
+    elif answer.form == "parquet":
+        with _replacing(answer.output) as path:
+            pq.write_table(table.slice(0, shown), path)
+    else:
+        with _replacing(answer.output) as path, path.open("w", encoding="utf-8", newline="") as file:
+            _write(columns, rows[:shown], answer.form, file)
+    notes = console() if answer.form == "table" and answer.output is None else errors
+    cut = found > shown
+    if answer.output is not None:
+        notes.print(f"{counted(shown, 'row')} in {answer.output}", style="dim", soft_wrap=True)
+    if cut:
+        notes.print(limit_note(shown), style="dim")
+    elif answer.form == "table" and answer.output is None:
+        notes.print(counted(shown, "row"), style="dim")
     if lacking:
         notes.print(lacking, style="dim")
 
 
-def explain_query(settings: CommandSettings, sql: str, options: ReadOptions, *, as_json: bool) -> None:
-    """Print what a query would read of the table, and Spark's plan. Reads no rows. Arguments as in `run_query`."""
-    from streams.read.sql_query import planned_query
+def _print(columns: Sequence[str], rows: Sequence[Sequence[Any]], form: Format) -> None:
+    if form == "csv":
+        text = io.StringIO(newline="")
+        _write(columns, rows, form, text)
+        typer.echo(text.getvalue(), nl=False)
+    else:
+        print_rows(columns, rows, as_json=form == "json")
 
-    with planned_query(settings, sql, options) as query:
+
+def _write(columns: Sequence[str], rows: Sequence[Sequence[Any]], form: Format, file: TextIO) -> None:
+    match form:
+        case "csv":
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows([_csv_cell(value) for value in row] for row in rows)
+        case "json":
+            for row in rows:
+                named = json_value(dict(zip(columns, row, strict=True)))
+                file.write(json.dumps(named, ensure_ascii=False) + "\n")
+        case _:
+            Console(file=file, highlight=False, markup=False, width=PIPE_WIDTH).print(draw_rows(columns, rows))
+
+
+def _csv_cell(value: Any) -> str:
+    """A value as text; NULL is empty, and nested values are JSON."""
+    plain = json_value(value)
+    if plain is None:
+        return ""
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """A file beside the target, which replaces it at the end of the block, or is removed after an error.
+
+    Raises:
+        InvalidInput: The file cannot be written.
+    """
+    path = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        yield path
+        path.replace(target)
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidInput(f"cannot write {target}: {error}", hint="choose another file") from error
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def explain_query(session: SqlSession, answer: Answer, sql: str) -> None:
+    """Print what a query would read of the table, and Spark's plan. Reads no rows. Arguments as in `run_query`."""
+    with session.query(sql) as query:
         plan = query.plan()
         scans = query.scans
-        lacking = _staleness(query) if options.read_optimized else ""
-    if as_json:
+        lacking = _staleness(query) if answer.read_optimized else ""
+    if answer.form == "json":
         print_json({"scans": scans, "plan": plan})
         return
     out = console()
@@ -79,7 +183,7 @@ def explain_query(settings: CommandSettings, sql: str, options: ReadOptions, *, 
 
 def _staleness(query: PlannedQuery) -> str:
     """The commits of the snapshot that its base files do not contain yet, as text."""
-    if not query.scans:
+    if not query.scans or query.table is None:
         return ""
     lacks = query.table.snapshot(query.scans[0].cut).read_optimized().staleness
     if not lacks.rows:

@@ -7,10 +7,9 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from streams.cli.arguments import Json, StorageOption, Target, console, errors, open_table, usage_errors
+from streams.cli.arguments import Json, StorageOption, Target, column_names, console, errors, open_table, usage_errors
 from streams.cli.output import counted, limit_note, print_rows
 from streams.read.as_of import EARLIEST, parse_point, warn_if_unsettled
-from streams.read.read_options import split_names
 
 reads = typer.Typer()
 
@@ -23,9 +22,9 @@ def changes(
         str | None, typer.Option(help="End of the range, in the same forms; the newest snapshot by default.")
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Columns to show besides the key: a,b,c. Other columns are not compared.")
+        list[str] | None, typer.Option(help="Columns to show besides the key: a,b,c. Other columns are not compared.")
     ] = None,
-    require: Annotated[str | None, typer.Option(help="Groups that a row must have: a,b,c.")] = None,
+    require: Annotated[list[str] | None, typer.Option(help="Groups that a row must have: a,b,c.")] = None,
     before: Annotated[bool, typer.Option("--before", help="Also show the row before the change.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
     storage_option: StorageOption = None,
@@ -46,8 +45,8 @@ def changes(
     answer = table.changes(
         None if begin is None else str(begin.cut),
         str(end),
-        columns=split_names(columns),
-        require=split_names(require),
+        columns=column_names(columns),
+        require=column_names(require),
         before=before,
     )
     names = answer.schema.names

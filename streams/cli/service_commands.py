@@ -15,19 +15,18 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from storage import Table, verify_table
+from storage import verify_table
 from storage.engine import (
     CompactionResult,
     Execute,
     FoldResult,
     RestoreResult,
     check_reachable,
-    clock_lead_ms,
     one_by_one,
     plan_compaction,
     plan_fold,
 )
-from storage.errors import Conflict, InvalidInput
+from storage.errors import InvalidInput
 from streams.cli.arguments import (
     FAILED,
     Concurrency,
@@ -51,7 +50,7 @@ from streams.pipeline.letter_places import expire_letters, load_letter_places, r
 from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
 from streams.pipeline.pipeline import is_pipeline
 from streams.pipeline.services import CLEAN, COMPACTION
-from streams.read.as_of import parse_point
+from streams.read.as_of import check_clocks, parse_point
 
 services = typer.Typer()
 
@@ -270,26 +269,10 @@ def undo(
         with usage_errors():
             table.snapshot(point)  # reports a wrong name before it asks
     else:
-        _check_clocks(table)
+        check_clocks(table)
     confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
     result = table.undo(stream, point)
     print_result(result, _describe_rollback("undone", result), as_json=as_json)
-
-
-def _check_clocks(table: Table) -> None:
-    """Refuse to roll back by time if a clock that was ahead has made the times of the table useless.
-
-    Times in the table lane never decrease. From the entry of such a clock until real time has caught up with it, all
-    commits look newer than any time that a user would give, and too much would be rolled back.
-    """
-    ahead_ms = clock_lead_ms(table)
-    if ahead_ms:
-        ahead = dt.timedelta(milliseconds=ahead_ms)
-        raise Conflict(
-            f"the newest entry of the table lane was written by a clock that is {ahead} ahead of this machine's: times "
-            "cannot tell its commits apart",
-            hint="undo since a cut or a savepoint instead: weft show URI timeline; and set the clocks of all machines",
-        )
 
 
 def _moment(time_ms: int) -> str:

@@ -17,6 +17,7 @@ from storage.engine import (
     Inspection,
     LaneReport,
     Overview,
+    ReferenceReport,
     StreamReport,
     TimelineEntry,
     Ttl,
@@ -84,6 +85,8 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
         waiting += f", {table.compactions_open} open"
     oldest = table.oldest_retained
     yield Text(table.uri, "bold")
+    if schema.comment:
+        yield Text(f"comment     {schema.comment}")
     yield Text(f"created     {_moment(table.created_at_ms)}")
     yield Text(f"key         {key}")
     yield Text(f"rows        {rows}")
@@ -99,6 +102,18 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
         yield Text(f"            {keeper.cut} by {keeper.what} {keeper.name}{since}{until}{note}")
     if schema.ttl is not None:
         yield Text(f"ttl         {_time_to_live(schema.ttl)}")
+    if table.references:
+        yield Text("")
+        yield draw(
+            table.references,
+            {
+                "reference": lambda reference: reference.name,
+                "table": lambda reference: reference.table,
+                "foreign key": lambda reference: ", ".join(reference.on),
+                "columns": lambda reference: ", ".join(reference.columns),
+                "state": _reference_state,
+            },
+        )
     yield Text("")
     types = {name: format_type(column.type) for name, column in schema.column_by_name.items()}
     yield draw(
@@ -115,6 +130,18 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
             ),
         },
     )
+    commented = [column for column in schema.columns if column.comment]
+    if commented:
+        yield Text("")
+        yield draw(commented, {"column": lambda column: column.name, "comment": lambda column: column.comment})
+
+
+def _reference_state(reference: ReferenceReport) -> str:
+    """What is wrong with a reference, or up to where its streams are complete."""
+    if reference.problem:
+        return reference.problem
+    known = [mark for mark in reference.streams if mark.watermark is not None]
+    return ", ".join(f"{mark.stream}: complete before {mark.column} {mark.watermark}" for mark in known) or "readable"
 
 
 def _time_to_live(ttl: Ttl) -> str:

@@ -36,13 +36,15 @@ from streams.pipeline.letter_places import load_letter_places, retentions_of
 from streams.pipeline.many_tables import MAX_OPENING, ManyTables, TableSettings, serve_tables
 from streams.pipeline.model import CleanSection, CompactionSection, TableLocation
 from streams.pipeline.pipeline import is_pipeline, load_settings
-from streams.pipeline.services import CLEAN, COMPACTION, TTL
+from streams.pipeline.publishing import DaemonThreads
+from streams.pipeline.services import CLEAN, COMPACTION, PUBLISH, TTL
 from streams.pipeline.status import stop_signals
 from streams.pipeline.supervisor import JobStatus
 from streams.pipeline.table_list import list_tables
 
 table_services = typer.Typer()
 
+PUBLISHING: Final = 4  # tables that are published at the same time
 LINE_SECONDS: Final = 60.0  # time between two lines about a busy table
 
 
@@ -71,10 +73,10 @@ def serve(
 ) -> None:
     """Compact, fold, expire and clean many tables in this process until Ctrl-C, fair between them.
 
-    For a pipeline file, its sections compaction, ttl and clean decide what is due and what is kept, and cleaning
-    deletes dead letters that are older than keep. A table that is given by its location is compacted by the defaults,
-    and no file is deleted without --retain. The time to live of a table is applied, unless its file says ttl: false.
-    Options of the command line override the files.
+    For a pipeline file, its sections compaction, ttl, publish and clean decide what is due, what is published and what
+    is kept, and cleaning deletes dead letters that are older than keep. A table that is given by its location is
+    compacted by the defaults, and no file is deleted without --retain. The time to live of a table is applied, unless
+    its file says ttl: false. Options of the command line override the files.
 
     A table that is damaged, or whose store does not answer, is tried again later; the other tables continue. With
     --once the exit code is 1 if a table failed.
@@ -89,7 +91,9 @@ def serve(
     loaders = {target.name: _loader(target.text, options, limits, retain) for target in targets}
     opener = ThreadPoolExecutor(MAX_OPENING, thread_name_prefix="weft-open")
     page, stop = StatusPage(), threading.Event()
-    many = ManyTables(loaders, once=once, opener=opener, on_view=None if place is None else page.show_table)
+    publisher = DaemonThreads(PUBLISHING)
+    on_view = None if place is None else page.show_table
+    many = ManyTables(loaders, once=once, opener=opener, publisher=publisher, on_view=on_view)
     with contextlib.ExitStack() as stack:
         if place is not None:
             print_free_port(place, stack.enter_context(serve_status(page, *place)))
@@ -119,14 +123,15 @@ def _loader(
     """Reads the settings of a table: its pipeline file, with the options of the command line."""
 
     def load() -> TableSettings:
-        settings = load_settings(text, COMPACTION, CLEAN, TTL)
+        settings = load_settings(text, COMPACTION, CLEAN, TTL, PUBLISH)
         known = settings.table.storage_options
         location = replace(settings.table, storage_options={**known, **options})
         compaction = settings.compaction if is_pipeline(text) else CompactionSection()
         if compaction is not None:
             compaction = override(compaction, limits)
         clean = settings.clean if retain is None else override(settings.clean or CleanSection(), {"retain": retain})
-        return TableSettings(location, compaction, clean, settings.ttl, partial(_letters, text, location))
+        letters = partial(_letters, text, location)
+        return TableSettings(location, compaction, clean, settings.ttl, letters, settings.publish)
 
     return load
 

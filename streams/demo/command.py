@@ -16,7 +16,7 @@ PIPE_WIDTH = 120
 
 def demo(
     rows: Annotated[
-        int, typer.Option(help="Number of messages of all topics together.", show_default=True)
+        int, typer.Option(help="Number of messages of the four topics of the wide table.", show_default=True)
     ] = DEFAULT_ROWS,
     keep: Annotated[
         Path | None, typer.Option(help="New folder that keeps table, pipeline file and logs.", metavar="DIR")
@@ -28,10 +28,11 @@ def demo(
     ] = None,
     feed_seconds: Annotated[float, typer.Option(help="With --feed: spread the messages over this time.", min=0)] = 0,
 ) -> None:
-    """Run a complete example: four Kafka topics, four writer processes, compaction, a kill -9, Spark SQL.
+    """Run a complete example: five Kafka topics, four writer processes, compaction, a kill -9, Spark SQL.
 
-    At the end the whole table is compared with dedupe + full outer joins in Spark over the same topics; the exit code
-    is 1 if they differ.
+    Orders refer to customers, which a fifth writer without Spark updates meanwhile. At the end the whole table, with
+    the columns of the customers, is compared with dedupe + joins in Spark over the same topics; the exit code is 1 if
+    they differ.
     """
     from rich.console import Console
 

@@ -54,6 +54,8 @@ _ADDRESS: Final = _Words(
     {"city": "Portland", "zip": "97201"},
 )
 _WEIGHT: Final = _Words(2, 0.2, 1.75, 30.0, None, 2.5e-3)
+_TIER: Final = _Words(0, "new", "silver", "gold", None)
+_NAME: Final = _Words(1, "Ann", "Bjørn", "Chloé", "大輔", 'Eve "E."', "Farouk")
 _PAGE: Final = _Words(0, "/cart", "/checkout", "/help?q=where+is+it", "/", None)
 _DEVICES: Final = _Words(1, ["phone"], ["phone", "laptop"], [], ["tablet"])
 
@@ -72,12 +74,17 @@ def _iso(milliseconds: Ints) -> list[str]:
     return np.datetime_as_string(milliseconds.astype("datetime64[ms]"), unit="ms").tolist()
 
 
+def _numbers(numbers: Ints) -> list[str]:
+    """Numbers; 0 is null."""
+    return [str(value) if value else "null" for value in numbers.tolist()]
+
+
 def format_orders(columns: Columns) -> list[str]:
     """Change events in the format of Debezium: a deleted row is in ``before``, any other row in ``after``."""
     dice = columns["dice"]
     fields = zip(
         columns["key"].tolist(),
-        (dice % 9973).tolist(),
+        _numbers(columns["customer"]),
         _STATUS.of(dice),
         _COUNTRY.of(dice),
         _CURRENCY.of(dice),
@@ -157,6 +164,25 @@ def format_clicks(columns: Columns) -> list[str]:
             _PAGE.of(dice),
             _DEVICES.of(dice),
             _BOOLEANS[dice // 5 % 2].tolist(),
+            strict=True,
+        )
+    ]
+
+
+def format_customers(columns: Columns) -> list[str]:
+    """Versions of customers. ``closed`` deletes the customer. The credit is in cents."""
+    dice = columns["dice"]
+    return [
+        f'{{"id":{key},"version":{seq},"changed_ms":{ms},"closed":{closed},"name":{name},"tier":{tier},'
+        f'"credit_cents":{credit}}}'
+        for key, seq, ms, closed, name, tier, credit in zip(
+            columns["key"].tolist(),
+            columns["seq"].tolist(),
+            columns["ms"].tolist(),
+            _BOOLEANS[columns["delete"]].tolist(),
+            _NAME.of(dice),
+            _TIER.of(dice),
+            columns["money"].tolist(),
             strict=True,
         )
     ]

@@ -1,9 +1,11 @@
 """Computes the wide table of the demo with Spark SQL alone, and compares it with the table of weft.
 
 The topics are read from their beginning, decoded by Spark's JSON reader, deduplicated with a window function and joined
-with full outer joins: the SQL that one would write without weft. Its rules are the merge semantics that the demo uses.
+with full outer joins, then with the customers: the SQL that one would write without weft. Its rules are the merge
+semantics that the demo uses.
 In each stream the newest event of a key counts. If that is a delete, the columns of the stream are null, and for orders
-the row does not exist. Deletes of clicks are ignored. A row exists if any stream has values for its key.
+the row does not exist. Deletes of clicks are ignored. A row exists if any stream has values for its key. A row shows
+the newest version of the customer that its newest order names.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ _SCHEMAS: Final[Mapping[str, str]] = {
         "order_id bigint, n bigint, us bigint, expired boolean, views bigint, seconds double, page string, "
         "devices array<string>, bounce boolean"
     ),
+    "customers": (
+        "id bigint, version bigint, changed_ms bigint, closed boolean, name string, tier string, credit_cents bigint"
+    ),
 }
 
 _JOIN: Final = """
@@ -57,7 +62,11 @@ shipments AS (
 clicks AS (
   SELECT * FROM (
     SELECT *, order_id AS k, row_number() OVER (PARTITION BY order_id ORDER BY us DESC, n DESC) AS place
-    FROM topic_clicks WHERE NOT expired) WHERE place = 1)
+    FROM topic_clicks WHERE NOT expired) WHERE place = 1),
+customers AS (
+  SELECT * FROM (
+    SELECT *, row_number() OVER (PARTITION BY id ORDER BY changed_ms DESC, version DESC) AS place
+    FROM topic_customers) WHERE place = 1 AND NOT closed)
 SELECT coalesce(o.k, p.k, s.k, c.k) AS order_id,
        o.after.customer_id, o.after.status AS order_status, o.after.country, o.after.currency, o.after.amount,
        o.after.skus, o.after.gift, o.after.ordered_on, timestamp_millis(o.ts_ms) AS order_at,
@@ -67,17 +76,20 @@ SELECT coalesce(o.k, p.k, s.k, c.k) AS order_id,
        s.carrier, s.tracking, s.address, s.weight_kg, s.delivered, s.promised AS promised_on,
        s.event_at AS shipped_at, s.rev AS ship_rev,
        CASE WHEN c.k IS NULL THEN 0 ELSE c.views END AS page_views, c.seconds AS seconds_on_site, c.page AS last_page,
-       c.devices, c.bounce AS bounced, timestamp_micros(c.us) AS clicked_at, c.n AS click_no
+       c.devices, c.bounce AS bounced, timestamp_micros(c.us) AS clicked_at, c.n AS click_no,
+       u.name AS customer_name, u.tier AS customer_tier,
+       CAST(CAST(u.credit_cents AS decimal(12,0)) / 100 AS decimal(12,2)) AS customer_credit
 FROM orders o
 FULL OUTER JOIN payments p ON o.k = p.k
 FULL OUTER JOIN shipments s ON coalesce(o.k, p.k) = s.k
 FULL OUTER JOIN clicks c ON coalesce(o.k, p.k, s.k) = c.k
+LEFT JOIN customers u ON o.after.customer_id = u.id
 WHERE o.op IS NULL OR o.op <> 'd'
 """
 
 
 def load_topics(spark: SparkSession, bootstrap_servers: str, folder: Path) -> int:
-    """Read the four topics from their beginning, and write them decoded as Parquet files.
+    """Read the five topics from their beginning, and write them decoded as Parquet files.
 
     Creates the views that `join_query` reads. They read Parquet files, so that the time of the join does not include
     Kafka and JSON.

@@ -2,7 +2,9 @@
 
     messages --> embedded broker --> four writer processes --> table <-- compaction process
                        |                                         |
-                       +--> Spark: dedupe + outer joins == ? == live view
+                       |---> this process, without Spark ---> customers, which the table refers to
+                       |                                         |
+                       +--> Spark: dedupe + joins ====== ? == live view
 
 The demo uses what users use: a pipeline file, `streams.pipeline.run`, the supervisor, a view. It ends when the table
 has all messages, not after some time. However it ends, also by Ctrl-C or the time limit, no process is left, and no
@@ -25,12 +27,14 @@ from typing import Final, NoReturn
 
 from rich.console import Console
 
+from storage import Table
 from storage.errors import InvalidInput
 from streams.cli.display import show_jobs
 from streams.demo import shop
 from streams.demo.broker import EmbeddedBroker
+from streams.demo.customers import CustomersWriter
 from streams.demo.feed import Feed, TableProgress
-from streams.demo.workload import Topic, plan_topics
+from streams.demo.workload import Topic, plan_customers, plan_topics
 from streams.pipeline.pipeline import Pipeline, load_pipeline
 from streams.pipeline.run import COMPACTION, make_jobs, open_table
 from streams.pipeline.supervisor import ENDED, JobStatus, Supervisor
@@ -79,7 +83,7 @@ def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int
     """Run the demo; returns whether the table equals Spark's join.
 
     Args:
-        rows: Number of messages of all topics together.
+        rows: Number of messages of the four topics of the wide table together.
         console: Where progress and results are printed.
         keep: A new or empty folder for table, pipeline file and logs; None: a temporary folder, which is deleted.
         seed: Seed of the messages.
@@ -91,29 +95,54 @@ def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int
         Interrupted: A signal or the time limit ended the demo.
         TableError: The table cannot be read.
     """
-    topics = plan_topics(rows, seed)
+    topics, customers = plan_topics(rows, seed), plan_customers(rows, seed)
     check_java()
     with _limited(LIMIT_SECONDS + rows / LIMIT_ROWS_PER_SECOND), _folder(keep) as folder, EmbeddedBroker() as broker:
-        feed = Feed(broker, topics)
-        pipeline = load_pipeline(shop.write_pipeline(folder, broker.bootstrap_servers))
+        feed = Feed(broker, {**topics, customers.name: customers})
+        table = Table.create(folder / shop.CUSTOMERS, shop.CUSTOMERS_CONFIG)
+        pipeline = load_pipeline(shop.write_pipeline(folder, broker.bootstrap_servers, customers=True))
         open_table(pipeline)
+        messages = rows + customers.rows
         console.print(
-            f"{rows} messages for {len(topics)} topics of an embedded Kafka broker at {broker.bootstrap_servers}; "
-            f"{len(topics)} writer processes and compaction on one table"
+            f"{messages} messages for {len(topics) + 1} topics of an embedded Kafka broker at "
+            f"{broker.bootstrap_servers}; {len(topics)} writer processes and compaction on one table, and a writer "
+            "without Spark on the table of customers that it refers to"
         )
-        _run_streams(pipeline, feed, topics, console)
+        with CustomersWriter(table, broker.bootstrap_servers, customers) as writer:
+            _run_streams(
+                pipeline,
+                feed,
+                topics,
+                _Customers(writer, TableProgress(table.uri, {customers.name: customers})),
+                console,
+            )
         # Not before now: a Spark session in this process would slow the writers down.
         from streams.demo.verdict import judge
 
-        return judge(pipeline, broker.bootstrap_servers, rows, console)
+        return judge(pipeline, broker.bootstrap_servers, messages, console)
 
 
-def _run_streams(pipeline: Pipeline, feed: Feed, topics: Mapping[str, Topic], console: Console) -> None:
-    """Run the writers until the table has every message, and kill one of them in between."""
+@dataclass(frozen=True, slots=True)
+class _Customers:
+    """The writer of the customers, and how much of its topic it has committed."""
+
+    writer: CustomersWriter
+    progress: TableProgress
+
+    def step(self) -> None:
+        """Commit what has arrived."""
+        self.writer.write_batch()
+        self.progress.refresh()
+
+
+def _run_streams(
+    pipeline: Pipeline, feed: Feed, topics: Mapping[str, Topic], customers: _Customers, console: Console
+) -> None:
+    """Run the writers until both tables have every message, and kill one of them in between."""
     progress = TableProgress(Path(pipeline.table.uri), topics)
     supervisor = Supervisor(make_jobs(pipeline))
     started = time.monotonic()
-    stages = _Stages(feed, progress, supervisor, console)
+    stages = _Stages(feed, progress, customers, supervisor, console)
     try:
         supervisor.start()
         with show_jobs(console) as show_statuses:
@@ -125,14 +154,16 @@ def _run_streams(pipeline: Pipeline, feed: Feed, topics: Mapping[str, Topic], co
         supervisor.stop(at_once=True)
     _check_ends(statuses)
     progress.refresh()
-    if progress.events != progress.messages:
-        # The comparison with the join would not find it: an event of a `latest` group that is written twice changes
-        # no row.
-        raise DemoFailed(f"the lanes have {progress.events} events, but the topics have {progress.messages} messages")
+    for each in (progress, customers.progress):
+        if each.events != each.messages:
+            # The comparison with the join would not find it: an event of a `latest` group that is written twice changes
+            # no row.
+            raise DemoFailed(f"the lanes have {each.events} events, but the topics have {each.messages} messages")
     kill, status = stages.kill, {status.name: status for status in statuses}
     assert kill is not None, "the run ends only after the kill"
     console.print(
-        f"all {progress.total} messages are in the table, each once, after {seconds:.1f} s; "
+        f"all {progress.total + customers.progress.total} messages are in the tables, each once, "
+        f"after {seconds:.1f} s; "
         f"{status[COMPACTION].report.commits} compactions meanwhile\n"
         f"writer {VICTIM!r} was killed when it had committed {kill.committed} of {kill.produced} messages of its topic "
         f"({topics[VICTIM].rows} in the end);\nafter restart {status[VICTIM].restarts}, with claim "
@@ -143,9 +174,12 @@ def _run_streams(pipeline: Pipeline, feed: Feed, topics: Mapping[str, Topic], co
 class _Stages:
     """The stages of the demo: first messages, all writers work, half of the messages, the kill, the rest."""
 
-    def __init__(self, feed: Feed, progress: TableProgress, supervisor: Supervisor, console: Console) -> None:
+    def __init__(
+        self, feed: Feed, progress: TableProgress, customers: _Customers, supervisor: Supervisor, console: Console
+    ) -> None:
         self.kill: Kill | None = None
-        self._feed, self._progress, self._supervisor, self._console = feed, progress, supervisor, console
+        self._feed, self._progress, self._customers = feed, progress, customers
+        self._supervisor, self._console = supervisor, console
         self._next_part = time.monotonic()
         self._kill_until: float | None = None
 
@@ -154,6 +188,7 @@ class _Stages:
         statuses = self._supervisor.poll(POLL_SECONDS)
         _check_alive(statuses)
         self._progress.refresh()
+        self._customers.step()
         now = time.monotonic()
         due = self.kill is None and self._progress.share(VICTIM) >= KILL_AT
         behind = self._feed.messages(VICTIM) > self._progress.messages[VICTIM]
@@ -169,7 +204,8 @@ class _Stages:
             self._kill_until = self._kill_until or now + MID_BATCH_SECONDS
             self._kill(next(status for status in statuses if status.name == VICTIM), at_once=now >= self._kill_until)
         compacted = any(status.name == COMPACTION and status.report.commits for status in statuses)
-        return self._feed.finished and self.kill is not None and self._progress.complete and compacted
+        complete = self._progress.complete and self._customers.progress.complete
+        return self._feed.finished and self.kill is not None and complete and compacted
 
     def _kill(self, victim: JobStatus, *, at_once: bool) -> None:
         """Send SIGKILL to the writer, its JVM and its workers, if it is in a batch or ``at_once``."""

@@ -7,13 +7,36 @@ handles each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from streams.spark.settings import QUICK_START
 
 TABLE: Final = "orders_wide"
+CUSTOMERS: Final = "customers"
+"""The table that the wide table refers to; also the name of its stream, its lane and its topic."""
 PIPELINE_FILE: Final = "pipeline.yaml"
+CUSTOMERS_CONFIG: Final[Mapping[str, Any]] = {
+    "key": ["id"],
+    "buckets": 1,
+    "columns": {
+        "id": "bigint",
+        "name": "string",
+        "tier": "string",
+        "credit": "decimal(12,2)",
+        "changed_at": "timestamp",
+        "version": "bigint",
+    },
+    "groups": {
+        "customer": {
+            "columns": ["name", "tier", "credit", "changed_at", "version"],
+            "ordering": ["changed_at", "version"],
+        }
+    },
+    "streams": {CUSTOMERS: {"groups": ["customer"], "on_delete": "row"}},
+}
+
 STREAMS: Final = ("orders", "payments", "shipments", "clicks")
 """Names of the streams, which are also the names of their topics and lanes."""
 
@@ -75,7 +98,7 @@ table:
       payments: {{groups: [payment], on_delete: group}}     # a voided payment deletes only the columns of its group
       shipments: {{groups: [shipment], on_delete: group}}
       clicks: {{groups: [click], on_delete: ignore}}
-kafka:
+{references}kafka:
   bootstrap.servers: "{bootstrap_servers}"
 spark:                              # for writers that run for a minute; leave this out for those that run for days
   spark.driver.extraJavaOptions: "{java_options}"
@@ -179,6 +202,11 @@ writers:
 compaction: {{every: {compact_every}, min_commits: 8, max_log_ratio: 0.5}}
 """
 
+_REFERENCES: Final = """\
+    references:                                             # customer_name, ... are those of today: no copy, no rewrite
+      customer: {table: ../customers, on: customer_id, columns: [name, tier, credit]}
+"""
+
 
 def write_pipeline(
     folder: Path,
@@ -188,8 +216,12 @@ def write_pipeline(
     trigger: str = "2 seconds",
     compact_every: str = "5 seconds",
     java_options: str = QUICK_START,
+    customers: bool = False,
 ) -> Path:
-    """Write the pipeline file of a demo whose files are all in ``folder``; returns its path."""
+    """Write the pipeline file of a demo whose files are all in ``folder``; returns its path.
+
+    With ``customers`` the orders refer to the table `CUSTOMERS` beside the wide table, which has to exist.
+    """
     path = folder / PIPELINE_FILE
     path.write_text(
         _PIPELINE.format(
@@ -198,6 +230,7 @@ def write_pipeline(
             trigger=trigger,
             compact_every=compact_every,
             java_options=java_options,
+            references=_REFERENCES if customers else "",
         ),
         encoding="utf-8",
     )

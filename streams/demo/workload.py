@@ -1,4 +1,4 @@
-"""The messages of the demo: four topics of JSON messages, generated from a seed.
+"""The messages of the demo: four topics of one wide table and one of a table that it refers to, from a seed.
 
 Pure functions (no I/O, clock or global randomness): the same arguments give the same messages. Every stream has
 - messages *out of order*: displaced by a little, within and across commits;
@@ -7,6 +7,8 @@ Pure functions (no I/O, clock or global randomness): the same arguments give the
 - *ties*: events with the key and time of the event before; a sequence number decides;
 - *deletes*, with another convention in each topic (`streams.demo.shop` reads them);
 - keys that only some of the streams have.
+
+An order names a customer, another one in each event; some name none, or one that does not exist.
 
 Events are columns of numbers; `Topic.messages` formats a range of them as text.
 """
@@ -31,6 +33,10 @@ _SPAN_MS: Final = DAYS * 86_400_000
 MIN_ROWS: Final = 1_000
 """With fewer messages some of the cases above would not occur in every stream."""
 ROWS_PER_KEY: Final = 6
+KEYS_PER_CUSTOMER: Final = 5
+ROWS_PER_CUSTOMER_MESSAGE: Final = 10
+CUSTOMERS: Final = "customers"
+"""The topic of the customers, which is also the name of their stream."""
 FIRST_KEY: Final = 10_000_000_000
 """Keys need more than 32 bits."""
 
@@ -110,6 +116,19 @@ def plan_topics(rows: int, seed: int = 1) -> dict[str, Topic]:
     return topics
 
 
+def plan_customers(rows: int, seed: int = 1) -> Topic:
+    """The topic of the customers that the orders of `plan_topics` name: one message for ten of the other topics.
+
+    Args:
+        rows: Number of messages of the four topics together, at least `MIN_ROWS`.
+        seed: Seed of the messages.
+    """
+    stream = _Stream(1 / ROWS_PER_CUSTOMER_MESSAGE, _customers, messages.format_customers)
+    rng = np.random.default_rng([seed, len(_STREAMS)])
+    columns = stream.events(rng, rows // ROWS_PER_CUSTOMER_MESSAGE, rows // ROWS_PER_KEY)
+    return Topic(CUSTOMERS, _partitions(CUSTOMERS, stream, rows), _delivered(rng, columns), stream.format)
+
+
 def _partitions(name: str, stream: _Stream, rows: int) -> int:
     """Number of partitions that a topic needs, estimated by compressing a sample as the producer does."""
     rng = np.random.default_rng(0)
@@ -173,7 +192,17 @@ def _orders(rng: np.random.Generator, count: int, keys: int) -> Columns:
     _, first = np.unique(columns["key"], return_index=True)
     columns["created"] = np.zeros(count, np.int64)
     columns["created"][first] = 1
+    # 0 is no customer, and the largest numbers are those of customers that do not exist.
+    columns["customer"] = columns["dice"] % (_customer_count(keys) * 11 // 10 + 1)
     return columns
+
+
+def _customer_count(keys: int) -> int:
+    return keys // KEYS_PER_CUSTOMER
+
+
+def _customers(rng: np.random.Generator, count: int, keys: int) -> Columns:
+    return _events(rng, count, rng.integers(1, _customer_count(keys) + 1, count))
 
 
 def _payments(rng: np.random.Generator, count: int, keys: int) -> Columns:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from storage import Table
-from storage.engine import TableSchema, check_reachable, clock_lead_ms, open_store, probe_store
+from storage.config import build_schema
+from storage.engine import TableSchema, check_reachable, clock_lead_ms, open_store, probe_store, reference_reports
 from storage.errors import NotFound
 from streams.doctor.finding import Findings
 from streams.letters.letter_files import default_folder, folder_options
-from streams.pipeline.check import check_same_table, check_writers, ttl_problems
+from streams.pipeline.check import check_same_table, check_writers, reference_problems, ttl_problems
 from streams.pipeline.model import WriterSpec
 from streams.pipeline.pipeline import Pipeline
 
@@ -36,6 +37,7 @@ def check_table(pipeline: Pipeline, found: Findings) -> TableSchema | None:
                 found.problem("table", error.message, "add table.config to the pipeline, and weft run creates it")
             else:
                 found.ok("table", "there is none yet; weft run creates it")
+                check_references(pipeline, build_schema(pipeline.config), found)
             return None
         check_same_table(pipeline, table.schema)
         check_writers(pipeline, table.schema)
@@ -45,6 +47,7 @@ def check_table(pipeline: Pipeline, found: Findings) -> TableSchema | None:
         else:
             found.ok("table", f"{location.uri} is as the file describes it")
         check_ttl(pipeline, table.schema, found)
+        check_references(pipeline, table.schema, found)
         return table.schema
     return None
 
@@ -56,6 +59,20 @@ def check_ttl(pipeline: Pipeline, schema: TableSchema, found: Findings) -> None:
         found.warning("ttl", problem.message, problem.hint or "")
     if schema.ttl is not None and not problems:
         found.ok("ttl", "a service of the file applies the time to live of the table")
+
+
+def check_references(pipeline: Pipeline, schema: TableSchema, found: Findings) -> None:
+    """Check the tables that the table refers to."""
+    if not schema.references:
+        return
+    with found.guarded("references"):
+        reports = reference_reports(pipeline.table.uri, schema, pipeline.table.storage_options)
+        problems = list(reference_problems(pipeline, reports))
+        for problem in problems:
+            found.problem("references", problem.message, problem.hint or "")
+        if not problems:
+            names = ", ".join(f"{report.name} ({report.table})" for report in reports)
+            found.ok("references", f"{names}: there, with the key and the columns")
 
 
 def check_dead_letters(writer: WriterSpec, pipeline: Pipeline, found: Findings) -> None:

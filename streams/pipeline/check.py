@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from storage.config import build_schema
 from storage.config_file import errors_at
-from storage.engine import Stream, TableSchema, check_lateness, widens
-from storage.errors import Conflict, InvalidInput
-from streams.pipeline.model import Pipeline, WriterSpec
+from storage.engine import ReferenceReport, Stream, TableSchema, check_lateness, widens
+from storage.errors import Conflict, InvalidInput, NotFound
+from storage.publish.publication import columns_to_publish
+from streams.pipeline.model import Pipeline, PublishSection, WriterSpec
 
 KAFKA: Final = "_kafka"
 """Name of the struct with which `select` and `where` see topic, partition, offset, timestamp, key and headers."""
 KEY: Final = "_key"
 """Name of the struct with the decoded Kafka key, if its fields are declared."""
 
+_CLOSE: Final = dt.timedelta(hours=1)
+"""By so much less may a referenced table keep: services of two tables do not clean at the same moment."""
 _RESERVED_COLUMNS: Final = ("_op", "_supplied")  # a select may have these besides the columns of the stream
 
 
@@ -58,7 +61,7 @@ def ttl_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[InvalidInp
         if pipeline.ttl is not None:
             yield InvalidInput(
                 "ttl: the table has no time to live, so the service has nothing to do",
-                hint="weft alter URI set-ttl, or table.config.ttl of a new table; or remove the section",
+                hint="weft alter set-ttl URI, or table.config.ttl of a new table; or remove the section",
             )
         return
     if pipeline.ttl is None:
@@ -75,7 +78,45 @@ def ttl_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[InvalidInp
                 yield InvalidInput(
                     f"writers.{writer.name}.lateness: {writer.lateness} is longer than the table's ttl.{what}, "
                     f"{dt.timedelta(milliseconds=kept_ms)}: a late event may find its row or delete forgotten",
-                    hint=f"make ttl.{what} longer (weft alter URI set-ttl), or the lateness shorter",
+                    hint=f"make ttl.{what} longer (weft alter set-ttl URI), or the lateness shorter",
+                )
+
+
+def publish_problems(given: PublishSection | None, schema: TableSchema | None) -> Iterator[InvalidInput]:
+    """What is wrong with the section ``publish``.
+
+    Args:
+        given: The section; None if the file has none.
+        schema: Of the table; None if it is not known.
+    """
+    if given is None:
+        return
+    if not given.targets:
+        yield InvalidInput("publish: names no format", hint="add iceberg: {table: NAMESPACE.TABLE}, or delta: true")
+    for name, section in (("iceberg", given.iceberg), ("delta", given.delta)):
+        if section is not None and schema is not None:
+            try:
+                columns_to_publish(schema, section.columns)
+            except (InvalidInput, NotFound) as error:
+                yield InvalidInput(f"publish.{name}.columns: {error.message}", hint=error.hint)
+
+
+def reference_problems(pipeline: Pipeline, reports: Sequence[ReferenceReport]) -> Iterator[InvalidInput]:
+    """What is wrong with the references of the table, and where the referenced tables keep less than the file says."""
+    for report in reports:
+        if report.problem:
+            yield InvalidInput(f"table.config.{report.problem}", hint=report.hint)
+        elif pipeline.clean is not None and report.kept_since_ms is not None:
+            missing = dt.timedelta(seconds=pipeline.clean.retain) - (
+                dt.datetime.now(dt.UTC) - dt.datetime.fromtimestamp(report.kept_since_ms / 1000, dt.UTC)
+            )
+            if missing > _CLOSE:
+                since = dt.datetime.fromtimestamp(report.kept_since_ms / 1000, dt.UTC)
+                yield InvalidInput(
+                    f"clean.retain: {report.table} keeps its snapshots only since {since:%Y-%m-%d %H:%M:%S} UTC: older "
+                    f"snapshots of the table cannot show reference {report.name!r}",
+                    hint="clean the referenced table with the same retain or a longer one; savepoints and pins keep "
+                    "what they need in all tables",
                 )
 
 
@@ -211,7 +252,7 @@ def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
     if found:
         raise Conflict(
             f"{pipeline.path.name}: table.config differs from the table at {pipeline.table.uri}: {'; '.join(found)}",
-            hint="use the configuration of the table, remove config, or write to another uri; weft alter changes a ttl",
+            hint="use that of the table, remove config, or write to another uri; weft alter changes the table",
         )
 
 
@@ -243,7 +284,8 @@ def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
         if stream.id <= len(described.streams)  # streams that were added later have larger ids
     ]
     references = [
-        replace(reference, columns=mine.columns if mine is not None and not mine.columns else reference.columns)
+        # A file does not have the id of the referenced table, and may leave out the columns.
+        replace(reference, table_id="", columns=reference.columns if mine.columns else ())
         for reference in there.references
         for mine in [described.reference_by_name.get(reference.name)]
         if mine is not None  # references may be added later
@@ -258,11 +300,13 @@ def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
 
 
 def _plain(schema: TableSchema) -> dict[str, Any]:
-    """The schema as JSON with the file's word ``buckets``, without the revisions in which columns changed."""
+    """The schema as JSON with the file's word ``buckets``, without comments and revisions of columns."""
     plain = {"references": [], **schema.to_json()}
     plain["buckets"] = 1 << plain.pop("bucket_bits")
+    plain.pop("comment", None)
     for column in plain["columns"]:
         del column["since"], column["changed"]
+        column.pop("comment", None)
     return plain
 
 

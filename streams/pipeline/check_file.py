@@ -19,10 +19,10 @@ import yaml
 from storage import Table
 from storage.config import build_schema
 from storage.config_file import find_problems
-from storage.engine import TableSchema, check_reachable
+from storage.engine import TableSchema, check_reachable, reference_reports
 from storage.errors import InvalidInput, NotFound, TableError
 from streams.letters.letter_files import default_folder
-from streams.pipeline.check import check_same_table, ttl_problems, writer_problems
+from streams.pipeline.check import check_same_table, reference_problems, ttl_problems, writer_problems
 from streams.pipeline.model import Pipeline, PipelineConfig
 from streams.pipeline.pipeline import SECTIONS, resolve, resolve_references
 from streams.pipeline.pipeline_file import read_file
@@ -83,6 +83,7 @@ def check_file(path: Path, environment: Mapping[str, str] = os.environ) -> Check
             schema = there
         if schema is not None:
             found.extend(ttl_problems(pipeline, schema))
+            found.extend(_reference_problems(pipeline, schema))
         found.extend(_source_problems(pipeline, {problem.message for problem in found}))
         found.extend(_path_problems(pipeline))
     return CheckedFile(pipeline, schema, placed(path, found))
@@ -145,18 +146,33 @@ def _existing_schema(pipeline: Pipeline, found: list[InvalidInput]) -> TableSche
     return there
 
 
+def _reference_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[InvalidInput]:
+    """What is wrong with the references of the table, as far as their stores answer."""
+    location = pipeline.table
+    if schema.references:
+        try:
+            reports = reference_reports(location.uri, schema, location.storage_options)
+        except TableError:
+            return  # the location of the table itself is wrong, which has been found already
+        yield from reference_problems(pipeline, reports)
+
+
 def _source_problems(pipeline: Pipeline, known: set[str]) -> Iterator[InvalidInput]:
     """Options of Kafka sources that are wrong, unless the source has a known problem."""
     from streams.kafka import FORMAT
+    from streams.kafka.client_settings import wrong_settings
     from streams.kafka.options import parse_options
 
     for writer in pipeline.writers.values():
         where = (f"writers.{writer.name}.source", f"writers.{writer.name}: kafka.")
         if writer.reader_format == FORMAT and not any(message.startswith(where) for message in known):
             try:
-                parse_options(writer.reader_options, default_starting="latest")
+                options = parse_options(writer.reader_options, default_starting="latest")
             except InvalidInput as error:
                 yield InvalidInput(f"writers.{writer.name}.source: {error.message}", hint=error.hint)
+                continue
+            for wrong in wrong_settings(options.kafka):
+                yield InvalidInput(f"writers.{writer.name}.source: {wrong.message}", hint=wrong.hint)
 
 
 def _path_problems(pipeline: Pipeline) -> Iterator[InvalidInput]:

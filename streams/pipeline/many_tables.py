@@ -39,8 +39,9 @@ from streams.letters.retention import Retention
 from streams.pipeline.error_kinds import describe, is_outage
 from streams.pipeline.fair_turns import FairTurns
 from streams.pipeline.letter_places import expire_letters
-from streams.pipeline.model import CleanSection, CompactionSection, TableLocation, TtlSection
+from streams.pipeline.model import CleanSection, CompactionSection, PublishSection, TableLocation, TtlSection
 from streams.pipeline.outage import pause_seconds, store_name
+from streams.pipeline.publishing import Publisher, PublishRound
 from streams.pipeline.services import (
     MAX_BACK_OFF_SECONDS,
     after_clean,
@@ -76,6 +77,7 @@ class TableSettings:
         clean: When to clean, and what to keep; None: never clean.
         ttl: When to look for what is older than the table's time to live; None: never.
         letters: Returns the retention of the dead letters of each writer, which cleaning applies.
+        publish: What to publish after compactions; None: nothing.
     """
 
     location: TableLocation
@@ -83,11 +85,12 @@ class TableSettings:
     clean: CleanSection | None
     ttl: TtlSection | None = None
     letters: Callable[[Table], list[Retention]] = lambda _: []
+    publish: PublishSection | None = None
 
     @property
     def every(self) -> float:
         """Seconds from the start of one round to the start of the next."""
-        sections = (self.compaction, self.clean, self.ttl)
+        sections = (self.compaction, self.clean, self.ttl, self.publish)
         return min((each.every for each in sections if each is not None), default=_DAY_SECONDS)
 
 
@@ -123,6 +126,8 @@ class _Entry:
         sampled_at: Time of the last sample for metrics; None before the first.
         view: The last view of the table, for metrics.
         letters: Retention of dead letters, which remembers the files that it has read; None before the first clean.
+        publisher: Publishes the table, and remembers what it has published; None before the first time.
+        publishing: A publication that another thread works on; None otherwise.
         failures: Failed rounds in a row.
         error: The message of the last failure.
         rounds: Number of rounds that have ended, successfully or not.
@@ -145,6 +150,8 @@ class _Entry:
     sampled_at: float | None = None
     view: TableView = field(default_factory=TableView)
     letters: list[Retention] | None = None
+    publisher: Publisher | None = None
+    publishing: Future[PublishRound] | None = None
     failures: int = 0
     error: str = ""
     rounds: int = 0
@@ -168,6 +175,11 @@ def _open(load: Load, settings: TableSettings | None, table: Table | None) -> _O
     return _Opened(settings, table)
 
 
+def _publish(publisher: Publisher, location: TableLocation) -> PublishRound:
+    """One round of a publisher, with a table of its own, because it works in another thread than compaction."""
+    return publisher.publish(Table.open(location.uri, storage_options=location.storage_options))
+
+
 class ManyTables:
     """Runs the services of many tables, one step at a time. Used by one thread; others may only read `statuses`."""
 
@@ -180,6 +192,7 @@ class ManyTables:
         max_large: int = MAX_LARGE,
         max_open: int = MAX_OPEN,
         opener: Executor | None = None,
+        publisher: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_view: Callable[[str, TableView], None] | None = None,
     ) -> None:
@@ -192,6 +205,7 @@ class ManyTables:
             max_large: Maximum number of rounds of more than one turn at the same time.
             max_open: Maximum number of tables that stay open between rounds; others are opened for each round.
             opener: Opens tables; None: the thread that calls `step` does.
+            publisher: Publishes tables, likewise.
             clock: Returns monotonic seconds; replaced by tests.
             on_view: Called with the location and the measures of a table at the start of each round; None: nothing is
                 measured.
@@ -200,7 +214,7 @@ class ManyTables:
         self._entries = {name: _Entry(name, load) for name, load in tables.items()}
         self._turns = FairTurns(tables, turn_bytes)
         self._once, self._turn_bytes, self._max_large, self._max_open = once, turn_bytes, max_large, max_open
-        self._opener, self._clock = opener, clock
+        self._opener, self._publisher, self._clock = opener, publisher, clock
 
     @property
     def statuses(self) -> tuple[JobStatus, ...]:
@@ -321,6 +335,31 @@ class ManyTables:
             letters = expire_letters(entry.letters)
             entry.update(**after_clean(entry.report, cleaned, letters.files))
             yield FILE_BYTES * (cleaned.files + letters.files)
+        if settings.publish is not None:
+            self._publish(entry, settings.location, settings.publish)
+
+    def _publish(self, entry: _Entry, location: TableLocation, section: PublishSection) -> None:
+        """Publish in another thread, so that a catalog that does not answer stops neither this table nor others.
+
+        What a publication has done is reported by the next round. A failure is no failure of the round, unless each
+        table has one round only.
+        """
+        if entry.publisher is None or entry.publisher.section != section:
+            entry.publisher = Publisher(section)
+        if self._once or self._publisher is None:
+            done = _publish(entry.publisher, location)
+            entry.update(**done.report(entry.report))
+            if self._once and done.errors:
+                raise done.errors[0]
+            return
+        if entry.publishing is not None and entry.publishing.done():
+            finished, entry.publishing = entry.publishing, None
+            try:
+                entry.update(**finished.result().report(entry.report))
+            except Exception as error:  # the table could not be opened, for example
+                entry.update(publish_problem=describe(error))
+        if entry.publishing is None:
+            entry.publishing = self._publisher.submit(_publish, entry.publisher, location)
 
     def _show(self, entry: _Entry, uri: str, snapshot: Snapshot, policy: DuePolicy | None) -> None:
         """Measure a table for metrics. What takes requests for each lane, or reads files, is done more rarely."""

@@ -100,6 +100,7 @@ _OF_EXPIRY: Final[Mapping[str, tuple[str, str]]] = {
         "Deletes, and rows that a delete hid, that were removed, because they were older than the time to live.",
     ),
 }
+_PUBLICATIONS: Final = "Publications of base files that changed an Iceberg or a Delta table."
 _TABLE_GAUGES: Final[Mapping[str, tuple[str, str]]] = {
     "file_groups": ("file_groups", "File groups that have rows."),
     "log_files": ("log_files", "Log files with rows that are in no base file yet."),
@@ -187,6 +188,26 @@ def _of_parts(statuses: Sequence[JobStatus], now_ms: int) -> Iterator[Metric]:
         "Time since the last look for rows that are older than the time to live. Absent before the first one.",
         "part",
         [(job, max(0, now_ms - (report.expired_at_ms or 0)) / 1000) for job, report in expiries],
+    )
+    publishers = [
+        (fields["job"], report) for fields, report in shown if report.published_at_ms or report.publish_problem
+    ]
+    yield _counter("publications", _PUBLICATIONS, [(job, report.publications) for job, report in publishers])
+    yield _gauge(
+        "publication_age_seconds",
+        "Time since all published tables were last known to show all base files. Absent before the first time.",
+        "part",
+        [
+            (job, max(0, now_ms - report.published_at_ms) / 1000)
+            for job, report in publishers
+            if report.published_at_ms is not None
+        ],
+    )
+    yield _gauge(
+        "publication_fails",
+        "1 if the last publication to an Iceberg or a Delta table has failed. It is tried again.",
+        "part",
+        [(job, float(bool(report.publish_problem))) for job, report in publishers],
     )
     yield _batches(shown)
 

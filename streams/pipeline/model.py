@@ -19,6 +19,7 @@ from storage.config import TableConfig
 from storage.config_file import FieldError, parse_duration
 from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION, Execute, in_threads
 from storage.errors import InvalidInput
+from storage.publish.targets import DeltaTarget, IcebergTarget, Target
 from streams.formats import check_format
 from streams.formats.registry import uses_registry
 from streams.letters.limit import LetterLimit
@@ -209,6 +210,45 @@ class TtlSection(_Model):
     every: Duration = Field(default=600.0, ge=_MIN_EVERY_SECONDS)
 
 
+def _name_in_namespace(name: str) -> str:
+    if not all(name.split(".")) or "." not in name:
+        raise FieldError(f"{name!r} is not NAMESPACE.TABLE", hint="for example shop.orders")
+    return name
+
+
+class IcebergSection(_Model):
+    """The Iceberg table to publish to, and its catalog, as pyiceberg takes it."""
+
+    table: Annotated[str, AfterValidator(_name_in_namespace)]
+    catalog: str = "default"
+    properties: Settings = Field(default={}, repr=False)
+    columns: list[str] | None = None
+
+
+class DeltaSection(_Model):
+    """The Delta table to publish to."""
+
+    columns: list[str] | None = None
+
+
+class PublishSection(_Model):
+    """To which open formats the base files are published, and how often to look whether they have changed."""
+
+    every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
+    iceberg: IcebergSection | None = None
+    delta: Annotated[DeltaSection | None, BeforeValidator(_section_if_on)] = None
+
+    @property
+    def targets(self) -> list[Target]:
+        """The published tables."""
+        found: list[Target] = []
+        if (iceberg := self.iceberg) is not None:
+            found.append(IcebergTarget(iceberg.table, iceberg.catalog, iceberg.properties, iceberg.columns))
+        if self.delta is not None:
+            found.append(DeltaTarget(self.delta.columns))
+        return found
+
+
 class PipelineConfig(_Model):
     """The content of a pipeline file."""
 
@@ -220,6 +260,7 @@ class PipelineConfig(_Model):
     compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
     clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
     ttl: Annotated[TtlSection | None, BeforeValidator(_section_if_on)] = None
+    publish: Annotated[PublishSection | None, BeforeValidator(_none_if_off)] = None
     back_pressure: Annotated[BackPressureSection | None, BeforeValidator(_section_if_on)] = None
     state: str | None = None
 
@@ -247,6 +288,7 @@ class CommandConfig(_Model):
     compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
     clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
     ttl: Annotated[TtlSection | None, BeforeValidator(_section_if_on)] = TtlSection()
+    publish: Annotated[PublishSection | None, BeforeValidator(_none_if_off)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +301,7 @@ class CommandSettings:
         compaction: The ``compaction`` section; None for a location, or if it is ``false``.
         clean: The ``clean`` section; None for a location, or if the file has none.
         ttl: The ``ttl`` section; None if it is ``false``.
+        publish: The ``publish`` section; None for a location, or if the file has none.
         written: The sections that were read, as in the file; empty for a location.
     """
 
@@ -267,6 +310,7 @@ class CommandSettings:
     compaction: CompactionSection | None = None
     clean: CleanSection | None = None
     ttl: TtlSection | None = field(default_factory=TtlSection)
+    publish: PublishSection | None = None
     written: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def as_written(self, section: str, name: str) -> Any:
@@ -348,6 +392,7 @@ class Pipeline:
         compaction: None: no compaction service.
         clean: None: no cleaning service.
         ttl: None: no service that applies a time to live.
+        publish: None: no service that publishes base files.
         back_pressure: When writers slow down; None: never.
         spark: Spark settings of all sessions.
         state: Folder of checkpoints, logs and scratch files.
@@ -363,6 +408,7 @@ class Pipeline:
     state: Path
     back_pressure: BackPressureSection | None = None
     ttl: TtlSection | None = None
+    publish: PublishSection | None = None
 
     @property
     def compacts_on_cluster(self) -> bool:

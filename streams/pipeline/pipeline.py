@@ -23,7 +23,7 @@ from storage.errors import InvalidInput
 from streams.formats.format_options import check_options
 from streams.formats.registry import check_registry_settings
 from streams.letters.limit import LetterLimit
-from streams.pipeline.check import refusal, writer_problems
+from streams.pipeline.check import publish_problems, refusal, writer_problems
 from streams.pipeline.model import (
     BackPressureSection,
     CleanSection,
@@ -31,10 +31,13 @@ from streams.pipeline.model import (
     CommandSettings,
     CompactionSection,
     DeadLetterSection,
+    DeltaSection,
     FilesSection,
+    IcebergSection,
     KafkaSection,
     Pipeline,
     PipelineConfig,
+    PublishSection,
     SparkSection,
     TableLocation,
     TableSection,
@@ -65,6 +68,9 @@ SECTIONS: Final[Sections] = {
     "compaction": CompactionSection,
     "clean": CleanSection,
     "ttl": TtlSection,
+    "publish": PublishSection,
+    "publish.iceberg": IcebergSection,
+    "publish.delta": DeltaSection,
     "back_pressure": BackPressureSection,
     "writers.*.source.kafka": KafkaSection,
     "writers.*.source.files": FilesSection,
@@ -93,8 +99,8 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
 
     Args:
         target: A pipeline file or a location.
-        sections: Sections to read besides ``table``: ``spark``, ``compaction``, ``clean``, ``ttl``. Others are not
-            read, so errors in them, or environment variables that they need, do not matter.
+        sections: Sections to read besides ``table``: ``spark``, ``compaction``, ``clean``, ``ttl``,
+            ``publish``. Others are not read, so errors in them, or environment variables that they need, do not matter.
         environment: Values of ``${NAME}``.
 
     Raises:
@@ -109,7 +115,7 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
         given = parse_fields(CommandConfig, raw, SECTIONS)
     table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
     spark = resolve_archives(given.spark, path.parent)
-    return CommandSettings(table, spark, given.compaction, given.clean, given.ttl, raw)
+    return CommandSettings(table, spark, given.compaction, given.clean, given.ttl, given.publish, raw)
 
 
 def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ) -> Pipeline:
@@ -186,8 +192,20 @@ def resolve(path: Path, given: PipelineConfig, report: Report = raise_problem) -
     if ttl is None and "ttl" not in given.model_fields_set and config is not None and config.ttl is not None:
         ttl = TtlSection()
     pipeline = Pipeline(
-        path, location, config, writers, given.compaction, given.clean, spark, state, given.back_pressure, ttl
+        path,
+        location,
+        config,
+        writers,
+        given.compaction,
+        given.clean,
+        spark,
+        state,
+        given.back_pressure,
+        ttl,
+        given.publish,
     )
+    for problem in publish_problems(given.publish, schema):
+        report(problem)
     if schema is not None:
         for writer in writers.values():
             for problem in writer_problems(writer, schema):

@@ -25,6 +25,7 @@ from streams.pipeline.supervisor import Job, JobStatus, Phase, RestartPolicy, Su
 
 COMPACTION: Final = services.COMPACTION
 TTL: Final = services.TTL
+PUBLISH: Final = services.PUBLISH
 CLEAN: Final = services.CLEAN
 
 ONCE: Final = RestartPolicy(waits_out=False)
@@ -144,7 +145,7 @@ def choose_part(pipeline: Pipeline, only: str | None, *, once: bool = False) -> 
     found = {service_name(pipeline, service): service for service in _services(pipeline, once=once)}
     if only in found:
         return [], [found[only]]
-    if only in {COMPACTION, TTL, CLEAN}:
+    if only in {COMPACTION, TTL, PUBLISH, CLEAN}:
         section = "it is false in the file" if only == COMPACTION else f"the file has no section {only}"
         if only == COMPACTION and pipeline.compacts_inline:
             section = "the writers compact (inline)"
@@ -177,7 +178,12 @@ def make_jobs(pipeline: Pipeline) -> list[Job]:
 
 def _services(pipeline: Pipeline, *, once: bool = False) -> list[str]:
     """Names of the services. Cleaning comes last, because it deletes what the others replaced."""
-    wanted: dict[str, object | None] = {COMPACTION: pipeline.compaction, TTL: pipeline.ttl, CLEAN: pipeline.clean}
+    wanted: dict[str, object | None] = {
+        COMPACTION: pipeline.compaction,
+        TTL: pipeline.ttl,
+        PUBLISH: pipeline.publish,
+        CLEAN: pipeline.clean,
+    }
     if pipeline.compacts_inline and not once:
         del wanted[COMPACTION]
     return [service for service, section in wanted.items() if section is not None]

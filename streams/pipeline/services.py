@@ -1,6 +1,6 @@
-"""The services of a pipeline, each a process: compaction (with folding), time to live, and cleaning.
+"""The services of a pipeline, each a process: compaction (with folding), time to live, publishing, and cleaning.
 
-    python -m streams.pipeline.services PIPELINE [--service compaction|ttl|clean] [--once]
+    python -m streams.pipeline.services PIPELINE [--service compaction|ttl|publish|clean] [--once]
 
 A service works with Arrow in its process, without Spark; `streams.write.cluster_job` compacts on a cluster. Writers
 never wait for a service, and it may be killed at any time: unpublished files of a compaction are garbage, and the next
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from storage.engine import CleanResult, CompactionResult, Execute, ExpiryResult, FoldResult
     from streams.letters.retention import Retention
     from streams.pipeline.model import CleanSection, CompactionSection, Pipeline
+    from streams.pipeline.publishing import Publisher
 
 COMPACTION: Final = "compaction"
 TTL: Final = "ttl"
+PUBLISH: Final = "publish"
 CLEAN: Final = "clean"
 
 MAX_FAILURES: Final = 5  # consecutive failed rounds after which the process ends; its supervisor may restart it
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop, reporter = StopSignal(), Reporter.from_environment()
     parser = argparse.ArgumentParser(prog="streams.pipeline.services", description="A service of a pipeline.")
     parser.add_argument("pipeline")
-    parser.add_argument("--service", choices=(COMPACTION, TTL, CLEAN), default=COMPACTION)
+    parser.add_argument("--service", choices=(COMPACTION, TTL, PUBLISH, CLEAN), default=COMPACTION)
     parser.add_argument("--once", action="store_true", help="one round, then end; compaction: whatever has logs")
     given = parser.parse_args(arguments)
     return run_service(given.pipeline, given.service, stop, reporter, once=given.once)
@@ -66,7 +68,7 @@ def run_service(
         service: Its name.
         stop: Set to stop after the round in progress.
         reporter: Reports what the service does.
-        once: One round: compact whatever has logs, expire, or clean.
+        once: One round: compact whatever has logs, expire, publish, or clean.
         executor: Opens the place where compaction works; None in the block: in this process.
 
     Returns:
@@ -108,7 +110,8 @@ def _service(
 ) -> tuple[float, Round]:
     """The interval between rounds in seconds, and the function that runs one round."""
     from streams.pipeline.letter_places import load_letter_places, retentions_of
-    from streams.pipeline.model import CleanSection, CompactionSection, TtlSection
+    from streams.pipeline.model import CleanSection, CompactionSection, PublishSection, TtlSection
+    from streams.pipeline.publishing import Publisher
 
     if service == TTL:
         return (pipeline.ttl or TtlSection()).every, lambda: expire_round(table, reporter)
@@ -116,6 +119,10 @@ def _service(
         clean = pipeline.clean or CleanSection()
         letters = retentions_of(load_letter_places(pipeline.path)[1], table, pipeline.table)
         return clean.every, lambda: clean_round(table, clean, reporter, letters)
+    if service == PUBLISH:
+        section = pipeline.publish or PublishSection()
+        publisher = Publisher(section)
+        return section.every, lambda: publish_round(table, publisher, reporter, once=once)
     compaction = pipeline.compaction or CompactionSection()
     return compaction.every, lambda: compact_round(table, None if once else compaction, reporter, execute)
 
@@ -203,9 +210,9 @@ def after_compaction(last: Report, result: CompactionResult) -> dict[str, Any]:
     """The changes to the report after a compaction."""
     done = f"{len(result.done)} file groups"
     if result.skipped:
-        done += f", {len(result.skipped)} skipped"
+        done += f", {len(result.skipped)} skipped ({'; '.join(sorted(set(result.skipped.values())))})"
     if result.bytes_dropped:
-        done += f", {result.bytes_dropped / 1e6:.1f} MB dropped because another compaction was first"
+        done += f", {result.bytes_dropped / 1e6:.1f} MB written in vain"
     message = f"{done}, {result.bytes_read / 1e6:.1f} MB compacted in {result.seconds:.1f} s"
     return _changes(last, message, counts=bool(result.done), rows=result.rows, bytes_read=result.bytes_read)
 
@@ -269,6 +276,23 @@ def after_expiry(last: Report, result: ExpiryResult) -> dict[str, Any]:
         "forgotten_deletes": last.forgotten_deletes + result.deletes,
         "expired_at_ms": time.time_ns() // 1_000_000,
     }
+
+
+def publish_round(table: Table, publisher: Publisher, reporter: Reporter, *, once: bool = False) -> None:
+    """Publish the base files to the targets whose turn it is, and report.
+
+    Args:
+        table: The table.
+        publisher: Publishes, and knows what is published already.
+        reporter: Reports what was published, and why a target is not up to date.
+        once: Whether the first error of a target is raised; otherwise the next rounds try again.
+    """
+    done = publisher.publish(table)
+    for error in done.errors:
+        traceback.print_exception(error)
+    reporter.update(**done.report(reporter.report))
+    if once and done.errors:
+        raise done.errors[0]
 
 
 def clean_round(table: Table, section: CleanSection, reporter: Reporter, letters: Sequence[Retention] = ()) -> None:

@@ -77,6 +77,9 @@ class Report:
         expired_rows: Rows that were removed because they were older than the time to live of the table.
         forgotten_deletes: Deletes that were, and rows that a delete hid.
         expired_at_ms: Time of the last expiry that ended; None before the first one.
+        publications: Publications that changed a published table.
+        published_at_ms: Time when all published tables were last known to show all base files; None before.
+        publish_problem: Why a published table is not up to date; empty if all are.
         steady: Whether the job now reports every second, so that silence means that it hangs.
         delay_seconds: Wait before each batch as of the last look at the table, because its reads cost too much; 0 if
             there is none. None without back-pressure.
@@ -115,6 +118,9 @@ class Report:
     expired_rows: int = 0
     forgotten_deletes: int = 0
     expired_at_ms: int | None = None
+    publications: int = 0
+    published_at_ms: int | None = None
+    publish_problem: str = ""
     steady: bool = False
     delay_seconds: float | None = None
     read_amplification: float | None = None

@@ -94,4 +94,7 @@ def reason_of(status: JobStatus) -> str:
     """Why the job is not running, or the last message of the job."""
     if status.phase in {Phase.FAILED, Phase.FENCED, Phase.WAITING}:
         return status.message
-    return status.report.message or status.report.note or (f"last failure: {status.message}" if status.message else "")
+    report = status.report
+    said = report.message or report.note or (f"last failure: {status.message}" if status.message else "")
+    # A table of `weft services` compacts and publishes: what compaction says must not hide that publishing fails.
+    return said if report.publish_problem in said else "; ".join(filter(None, (said, report.publish_problem)))

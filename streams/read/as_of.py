@@ -6,9 +6,9 @@ import datetime as dt
 import logging
 from typing import Any, Final
 
-from storage import Snapshot
-from storage.engine import is_cut
-from storage.errors import InvalidInput
+from storage import Snapshot, Table
+from storage.engine import clock_lead_ms, is_cut
+from storage.errors import Conflict, InvalidInput
 
 Point = dt.datetime | str
 EARLIEST: Final = "earliest"
@@ -51,6 +51,25 @@ def warn_if_unsettled(point: Point | None, snapshot: Snapshot) -> None:
             "as_of %s is %s now, but may still change: no mark was recorded since (weft mark)",
             point.isoformat(),
             snapshot.cut,
+        )
+
+
+def check_clocks(table: Table) -> None:
+    """Refuse to roll back by time if a clock that was ahead has made the times of the table useless.
+
+    Times in the table lane never decrease. From the entry of such a clock until real time has caught up with it, all
+    commits look newer than any time that a user would give, and too much would be rolled back.
+
+    Raises:
+        Conflict: There is such a clock.
+    """
+    ahead_ms = clock_lead_ms(table)
+    if ahead_ms:
+        ahead = dt.timedelta(milliseconds=ahead_ms)
+        raise Conflict(
+            f"the newest entry of the table lane was written by a clock that is {ahead} ahead of this machine's: times "
+            "cannot tell its commits apart",
+            hint="undo since a cut or a savepoint instead: weft show URI timeline; and set the clocks of all machines",
         )
 
 

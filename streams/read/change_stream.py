@@ -12,12 +12,17 @@ which Spark does not store. Its first batch ends at the first cut; it has all ro
 advances and so does not expire. If the offset has expired or was invalidated by a restore, the query fails with
 `OffsetExpired` or `OffsetInvalidated`; the hint says how to continue.
 
+With columns of references the offset names the cuts of all tables, and a row whose referenced row has changed is in the
+batch. ``max_commits_per_trigger`` counts the commits of the table alone: each batch ends at the newest cuts of the
+referenced tables, so that a row is never delivered before the referenced rows that were committed before it.
+
 A query keeps the columns that it started with. Columns that are added to the table later are read from its next start.
+For a reference that is added, its first batch then has every row that has a referenced row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import pyarrow as pa
@@ -28,7 +33,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from storage import Table, engine
-from storage.engine import BEFORE, CHANGE, CHANGED_GROUPS, ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
+from storage.engine import (
+    BEFORE,
+    CHANGE,
+    CHANGED_GROUPS,
+    ChangeScan,
+    ChangeTask,
+    JoinedChangeScan,
+    advance_cut,
+    expiring,
+    plan_changes,
+    referenced_cuts,
+    shows_references,
+)
 from storage.errors import InvalidInput, OffsetInvalidated
 from streams.pipeline.model import TableLocation
 from streams.read.as_of import EARLIEST, Point, parse_point
@@ -54,9 +71,10 @@ class ChangeOptions(BaseModel):
         max_commits_per_trigger: The approximate maximum of commits per batch of a stream, after the first batch.
         changes_since: Where a batch begins: ``earliest`` or a point.
         changes_until: Where a batch ends; the newest snapshot by default.
-        columns: Columns of the result besides the key, separated by commas; all by default. Rows that differ only in
-            other columns are not returned.
-        require: Groups that must be present in a row, separated by commas; other rows count as not visible.
+        columns: Columns of the result besides the key, separated by commas; all by default, also those of references.
+            Rows that differ only in other columns are not returned.
+        require: Groups and references that must be present in a row, separated by commas; other rows count as not
+            visible.
         before: Whether to add column ``_before`` with the row before the change.
     """
 
@@ -104,19 +122,34 @@ class ChangeOptions(BaseModel):
 
 
 def change_schema(table: Table, options: ChangeOptions) -> StructType:
-    """Columns of the changes under the newest schema of the table."""
-    return from_arrow_schema(engine.change_schema(table.schema, options.columns, before=options.before))
+    """Columns of the changes under the newest schema of the table, and of the tables that it refers to."""
+    newest = table.snapshot(references=shows_references(table.state().schema, options.columns, options.require))
+    return from_arrow_schema(
+        engine.change_schema(newest, options.columns, options.require, before=options.before),
+    )
+
+
+def _columns(schema: StructType) -> list[str]:
+    """Columns of the changes that are columns of the table or of a reference."""
+    return [name for name in schema.names if name not in {CHANGE, CHANGED_GROUPS, BEFORE}]
 
 
 def _scan(
-    table: Table, options: ChangeOptions, schema: StructType, since: Point | None, until: Point | None
-) -> ChangeScan:
+    table: Table,
+    options: ChangeOptions,
+    schema: StructType,
+    since: Point | None,
+    until: Point | None,
+    unseen: tuple[Collection[str], Collection[str]] = ((), ()),
+) -> ChangeScan | JoinedChangeScan:
     """Plan the changes. Both snapshots are read under the newest schema, which may be newer than ``until``."""
+    columns = _columns(schema)
+    joined = shows_references(table.state().schema, columns, options.require)
     with expiring():
-        earlier = None if since is None else table.snapshot(since, references=False)
-        later = table.snapshot(until, references=False)
-    columns = [name for name in schema.names if name not in {CHANGE, CHANGED_GROUPS, BEFORE}]
-    scan = scan_changes(earlier, later, columns, options.require, before=options.before, under=table.state())
+        earlier = None if since is None else table.snapshot(since, references=joined)
+        later = table.snapshot(until, references=joined)
+    newest = table.snapshot(references=joined)
+    scan = plan_changes(earlier, later, columns, options.require, before=options.before, under=newest, unseen=unseen)
     planned = from_arrow_schema(scan.arrow)
     if [(field.name, field.dataType) for field in planned] != [(field.name, field.dataType) for field in schema]:
         raise InvalidInput(
@@ -130,12 +163,12 @@ def _scan(
 class _Partition(InputPartition):
     """One task, with everything that an executor needs to read it."""
 
-    def __init__(self, scan: ChangeScan, task: ChangeTask) -> None:
+    def __init__(self, scan: ChangeScan | JoinedChangeScan, task: ChangeTask) -> None:
         super().__init__(None)
         self.scan, self.task = scan, task
 
 
-def _partitions(scan: ChangeScan) -> list[InputPartition]:
+def _partitions(scan: ChangeScan | JoinedChangeScan) -> list[InputPartition]:
     return [_Partition(scan.without_tasks(), task) for task in scan.tasks]
 
 
@@ -203,7 +236,7 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember the newest cut, where the run ends. Later commits are not read."""
-        self._target = str(self._opened().snapshot(references=False).cut)
+        self._target = self._newest()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
         """The end of the batch that begins at ``start``.
@@ -216,7 +249,7 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
             f"Spark passed a limit that this reader did not return: {limit}"
         )
         table = self._opened()
-        newest = self._target or str(table.snapshot(references=False).cut)
+        newest = self._target or self._newest()
         self._latest = newest
         if not start:
             return self._offset(self._first(newest))
@@ -224,17 +257,36 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         if begin == newest or isinstance(limit, ReadAllAvailable):
             return self._offset(newest)
         with expiring():
-            end = bounded_cut(
-                table.snapshot(begin, references=False), table.snapshot(newest, references=False), limit.max_files
-            )
+            since = table.snapshot(begin, references=False)
+            end = advance_cut(since, table.snapshot(newest, references=self._joined()), limit.max_files)
         return self._offset(str(end))
+
+    def _joined(self) -> bool:
+        """Whether the query reads columns of references, so that its offsets name the cuts of all tables."""
+        return shows_references(self._opened().state().schema, _columns(self._schema), self._options.require)
+
+    def _newest(self) -> str:
+        return self._cut(None)
+
+    def _cut(self, at: Point | None) -> str:
+        """The cut of a snapshot.
+
+        Raises:
+            TableError: There is no such snapshot of the table, or of one that the query needs.
+        """
+        found = self._opened().snapshot(at, references=self._joined())
+        names = {*_columns(self._schema), *(self._options.require or ())}
+        for each in found.references:
+            if not names.isdisjoint({each.reference.name, *each.reference.shown}):
+                _ = each.files  # raises the error of taking it; the cut would leave it out
+        return str(found.cut)
 
     def _first(self, newest: str) -> str:
         starting = self._options.starting
         if starting in {EARLIEST, LATEST}:
             return newest
         with expiring():
-            return str(self._opened().snapshot(starting, references=False).cut)
+            return self._cut(starting)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
         """The newest cut when the last batch was planned; Spark shows it in the progress of the query."""
@@ -246,7 +298,12 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
             return []
         self._check_table(start)
         self._check_table(end)
-        return _partitions(_scan(self._opened(), self._options, self._schema, start.get("cut"), end["cut"]))
+        since = start.get("cut")
+        table = self._opened()
+        # A reference whose cut an offset does not name was added later, or the query did not read its columns.
+        known = {reference.name for reference in table.state().schema.references}
+        unseen = (known.difference(referenced_cuts(since) if since else ()), known - referenced_cuts(end["cut"]))
+        return _partitions(_scan(table, self._options, self._schema, since, end["cut"], unseen))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one task, on an executor."""

@@ -10,6 +10,9 @@ A query gets one snapshot. For each of its scans these rules decide which reader
 3. If a snapshot has both kinds, a query may read them with two scans (`Part`). Which scan reads a file group depends on
    the snapshot only, not on columns or filters. Those may differ between the two scans, and then each scan might leave
    the same file group to the other one.
+4. *Joined.* Columns of a small referenced table are columns of the scan. If a scan has some of them, all of its file
+   groups are read and joined by Arrow in tasks. A large referenced table is joined by Spark
+   (`streams.read.reference_planner`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -27,20 +31,25 @@ from pyspark.sql.types import StructType
 from storage import Snapshot, Table
 from storage.engine import (
     And,
+    BoundRows,
     Condition,
     FileRef,
     FileSlice,
+    JoinedScan,
     Path,
     Scan,
     ScanRequest,
     base_file_groups,
+    choose_joined,
     divide,
     file_url,
+    parse_filter,
+    uses_references,
     whole_files,
 )
 from streams.read.arrow_filters import translate
 from streams.read.read_options import ReadOptions
-from streams.read.reference_planner import ReferencePlanner, joined_columns
+from streams.read.reference_planner import ReferencePlanner, joined_columns, joined_in_tasks, readable_columns
 from streams.read.relation.live_view import JoinedColumns, ParquetFile, Part, PinnedPlanner, ReadPlan
 
 SPARK: Final = "Spark's Parquet reader"
@@ -115,6 +124,7 @@ class TablePlanner:
         hadoop_file: A file under the URL by which Spark's Parquet reader finds it; None if it does not find it.
         on_scan: Called with the facts of every scan that is planned.
         tuning: Values that affect speed only.
+        bound: What worker processes keep of referenced tables.
     """
 
     table: Table
@@ -124,11 +134,19 @@ class TablePlanner:
     hadoop_file: Callable[[ParquetFile], ParquetFile | None]
     on_scan: Callable[[ScanFacts], None] | None = None
     tuning: PlannerTuning = PlannerTuning()
+    bound: BoundRows = field(default_factory=BoundRows)
 
     def pin(self) -> PinnedSnapshot:
         snapshot = self.options.snapshot(self.table)
         return PinnedSnapshot(
-            snapshot, self.options, self.parallelism, self.task_bytes, self.hadoop_file, self.on_scan, self.tuning
+            snapshot,
+            self.options,
+            self.parallelism,
+            self.task_bytes,
+            self.hadoop_file,
+            self.on_scan,
+            self.tuning,
+            bound=self.bound,
         )
 
 
@@ -160,11 +178,19 @@ class PinnedSnapshot:
     on_scan: Callable[[ScanFacts], None] | None = None
     tuning: PlannerTuning = PlannerTuning()
     taken_s: float = field(default_factory=time.monotonic)
+    bound: BoundRows = field(default_factory=BoundRows)
 
     def schema(self) -> StructType:
-        return from_arrow_schema(self.snapshot.table_columns)
+        return from_arrow_schema(self.columns)
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """The columns of the table, and those of all references that can be read: every scan can return them."""
+        return pa.schema([*self.snapshot.table_columns, *readable_columns(self.snapshot.references)])
 
     def joins(self) -> Sequence[JoinedColumns]:
+        if joined_in_tasks(self.snapshot.references, self.options.require):
+            return ()
         return [joined_columns(table, self.options.require) for table in self.snapshot.references]
 
     def joined(self, name: str) -> PinnedPlanner:
@@ -211,31 +237,35 @@ class PinnedSnapshot:
 
     def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
         """Positions of the filters that tasks apply; none if the scan is native, because then Spark applies them."""
-        if not self.groups and part is not Part.REST and self.native:
+        joined = self._uses_references([], filters)
+        if not joined and not self.groups and part is not Part.REST and self.native:
             if part is Part.FILES or len(self.native) == len(self.slices):
                 return ()
             # The filters may exclude all file groups that must be merged: then the scan is native, too.
             if self._scan([], filters, part).clean_files is not None:
                 return ()
-        return [i for i, item in enumerate(filters) if translate(item, self.snapshot.table_columns) is not None]
+        return [i for i, item in enumerate(filters) if translate(item, self.columns) is not None]
 
     def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
         if time.monotonic() - self.taken_s > self.tuning.recheck_seconds:
             self.snapshot.check_kept()  # see `FixedPlanner.pin`
-        scan = self._scan(columns, filters, part)
+        joined = self._joined_scan(columns, filters, part) if self._uses_references(columns, filters) else None
+        scan = self._scan(columns, filters, part) if joined is None else joined.scan
         # The filters need not be applied here: Spark applies them to a native scan (see `exact`).
-        clean = scan.clean_files if self.native else None
+        clean = scan.clean_files if self.native and joined is None else None
         log_files = [] if self.options.read_optimized else self.snapshot.files
         # Large file groups are divided only for merged reads: dividing reads footers, which a native scan does not
         # need.
         scan = divide(scan, log_files, self.parallelism, self.task_bytes(), large=clean is None)
-        facts = self._facts(scan, native=clean is not None)
+        facts = self._facts(scan, columns, filters, native=clean is not None)
         if self.on_scan is not None:
             self.on_scan(facts)
+        whole = scan if joined is None else replace(joined, scan=scan)
+        others = "" if joined is None else f", joined with {', '.join(join.reference.name for join in joined.joins)}"
         return ReadPlan(
-            description=str(facts),
+            description=f"{facts}{others}",
             tasks=scan.tasks,
-            read=scan.without_tasks().read,  # Spark sends the tasks one by one
+            read=whole.without_tasks().read,  # Spark sends the tasks one by one
             parquet_files=[file for file in map(self._hadoop_file, clean) if file is not None] if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
         )
@@ -258,15 +288,25 @@ class PinnedSnapshot:
         )
 
     def _scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Scan:
-        """A scan without tasks."""
-        scan = self.snapshot.choose_slices(
-            ScanRequest(
-                columns,
-                self._predicate(filters),
-                self.groups,
-                read_optimized=self.options.read_optimized,
-            )
-        )
+        """A scan of the table without tasks."""
+        return self._of_part(self.snapshot.choose_slices(self._request(columns, filters)), part)
+
+    def _joined_scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> JoinedScan:
+        """A scan of columns of references, without tasks."""
+        joined = choose_joined(self.snapshot.table_files, self.snapshot.references, self._request(columns, filters))
+        if not self.options.read_optimized:
+            joined = self.bound.apply(joined, self.snapshot.references)
+        return replace(joined, scan=self._of_part(joined.scan, part))
+
+    def _uses_references(self, columns: Sequence[str], filters: Sequence[Filter]) -> bool:
+        return uses_references(self.snapshot.table_schema, self._request(columns, filters))
+
+    def _request(self, columns: Sequence[str], filters: Sequence[Filter]) -> ScanRequest:
+        condition, optimized = self._predicate(filters), self.options.read_optimized
+        return ScanRequest(columns, condition, self.groups, parallelism=self.parallelism, read_optimized=optimized)
+
+    def _of_part(self, scan: Scan, part: Part) -> Scan:
+        """A scan without the file groups of other parts."""
         if part is Part.WHOLE:
             return scan
         read = {file_slice.group for file_slice in scan.slices}
@@ -275,13 +315,13 @@ class PinnedSnapshot:
         return replace(scan, slices=slices, skipped=len(of_part) - len(slices))
 
     def _predicate(self, filters: Sequence[Filter]) -> Condition | None:
-        found = [translate(item, self.snapshot.table_columns) for item in filters]
+        found = [translate(item, self.columns) for item in filters]
         known = tuple(condition for condition in found if condition is not None)
         return And(known) if known else None
 
-    def _facts(self, scan: Scan, *, native: bool) -> ScanFacts:
+    def _facts(self, scan: Scan, columns: Sequence[str], filters: Sequence[Filter], *, native: bool) -> ScanFacts:
         slices = scan.slices
-        condition = scan.projection.filter
+        condition = parse_filter(wanted)[0] if (wanted := self._predicate(filters)) is not None else None
         return ScanFacts(
             cut=str(self.snapshot.cut),
             reader=SPARK if native else ARROW,
@@ -290,7 +330,7 @@ class PinnedSnapshot:
             with_logs=sum(len(file_slice.rows) > 0 for file_slice in slices),
             log_bytes=sum(file_slice.log_bytes for file_slice in slices),
             base_bytes=sum(file_slice.base_bytes for file_slice in slices),
-            columns=scan.projection.columns,
+            columns=tuple(columns),
             filter="" if condition is None else str(condition),
             tasks=0 if native else len(scan.tasks),
             divided=0 if native else scan.divided,

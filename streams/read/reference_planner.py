@@ -1,15 +1,21 @@
-"""Plans the scans of a referenced table in a query over a view of the table that refers to it.
+"""Decides who joins the referenced tables of a view, and plans their scans if Spark does.
 
-A view joins its table with each referenced table whether or not a query uses columns of it, because Spark does not know
-that a left join on a unique key adds nothing. If a query uses none, Spark asks the scan of the referenced table for its
-key alone, without conditions on other columns. Then no rows of it are needed, and none are read.
+Small referenced tables are joined by the tasks that read the table of the view: their columns are columns of the scan
+(`streams.read.native_or_merged`), and a query that uses none of them does not pay for them. A worker process reads the
+referenced rows once for all of its tasks (`storage.read.kept_rows`). That is faster than a broadcast by Spark, which
+reads, sends and hashes the rows for every query before it begins to read the table (`tests/benchmarks/dimensions.py`).
+
+Large ones are joined by Spark, which can sort both sides by the key. Such a view joins its table with each referenced
+table whether or not a query uses columns of it, because Spark does not know that a left join on a unique key adds
+nothing. If a query uses none, Spark asks the scan of the referenced table for its key alone, without conditions on
+other columns. Then no rows of it are needed, and none are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import Filter
@@ -20,6 +26,28 @@ from storage.errors import TableError
 from streams.read.relation.live_view import JoinedColumns, Part, PinnedPlanner, ReadPlan
 from streams.read.relation.pushed_filters import columns_of
 
+SMALL_BYTES: Final = 32 * 1024 * 1024
+"""Up to this size of the key and the columns of a reference, every task may have all of its rows. Spark's own limit is
+10 MB, and sorting millions of rows by the foreign key costs seconds (`tests/benchmarks/dimensions.py`)."""
+
+
+def joined_in_tasks(tables: Sequence[ReferencedTable], require: Sequence[str]) -> bool:
+    """Whether the tasks that read a table join its referenced tables.
+
+    Args:
+        tables: The references of the table.
+        require: The groups and references that rows must have. A view that requires a reference needs it for every
+            query, whatever the columns, and leaves it to Spark.
+    """
+    if any(table.reference.name in require or isinstance(table.found, TableError) for table in tables):
+        return False
+    return sum(map(_stored_bytes, tables)) <= SMALL_BYTES
+
+
+def readable_columns(tables: Sequence[ReferencedTable]) -> list[pa.Field]:
+    """The columns of the references whose tables can be read."""
+    return [field for table in tables if not isinstance(table.found, TableError) for field in table.fields()]
+
 
 def joined_columns(table: ReferencedTable, require: Sequence[str]) -> JoinedColumns:
     """What a view shows of a referenced table; ``require`` names the groups and references that rows must have."""
@@ -29,8 +57,19 @@ def joined_columns(table: ReferencedTable, require: Sequence[str]) -> JoinedColu
     try:
         key = table.files.schema.key
     except TableError as error:
-        return JoinedColumns(reference.name, reference.on, (), columns, required, f"{type(error).__name__}: {error}")
-    return JoinedColumns(reference.name, reference.on, key, columns, required)
+        message = f"{type(error).__name__}: {error}"
+        return JoinedColumns(reference.name, reference.on, (), columns, required, error=message)
+    return JoinedColumns(
+        reference.name, reference.on, key, columns, required, small=_stored_bytes(table) <= SMALL_BYTES
+    )
+
+
+def _stored_bytes(table: ReferencedTable) -> float:
+    """Stored bytes of the key and the columns of the reference, estimated by the number of columns."""
+    files = table.files
+    read = {*files.schema.key, *table.reference.columns}
+    stored = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in files.slices)
+    return stored * len(read) / len(files.schema.columns)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
-"""``weft sql``: runs one Spark SQL query over one table, in a new local Spark session."""
+"""``weft sql``: Spark SQL queries in a new local Spark session, over one table or over those of a catalog."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,15 +28,15 @@ VIEW: Final = "t"
 
 @dataclass(frozen=True)
 class PlannedQuery:
-    """A query in a new Spark session.
+    """A query that Spark has analysed.
 
     Attributes:
-        table: The table.
-        scans: The scans of the table that Spark has planned so far.
+        table: The table; None in a session over a catalog.
+        scans: The scans of the table that Spark has planned so far for this query.
         frame: The query.
     """
 
-    table: Table
+    table: Table | None
     scans: list[ScanFacts]
     frame: DataFrame
 
@@ -44,51 +45,97 @@ class PlannedQuery:
         plan: str = self.frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - EXPLAIN only prints it
         return plan
 
-    def rows(self, limit: int) -> list[Any]:
-        """The first rows.
+    def rows(self, limit: int | None) -> list[Any]:
+        """The first rows; all of them without a limit.
 
         Raises:
             InvalidInput: Python cannot represent a value.
         """
         try:
-            return self.frame.limit(limit).collect()
+            return self._first(limit).collect()
         except (ValueError, OverflowError) as error:
             raise InvalidInput(
                 f"Python cannot represent a value of the answer: {error}", hint="cast it to string in the query"
             ) from error
 
+    def arrow(self, limit: int | None) -> pa.Table:
+        """The first rows as an Arrow table; all of them without a limit."""
+        return self._first(limit).toArrow()
+
+    def _first(self, limit: int | None) -> DataFrame:
+        return self.frame if limit is None else self.frame.limit(limit)
+
+
+class SqlSession:
+    """A Spark session for queries; from `sql_session`, or from `streams.catalog.lake_session.lake_session`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        hint: str,
+        names: Callable[[], list[str]],
+        table: Table | None = None,
+        scans: list[ScanFacts] | None = None,
+    ) -> None:
+        """Queries of a session.
+
+        Args:
+            spark: The session.
+            hint: Hint of errors: what the tables are called.
+            names: Gives the names of tables and columns that a query may use.
+            table: The table of queries, if they have only one.
+            scans: List of the scans of that table, which its planner fills.
+        """
+        self._spark, self._hint, self._table = spark, hint, table
+        self._scans: list[ScanFacts] = [] if scans is None else scans
+        self.names = names
+
+    def cancel(self) -> None:
+        """Cancel all jobs of the session; called in another thread than that of the query."""
+        self._spark.sparkContext.cancelAllJobs()
+
+    @contextmanager
+    def query(self, sql: str) -> Iterator[PlannedQuery]:
+        """Analyse a query. Commands such as ``SET`` or ``CREATE VIEW`` are run.
+
+        Raises:
+            InvalidInput: Spark refuses the query; also raised for errors within the block.
+        """
+        self._scans.clear()
+        with spark_errors(self._hint):
+            yield PlannedQuery(self._table, self._scans, self._spark.sql(sql))
+
 
 @contextmanager
-def planned_query(settings: CommandSettings, sql: str, options: ReadOptions) -> Iterator[PlannedQuery]:
-    """Start Spark, analyse a query, and stop Spark at the end of the block.
+def sql_session(settings: CommandSettings, options: ReadOptions) -> Iterator[SqlSession]:
+    """Start Spark, and stop it at the end of the block.
 
     Args:
-        settings: The table and the Spark settings.
-        sql: The query. The table is called `VIEW` or by its folder name.
-        options: Which snapshot and which rows to read.
+        settings: The table and the Spark settings. In queries the table is called `VIEW` or by its folder name.
+        options: Which snapshot and which rows queries read.
 
     Raises:
         NotFound: The table does not exist, or Java is not installed.
-        InvalidInput: Spark refuses the query; also raised for errors within the block.
+        InvalidInput: Spark refuses its settings.
     """
     location = settings.table
     # Opened before Spark is started, so that a missing table is reported at once.
     table = Table.open(location.uri, storage_options=location.storage_options)
     options.check(table)
-    with temporary_session("weft sql", settings.spark) as spark, _spark_errors(location):
-        scans: list[ScanFacts] = []
-        yield PlannedQuery(table, scans, _frame(spark, location, sql, options, scans))
+    scans: list[ScanFacts] = []
+    hint = f"in the query the table is called {' and '.join(view_names(location))}"
+    with temporary_session("weft sql", settings.spark) as spark:
+        with spark_errors(hint):
+            planner = planner_of(spark, location.uri, options, location.storage_options, scans.append)
+            create_relation_view(spark, VIEW, planner)
+            for name in view_names(location)[1:]:
+                # The second view reads the first one, so that a query that uses both names sees one snapshot.
+                spark.sql(f"CREATE TEMPORARY VIEW {quoted(name)} AS SELECT * FROM {VIEW}")  # noqa: S608
 
+        def names() -> list[str]:
+            return [*(found.name for found in spark.catalog.listTables()), *table.schema.column_by_name]
 
-def _frame(
-    spark: SparkSession, location: TableLocation, sql: str, options: ReadOptions, scans: list[ScanFacts]
-) -> DataFrame:
-    planner = planner_of(spark, location.uri, options, location.storage_options, scans.append)
-    create_relation_view(spark, VIEW, planner)
-    for name in view_names(location)[1:]:
-        # The second view reads the first one, so that a query that uses both names sees one snapshot.
-        spark.sql(f"CREATE TEMPORARY VIEW {quoted(name)} AS SELECT * FROM {VIEW}")  # noqa: S608
-    return spark.sql(sql)
+        yield SqlSession(spark, hint, names, table, scans)
 
 
 def view_names(location: TableLocation) -> tuple[str, ...]:
@@ -98,14 +145,14 @@ def view_names(location: TableLocation) -> tuple[str, ...]:
 
 
 @contextmanager
-def _spark_errors(location: TableLocation) -> Iterator[None]:
+def spark_errors(hint: str) -> Iterator[None]:
+    """Turn errors of Spark into `InvalidInput` with a hint; errors of weft in Spark's workers stay what they are."""
     try:
         yield
     except PySparkException as error:
         if (problem := python_problem(str(error))) is not None:
             raise problem from None
-        names = " and ".join(view_names(location))
-        raise InvalidInput(short_message(error), hint=f"in the query the table is called {names}") from None
+        raise InvalidInput(short_message(error), hint=hint) from None
 
 
 def short_message(error: Exception) -> str:

@@ -99,6 +99,13 @@ def planner_of(
     """
     table = Table.open(uri, storage_options=storage_options)
     options.check(table)
+    return table_planner(spark, table, options, on_scan)
+
+
+def table_planner(
+    spark: SparkSession, table: Table, options: ReadOptions, on_scan: Callable[[ScanFacts], None] | None = None
+) -> TablePlanner:
+    """The planner of an open table. The options are checked when a query is planned."""
     task_bytes = functools.partial(_task_bytes, spark)
     return TablePlanner(table, options, _parallelism(spark), task_bytes, HadoopAccess(spark), on_scan)
 

@@ -130,9 +130,9 @@ def _find_writer(pipeline: Pipeline, name: str) -> WriterSpec:
         InvalidInput: There is no such writer.
     """
     from storage.errors import InvalidInput
-    from streams.pipeline.run import CLEAN, TTL, service_name
+    from streams.pipeline.run import CLEAN, PUBLISH, TTL, service_name
 
-    for service, what in ((CLEAN, "cleaning"), (TTL, "the time to live")):
+    for service, what in ((CLEAN, "cleaning"), (TTL, "the time to live"), (PUBLISH, "publishing")):
         if name == service_name(pipeline, service):
             raise InvalidInput(
                 f"{what} is not a Spark application: it needs no executors",

@@ -164,8 +164,9 @@ class Run:
         with self.tables[table].writer(append["stream"], lane=append["lane"]) as writer:
             writer.append(self._arrow(append["rows"], table))
 
-    def compact(self, _: object) -> None:
-        for table in self.tables.values():
+    def compact(self, which: Any) -> None:
+        named = {"table": self.table, **self.tables}
+        for table in self.tables.values() if which is True else [named[which]]:
             table.compact()
 
     def label(self, name: str) -> None:

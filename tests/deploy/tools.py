@@ -51,6 +51,22 @@ def python_tools() -> Path:
     return _fetched(f"python-tools-{_digest(PYTHON_TOOLS)}", make) / "bin"
 
 
+def python_packages(*packages: str) -> Path:
+    """Folder from which Python imports packages of PyPI, without what they depend on.
+
+    Args:
+        packages: Names with versions.
+
+    Raises:
+        Unavailable: pip cannot install them.
+    """
+
+    def make(folder: Path) -> None:
+        _run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *packages])
+
+    return _fetched(f"python-packages-{_digest(packages)}", make)
+
+
 def go_program(package: str, name: str) -> Path:
     """Path of a program of Go.
 

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from storage.core.log.cut import Cut
 from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, InvalidInput, SnapshotExpired, StoreUnavailable
+from storage.read.bound_rows import BoundRows
+from storage.read.joined_scan import JoinedScan
 from storage.read.snapshot import Snapshot
 from storage.services.due_work import Only
 from storage.services.tasks import Execute, Task, one_by_one
@@ -25,6 +27,7 @@ from tests.simulation.faults import Fault
 from tests.simulation.history import TABLE, Batch
 from tests.simulation.scheduler import Crash, Process, Violation
 from tests.simulation.tables import draw_lateness
+from tests.simulation.two_tables import references_of
 from tests.storage.world import to_arrow
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ T = TypeVar("T")
 FAILURES = (StoreUnavailable, CommitUnknown, OSError)
 """Errors that a fault of the store may cause for a caller."""
 PIN = dt.timedelta(hours=6)
+HOW = ["at once", "task by task", "bound", "bound"]  # rows are joined
 MAX_INCARNATIONS = 20  # after the last fault; a job that needs more does not make progress
 
 
@@ -224,9 +228,17 @@ class Compactor(Worker):
 
 @dataclass(eq=False)
 class Reader(Worker):
-    """Reads the head, times, and earlier cuts; compares every result."""
+    """Reads the head, times, and earlier cuts; compares every result.
+
+    ``bound``: what its process keeps of referenced tables.
+    """
 
     runs: int
+    bound: BoundRows = field(default_factory=BoundRows)
+
+    def start(self) -> None:
+        self.bound = BoundRows()
+        super().start()
 
     @property
     def busy(self) -> bool:
@@ -237,7 +249,7 @@ class Reader(Worker):
         try:
             self._read(process, table)
         except SnapshotExpired as error:
-            if self.simulation.history.table.oldest_retained == 1:
+            if not self.simulation.judge.may_expire():
                 raise
             self.simulation.note(process, error)
 
@@ -269,7 +281,8 @@ class Reader(Worker):
         snapshot = table.snapshot(as_of)
         if isinstance(as_of, dt.datetime):
             judge.check_time(round(as_of.timestamp() * 1000), snapshot.cut, settled=snapshot.settled)
-        groups = list(judge.history.table.config(snapshot.cut.table)["groups"])
+        config = judge.history.table.config(snapshot.cut.table)
+        groups = [*config["groups"], *references_of(config)]
         require = [] if chance.random() < 3 / 4 else chance.sample(groups, chance.randint(1, len(groups)))
         self._pause(process)
         if chance.random() < 1 / 2:
@@ -281,7 +294,8 @@ class Reader(Worker):
                     judge.check_answer(snapshot.cut, self._rows(snapshot, require), require)
                 except SnapshotExpired as error:
                     # If clocks differ by a year, a pin expires at once. An erase may remove pins.
-                    if Fault.CLOCK not in self.simulation.faults.rates and not self.simulation.history.erasing:
+                    excused = Fault.CLOCK in self.simulation.faults.rates or judge.is_erased()
+                    if not excused and judge.names_all(snapshot.cut):
                         raise Violation(f"S16 CleanSafe: a pinned snapshot has expired: {error}") from error
                     raise
                 self._pause(process)
@@ -295,8 +309,20 @@ class Reader(Worker):
             Violation: The error says that it has expired, but it has not.
         """
         try:
-            return snapshot.to_arrow(require=require)
+            how = self.simulation.chance.choice(HOW) if snapshot.references else ""
+            if how == "task by task":
+                return snapshot.to_reader(require=require).read_all()
+            return self._bound_rows(snapshot, require) if how == "bound" else snapshot.to_arrow(require=require)
         except SnapshotExpired as error:
-            if self.simulation.history.table.promises(snapshot.cut.table, snapshot.cut.lanes):
+            if self.simulation.judge.is_promised(snapshot.cut):
                 raise Violation(f"S16 CleanSafe: {snapshot.cut} has not expired: {error}") from error
             raise
+
+    def _bound_rows(self, snapshot: Snapshot, require: list[str]) -> pa.Table:
+        """Read the snapshot as a view does: its tasks keep the rows of referenced tables for later snapshots."""
+        scan = snapshot.scan(require=require)
+        if not isinstance(scan, JoinedScan):
+            return scan.to_arrow()
+        bound = self.bound.apply(scan, snapshot.references)
+        sent = bound.without_tasks()
+        return pa.Table.from_batches([batch for task in bound.tasks for batch in sent.read(task)], scan.arrow)

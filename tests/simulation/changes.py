@@ -115,6 +115,10 @@ def config_of(schema: Mapping[str, Any]) -> Config:
             for group in schema["groups"]
         },
         "streams": {s["name"]: {"groups": s["groups"], "on_delete": s["on_delete"]} for s in schema["streams"]},
+        "references": {
+            r["name"]: {part: r[part] for part in ("table", "on", "columns", "prefix")}
+            for r in schema.get("references", ())
+        },
     }
 
 

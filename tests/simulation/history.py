@@ -13,7 +13,7 @@ import json
 import re
 import zlib
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,9 @@ class History:
         expiring: The group, the column and the limit of every expiry of rows that was begun, by its note.
         forgetting: The group and the limit of every forgetting of deletes that was begun, by its note.
         rewriting: The column and the new value of every rewrite that was begun, by its note.
+        beside: The ends of the lanes of the referenced table when an entry was written, by its lane and number; empty
+            without references.
+        look_beside: Returns these ends now.
     """
 
     def __init__(self, objects: dict[str, bytes], batches: Mapping[int, Batch], chunk: int) -> None:
@@ -80,6 +83,8 @@ class History:
         self.rewriting: dict[str, tuple[str, Any]] = {}
         self.forgetting: dict[str, tuple[str, int]] = {}
         self.expiring: dict[str, tuple[str, str, int]] = {}
+        self.beside: dict[tuple[str, int], Mapping[str, int]] = {}
+        self.look_beside: Callable[[], Mapping[str, int]] | None = None
         self._objects = ChainMap(self.originals, objects)
         self._batches = batches
         self._heads: dict[str, int] = {}
@@ -113,6 +118,8 @@ class History:
         else:
             self._check_lane_entry(entry)
         self.lanes.setdefault(lane, []).append(entry)
+        if self.look_beside is not None:
+            self.beside[lane, seq] = self.look_beside()
 
     def is_verified(self, path: str) -> bool:
         """Whether `verify` reads an object: it does not read objects that no snapshot needs."""

@@ -28,12 +28,14 @@ from tests.simulation.history import TABLE, Batch, History
 from tests.simulation.scheduler import Violation
 from tests.simulation.table_lane import Erasure
 from tests.simulation.times import meaning
+from tests.simulation.two_tables import cuts_of, joined, references_of
 from tests.storage.erased import has_keys
 from tests.storage.evolving import Row
 from tests.storage.world import canonical
 from tests.strategies import Config
 
 _FOR_A_SLOT = re.compile(r"(?:log|_weft/index)/(?P<lane>[^_/][^/]*)/(?P<epoch>\d{10})-(?P<slot>\d{20})-.*")
+_TTL = re.compile(r"(?:rows by (?P<by>.+) before (?P<rows>\S+), )?deletes before (?P<deletes>\S+)")
 _FOR_A_TABLE_SLOT = re.compile(r"_weft/index/_table/(?P<slot>\d{20})-.*")
 Answer = dict[Any, dict[str, Any]]
 LANE_BITS = 20
@@ -49,6 +51,7 @@ class Judge:
         damaged: Objects that the environment has damaged: path, and texts by which errors may name them.
         reads: Number of compared results.
         settled: The cut of each time that was reported as settled.
+        referenced: The judge of the table that this one refers to; None if it refers to none.
     """
 
     config: Config
@@ -59,6 +62,7 @@ class Judge:
     damaged: tuple[str, ...] = ()
     reads: int = 0
     settled: dict[int, str] = field(default_factory=dict)
+    referenced: Judge | None = None
 
     def heads(self) -> dict[str, int]:
         """The last entry of the table lane and of every writer's lane; of a closed lane its end."""
@@ -109,11 +113,15 @@ class Judge:
         """S24: a settled time always gives the same cut, and a MARK settles it."""
         if not settled:
             return
+        for at in cuts_of(cut).values():
+            assert self.referenced is not None, "only a table with references has their cuts"
+            self.referenced.check_time(time_ms, at, settled=True)
         wanted = meaning(self.history.lanes, self.history.lanes[TABLE], time_ms)
         got = {lane: cut.lanes.get(lane, 0) for lane in wanted.lanes}
         if not wanted.settled or (cut.table, got) != (wanted.table, wanted.lanes):
             raise Violation(f"S24 TimeStable: {time_ms} is {wanted}, not {cut}")
-        if self.settled.setdefault(time_ms, str(cut)) != str(cut):
+        alone = str(Cut(cut.table, cut.lanes))
+        if self.settled.setdefault(time_ms, alone) != alone:
             raise Violation(f"S24 TimeStable: {time_ms} was {self.settled[time_ms]}, and is {cut}")
 
     def acknowledge(self, batch: Batch, commit: Commit, older_than: int, visible: int) -> None:
@@ -164,12 +172,54 @@ class Judge:
         for lane, seq in reached.items():
             if seq > len(self.history.lanes.get(lane, ())):
                 raise Violation(f"S2 LaneContiguous: {cut} reaches beyond lane {lane!r}")
+        for name, at in cuts_of(cut).items():
+            self._check_follows(cut, name, at)
+        if len(set(cuts_of(cut).values())) > 1:
+            raise Violation(f"M11: the references of {cut} are to one table, of which they have different cuts")
+
+    def _check_follows(self, cut: Cut, name: str, referenced: Cut) -> None:
+        """M11: the cut of a referenced table has all that was there when the table's entries were written."""
+        reached = {TABLE: referenced.table, **referenced.lanes}
+        for lane, seq in {TABLE: cut.table, **cut.lanes}.items():
+            for other, there in self.history.beside.get((lane, seq), {}).items():
+                if reached.get(other, 0) < there:
+                    raise Violation(
+                        f"M11: the cut of {name} in {cut} lacks entry {there} of {other or 'the table lane'}, which is "
+                        f"older than entry {seq} of {lane or 'the table lane'}"
+                    )
 
     def check_answer(self, cut: Cut, table: pa.Table, require: Iterable[str] = ()) -> None:
         """Check that a snapshot has the oracle's rows, in all columns."""
         self.reads += 1
-        expected = self.expected(cut, require=require)
+        references = references_of(self.history.table.config(cut.table))
+        required = [name for name in require if name in references]
+        rows = self.expected(cut, require=[name for name in require if name not in references])
+        expected, _ = joined(rows, references, self.expected_beside(cut), required)
         self._compare(f"S12 ConsistentRead: wrong answer at {cut}", self._answer(table), expected)
+
+    def expected_beside(self, cut: Cut) -> Mapping[str, Answer]:
+        """The oracle's rows of the referenced table, for each reference of a cut."""
+        if self.referenced is None:
+            return {}
+        return {name: self.referenced.expected(at) for name, at in cuts_of(cut).items()}
+
+    def is_promised(self, cut: Cut) -> bool:
+        """Whether a snapshot must remain readable, with the columns of its references."""
+        if not self.history.table.promises(cut.table, cut.lanes) or not self.names_all(cut):
+            return False
+        return all(self.referenced.is_promised(at) for at in cuts_of(cut).values()) if self.referenced else True
+
+    def names_all(self, cut: Cut) -> bool:
+        """Whether a cut names that of every referenced table; one whose snapshot could not be taken is left out."""
+        return set(cuts_of(cut)) == set(references_of(self.history.table.config(cut.table)))
+
+    def may_expire(self) -> bool:
+        """Whether a snapshot of the table, or of the table that it refers to, may have expired."""
+        return self.history.table.oldest_retained > 1 or (self.referenced is not None and self.referenced.may_expire())
+
+    def is_erased(self) -> bool:
+        """Whether keys of the table, or of the table that it refers to, were erased."""
+        return bool(self.history.erasing) or (self.referenced is not None and self.referenced.is_erased())
 
     def check_restored(self, done: int, to: str | None) -> None:
         """S18: right after a restore the table equals its target; None if the target was a time."""
@@ -218,6 +268,13 @@ class Judge:
         }
 
     def _oracle(self, cut: Cut, config: Config | None = None) -> Oracle:
+        oracle = Oracle(config or self.history.table.config(cut.table))
+        for arrival, _, stream, rows in sorted(self._commits(cut), key=lambda commit: commit[0]):
+            oracle.append(stream, rows, arrival)
+        return oracle
+
+    def _commits(self, cut: Cut) -> list[tuple[int, int, str, list[Row]]]:
+        """Arrival, stamp, stream and rows of the live commits up to a cut, without what was erased."""
         ids = self.history.table.lane_ids
         gone = self._erased(cut.table)
         commits = []
@@ -230,14 +287,11 @@ class Judge:
                     for row in batch.rows
                     if entry["seq"] > gone.get(self._key(row), {}).get(lane, 0)
                 ]
-                commits.append((entry["stamp"] << LANE_BITS | ids[lane], batch.stream, rows))
+                commits.append((entry["stamp"] << LANE_BITS | ids[lane], entry["stamp"], batch.stream, rows))
         if self.distinct:
             # S22: the order of arrival must not matter; the order that differs most from the stamps is the best test.
-            commits = [(-arrival, stream, rows) for arrival, stream, rows in commits]
-        oracle = Oracle(config or self.history.table.config(cut.table))
-        for arrival, stream, rows in sorted(commits, key=lambda commit: commit[0]):
-            oracle.append(stream, rows, arrival)
-        return oracle
+            return [(-arrival, *rest) for arrival, *rest in commits]
+        return commits
 
     def _key(self, row: Row) -> tuple[Any, ...]:
         return tuple(row[name] for name in self.config["key"])
@@ -261,7 +315,18 @@ class Judge:
             return self._oracle(before).old_deletes(*self.history.forgetting[erasure.note])
         if erasure.note in self.history.expiring:
             return self._oracle(before).old_rows(*self.history.expiring[erasure.note])
-        return ()
+        limits = _TTL.fullmatch(erasure.note)
+        return self._expired(before, limits) if limits is not None else ()
+
+    def _expired(self, before: Cut, limits: re.Match[str]) -> Iterable[tuple[Any, ...]]:
+        """The keys of the rows that are older than a time to live, given the limits in the note of a BASE."""
+        rows = None if limits["rows"] is None else _milliseconds(limits["rows"])
+        by = None
+        if rows is not None and limits["by"] != "last event":
+            groups = self.config["groups"]
+            by = (next(name for name in groups if limits["by"] in groups[name]["columns"]), limits["by"], rows)
+        stamps = {arrival: stamp for arrival, stamp, _, _ in self._commits(before)}
+        return self._oracle(before).expired(rows, _milliseconds(limits["deletes"]), stamps, by)
 
     def _rewritten(self, row: Row, lane: str, seq: int, table: int) -> Row:
         """S27: a row of a commit with the values of the rewrites that have it in their slices."""
@@ -343,6 +408,10 @@ class Judge:
         keys = sorted((key for key in {*got, *expected} if got.get(key) != expected.get(key)), key=repr)
         lines = [f"  {key}: got {got.get(key)}\n  {' ' * len(repr(key))}  not {expected.get(key)}" for key in keys]
         raise Violation("\n".join([what, *lines]))
+
+
+def _milliseconds(time: str) -> int:
+    return round(dt.datetime.fromisoformat(time).timestamp() * 1000)
 
 
 def _is_in_commit_order(group: Mapping[str, Any]) -> bool:

@@ -62,11 +62,12 @@ class Operator(Worker):
         simulation.kept.append(name)
         # It may have been released while its creator was frozen.
         released = any(e["kind"] == "RELEASE" and e["name"] == name for e in simulation.history.lanes[TABLE])
-        kept = released or simulation.history.table.promises(made.cut.table, made.cut.lanes)
+        kept = released or simulation.judge.is_promised(made.cut) or simulation.judge.is_erased()
         assert kept, f"{name}: {made.cut} is not kept"
 
     def _release(self, table: Table) -> None:
-        known = table.savepoints()
+        # A name with a point is that of a savepoint that a table with references has made here.
+        known = [each for each in table.savepoints() if "." not in each.name]
         if known:
             table.release_savepoint(self.simulation.chance.choice(known).name)
 
@@ -105,7 +106,12 @@ class Operator(Worker):
         simulation = self.simulation
         if simulation.plan.changes:
             change = simulation.chance.choice(simulation.plan.changes)
-            made = getattr(table, change.method)(**change.arguments)
+            try:
+                made = getattr(table, change.method)(**change.arguments)
+            except NotFound:
+                if change.method != "drop_reference":
+                    raise
+                return
             assert made.rev in simulation.history.table.configs, f"{made} is no revision"
 
     def _clean(self, table: Table) -> None:
@@ -162,6 +168,13 @@ class Operator(Worker):
         if column:
             table.expire_rows(column, before, note=note)
 
+    def _ttl(self, table: Table) -> None:
+        """Expire rows and deletes that are older than a time to live; what is old is in the log."""
+        settings, now = self.simulation.draw_ttl()
+        if settings:
+            table.set_ttl(**settings, within=dt.timedelta(0))
+            table.apply_ttl(_time(now))
+
     def _lane(self) -> str:
         return self.simulation.chance.choice(list(self.simulation.plan.lanes))
 
@@ -185,6 +198,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "rewrite": Operator._rewrite,
     "forget": Operator._forget,
     "expire": Operator._expire,
+    "ttl": Operator._ttl,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -202,5 +216,6 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "rewrite": (Conflict,),
     "forget": (Conflict,),
     "expire": (Conflict,),
+    "ttl": (Conflict, SnapshotExpired),
 }
 """NotFound: it does not exist yet, or not any more. InvalidInput: a time before the table was created."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.simulation.changes import Change, draw_changes, with_column
 from tests.simulation.faults import MOODS
@@ -17,6 +18,7 @@ from tests.simulation.followers import draw_followers
 from tests.simulation.history import Batch
 from tests.simulation.operators import ACTIONS
 from tests.simulation.tables import draw_batch, draw_config, draw_keys
+from tests.simulation.two_tables import draw_references, refer
 from tests.strategies import Config, Row
 
 FAULT_STEPS = 600  # step at which faults stop; a schedule without faults ends about there
@@ -52,8 +54,8 @@ _CLEANING = ["clean", "clean", "clean", "savepoint", "release"]
 class Theme:
     """The mix of a schedule: the actions of operators, and the numbers of compactors and readers.
 
-    ``moods``: of the faults; all if empty. ``followed``: share of the schedules with followers. ``limits``: sizes that
-    replace those that are drawn.
+    ``moods``: of the faults; all if empty. ``followed``: share of the schedules with followers. ``referring``: share of
+    those whose table refers to another one. ``limits``: sizes that replace those that are drawn.
     """
 
     actions: list[str]
@@ -61,6 +63,7 @@ class Theme:
     readers: list[int] = field(default_factory=lambda: [1, 1, 2])
     moods: list[str] = field(default_factory=list)
     followed: float = 1 / 4
+    referring: float = 1 / 12
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -85,7 +88,7 @@ THEMES: Mapping[str, Theme] = {
         },
     ),
     "erase": Theme(
-        ["erase", "erase", "rewrite", "forget", "expire", "clean", "savepoint", "release", "restore"],
+        ["erase", "erase", "rewrite", "forget", "expire", "ttl", "clean", "savepoint", "release", "restore"],
         compactors=[1, 2, 3],
     ),
 }
@@ -98,9 +101,24 @@ ASKED_FOR: Mapping[str, Theme] = {
         moods=["quiet", "time", "storm"],
         followed=0,
     ),
+    "ttl": Theme(["ttl", "ttl", "ttl", "clean", "savepoint", "restore"], compactors=[1, 2], followed=0),
     "changes": Theme(["savepoint", "savepoint", "clean", "restore"], moods=["quiet", "freezes"], followed=1),
+    "references": Theme(
+        ["savepoint", "savepoint", "release", "clean", "clean", "restore", "schema"],
+        compactors=[1, 2],
+        readers=[2, 3],
+        followed=1 / 2,
+        referring=1,
+    ),
 }
 """Themes that are never drawn: they contain more of what all schedules contain."""
+REFERENCED: Mapping[str, Theme] = {
+    "none": Theme([], readers=[0]),
+    "clean": Theme([*_CLEANING, "fence"], compactors=[1, 2], readers=[0, 1]),
+    "restore": Theme(["restore", "undo", "clean", "savepoint", "release", "schema", "mark"], readers=[0, 1]),
+    "erase": Theme(["erase", "rewrite", "forget", "expire", "ttl", "clean", "close"], compactors=[1], readers=[0]),
+}
+"""Themes of referenced tables. Their actors are fewer, because a schedule has those of both tables."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +133,7 @@ class Plan:
         follows: Number of reads of each follower of changes.
         operators: Actions of each operator.
         damage_step: Step at which the environment damages a file; None for never.
+        referenced: The plan of the table that this one refers to; None if it refers to none.
     """
 
     seed: int
@@ -130,6 +149,7 @@ class Plan:
     stickiness: float
     damage_step: int | None
     limits: Mapping[str, int]
+    referenced: Plan | None = None
 
     @property
     def batches(self) -> dict[int, Batch]:
@@ -140,22 +160,39 @@ def draw_plan(seed: int, name: str | None = None) -> Plan:
     """The plan of a seed; its theme is drawn unless one is given."""
     chance = random.Random(f"plan {seed}")
     theme = ASKED_FOR.get(name or "") or THEMES[name or chance.choice(list(THEMES))]
-    # A theme that is given by name has only its actions.
-    followed = 0 if name in THEMES else theme.followed
+    if name in THEMES:  # a theme that is given by name has only its actions
+        theme = replace(theme, followed=0, referring=0)
+    return _draw(seed, chance, theme, _draw_referenced(seed, theme.referring))
+
+
+def _draw_referenced(seed: int, share: float) -> Plan | None:
+    """The plan of the referenced table. It is drawn separately, so that it does not affect schedules without it."""
+    chance = random.Random(f"referenced {seed}")
+    if chance.random() >= share:
+        return None
+    theme = replace(chance.choice(list(REFERENCED.values())), followed=0)
+    return replace(_draw(seed, chance, theme, None), damage_step=None)
+
+
+def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | None) -> Plan:
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct)
-    changes = draw_changes(chance, config)
+    references: list[Change] = []
+    if referenced is not None:
+        config, references = draw_references(chance, config, referenced.config)
+    changes = [*draw_changes(chance, config), *references]
     keys = draw_keys(chance, config)
+    known = [] if referenced is None else _keys(referenced)
     versions = iter(chance.sample(range(10_000), 2_000)) if distinct else None
     ids = itertools.count(1)
     lanes: dict[str, list[Batch]] = {}
     for stream in config["streams"]:
         for lane in [stream, f"{stream}-fix"][: chance.choice([1, 1, 2])]:
             lanes[lane] = [
-                _batch(chance, next(ids), lane, stream, number, config, changes, keys, versions)
+                _batch(chance, next(ids), lane, stream, number, config, changes, keys, versions, known)
                 for number in range(chance.randint(1, 4))
             ]
-    return Plan(
+    plan = Plan(
         seed=seed,
         config=config,
         distinct=distinct,
@@ -163,13 +200,23 @@ def draw_plan(seed: int, name: str | None = None) -> Plan:
         lanes=lanes,
         compactions=[chance.randint(1, 4) for _ in range(chance.choice(theme.compactors))],
         reads=[chance.randint(1, 4) for _ in range(chance.choice(theme.readers))],
-        follows=draw_followers(seed, followed),
+        follows=draw_followers(seed, theme.followed),
         operators=_operators(chance, theme.actions),
         mood=chance.choice(theme.moods or list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
         damage_step=chance.randrange(50, 400) if chance.random() < 1 / 12 else None,
         limits={name: chance.choice(values) for name, values in LIMITS.items()} | theme.limits,
     )
+    if referenced is None:
+        return plan
+    # One process opens both tables, with one set of sizes.
+    return replace(plan, referenced=replace(referenced, limits=plan.limits))
+
+
+def _keys(plan: Plan) -> list[tuple[Any, ...]]:
+    """The keys that the batches of a table have."""
+    rows = [row for batch in plan.batches.values() for row in batch.rows]
+    return list(dict.fromkeys(tuple(row[name] for name in plan.config["key"]) for row in rows))
 
 
 def _batch(
@@ -182,6 +229,7 @@ def _batch(
     changes: list[Change],
     keys: list[Row],
     versions: Iterator[int] | None,
+    referenced: list[tuple[Any, ...]],
 ) -> Batch:
     """A batch of a sender that knows the table as it was created, or with one of the new columns."""
     stream_groups = config["streams"][stream]["groups"]
@@ -189,6 +237,7 @@ def _batch(
     change = chance.choice(new) if new and chance.random() < 1 / 2 else None
     known = config if change is None else with_column(config, change)
     rows = draw_batch(chance, known, keys, stream, versions)
+    refer(chance, known, rows, referenced)
     return Batch(number, lane, stream, f"q-{lane}", position, rows, known, change)
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from storage.clock import Stamps
 from storage.core.log.cut import PREFIX, parse_cut
 from storage.core.names import TABLE_LANE, slot_path
 from storage.environment import Environment, Tuning
 from storage.errors import CorruptData, NotFound, SnapshotExpired
+from storage.read import bound_rows, reference_rows
+from storage.read.kept_rows import MAX_BYTES, KeptRows
+from storage.read.reference_rows import KeyedRows
 from storage.store.open_store import open_store
 from storage.table import Table
 from tests.simulation.actors import Compactor, Job, Reader
@@ -30,15 +35,23 @@ from tests.simulation.operators import Operator
 from tests.simulation.plan import FAULT_STEPS, Plan, draw_plan
 from tests.simulation.scheduler import Process, Scheduler, Violation
 from tests.simulation.store import SimClock, SimStore
+from tests.simulation.two_tables import check_no_savepoint_is_left, check_savepoints, kept_cut
 
-_NURSERY = "memory://simulation/table"  # the table is created here before its objects are copied to the disk
+_NURSERY = "memory://simulation"  # tables are created here before their objects are copied to the disk
+_TABLE, _REFERENCED = "table", "referenced"
+_processes = itertools.count()
+LOOK_UP_ROWS = [1, 1_000]  # with more foreign keys whole referenced tables are read, and kept
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a schedule. ``failure`` is None if every check held; ``entries`` counts entries by kind."""
+    """The result of a schedule.
+
+    ``failure`` is None if every check held; ``entries`` counts entries by kind; ``theme``: the one that was asked for.
+    """
 
     seed: int
+    theme: str | None
     failure: str | None
     trace: list[str]
     steps: int
@@ -53,33 +66,62 @@ class Outcome:
 
 
 class Simulation:
-    """All objects of one schedule.
+    """All objects of one table in a schedule. A referenced table shares the scheduler and the faults.
 
     Attributes:
         chance: Random numbers for the choices of actors.
         kept: Texts of cuts that were read, and names of savepoints.
+        referenced: The table that this one refers to; None if it refers to none.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.ids = SeededIds(plan.seed)
+    def __init__(self, plan: Plan, referring: Simulation | None = None) -> None:
+        self.plan, self._referring = plan, referring
+        self.name = _TABLE if referring is None else _REFERENCED
+        self._prefix = "" if referring is None else f"{self.name}:"
+        self.ids = SeededIds(f"{self._prefix}{plan.seed}")
         self.tuning = Tuning(**plan.limits)
-        self.ids = SeededIds(plan.seed)
-        self.tuning = Tuning(**plan.limits)
-        self.chance = random.Random(f"actors {plan.seed}")
-        self.scheduler = Scheduler(random.Random(f"scheduler {plan.seed}"), plan.stickiness)
-        self.faults = Faults(random.Random(f"faults {plan.seed}"), plan.mood, FAULT_STEPS)
+        self.chance = random.Random(f"actors {self._prefix}{plan.seed}")
+        if referring is None:
+            self.scheduler = Scheduler(random.Random(f"scheduler {plan.seed}"), plan.stickiness)
+            self.faults = Faults(random.Random(f"faults {plan.seed}"), plan.mood, FAULT_STEPS)
+        else:
+            self.scheduler, self.faults = referring.scheduler, referring.faults
         self.disk = Disk(self._watch)
         self.history = History(self.disk.objects, plan.batches, self.tuning.archive_chunk)
         self.judge = Judge(plan.config, plan.batches, self.history, plan.distinct)
         self.kept: list[str] = []
         self.jobs: list[Job] = []
         self._damage_step = plan.damage_step
+        self.referenced: Simulation | None = None
+        if plan.referenced is not None:
+            self.referenced = Simulation(plan.referenced, self)
+            self.judge.referenced = self.referenced.judge
+            self.history.look_beside = self.referenced.judge.heads
+
+    @property
+    def tables(self) -> list[Simulation]:
+        """The table, and the one that it refers to."""
+        return [self] if self.referenced is None else [self, self.referenced]
 
     def run(self) -> None:
         """Run to the end; `scheduler.failure` then has the result."""
         self.scheduler.on_step = self._on_step
         self._create()
+        for table in self.tables:
+            table.start_actors()
+        self.scheduler.run()
+        try:
+            for table in self.tables:
+                table.disk.arrive_all()
+        except Violation as violation:  # caused by a late request whose caller has gone
+            self.scheduler.fail(str(violation))
+        for table in reversed(self.tables):
+            if self.scheduler.failure is None:
+                table.start("last", table.check_all)
+                self.scheduler.run()
+
+    def start_actors(self) -> None:
+        """Start the processes of the plan."""
         self.jobs = [Job(self, lane, batches) for lane, batches in self.plan.lanes.items()]
         for job in self.jobs:
             job.start()
@@ -91,21 +133,12 @@ class Simulation:
             Follower(self, f"follower{number}", runs).start()
         for number, actions in enumerate(self.plan.operators):
             Operator(self, f"operator{number}", list(actions)).start()
-        self.scheduler.run()
-        if self.scheduler.failure is None:
-            try:
-                self.disk.arrive_all()
-            except Violation as violation:  # caused by a late request whose caller has gone
-                self.scheduler.fail(str(violation))
-                return
-            self.start("last", self._check_all)
-            self.scheduler.run()
 
     def start(
         self, name: str, body: Callable[[Process], None], on_freeze: Callable[[], None] = lambda: None
     ) -> Process:
         """Start a process; its clock may differ from the others'."""
-        process = Process(name, body, on_freeze=on_freeze)
+        process = Process(f"{self._prefix}{name}", body, on_freeze=on_freeze)
         if Fault.CLOCK in self.faults.rates:
             process.skew_ms = self.faults.skew_ms()
         self.scheduler.spawn(process)
@@ -114,8 +147,21 @@ class Simulation:
     def table(self, process: Process) -> Table:
         """The table in a new process: with empty caches, and the process's stamps and clock."""
         clock = SimClock(self.scheduler, process)
-        store = SimStore(self.scheduler, self.disk, self.faults, process)
-        return Table(Environment(store, clock, self.ids, frozenset({"tests.mergers"}), self.tuning), Stamps())
+        number = next(_processes)
+        mergers = frozenset({"tests.mergers"})
+        env = Environment(
+            self._store(process), clock, self.ids, mergers, self.tuning, lambda *_: self._open_beside(process, number)
+        )
+        return Table(env, Stamps())
+
+    def _open_beside(self, process: Process, number: int) -> SimStore:
+        """The store of the referenced table. Its URI is new in every process, which so has stamps of its own."""
+        assert self.referenced is not None, "the table has a reference"
+        return self.referenced._store(process, f"sim://{number:012d}/{_REFERENCED}")
+
+    def _store(self, process: Process, uri: str | None = None) -> SimStore:
+        uri = uri or f"sim://{self.name}"
+        return SimStore(self.scheduler, self.disk, self.faults, process, uri, self._prefix)
 
     def draw_erase(self) -> tuple[str, frozenset[tuple[Any, ...]]]:
         """A note, and some keys of the table to erase under it."""
@@ -153,6 +199,23 @@ class Simulation:
         self.history.expiring[note] = (group, column, limit)
         return note, column, limit
 
+    def draw_ttl(self) -> tuple[dict[str, Any], int]:
+        """A time to live of which some commits are older at a time, and that time; nothing before the first commit."""
+        entries = (entry for entries in self.history.lanes.values() for entry in entries)
+        stamps = sorted(entry["stamp"] for entry in entries if entry["kind"] == "DATA")
+        if not stamps:
+            return {}, 0
+        now, newer = stamps[-1] + 10_000, [*stamps[len(stamps) // 2 :], stamps[-1] + 1]
+        rows = self.chance.choice([None, *newer])
+        settings: dict[str, Any] = {}
+        note, column, limit = self.draw_expiry()
+        del self.history.expiring[note]
+        if column and self.chance.random() < 1 / 2:
+            rows, settings = limit, {"by": column, "unit": "milliseconds"}
+        deletes = self.chance.choice(newer)
+        settings |= {} if rows is None else {"rows": dt.timedelta(milliseconds=now - rows)}
+        return settings | {"deletes": dt.timedelta(milliseconds=now - deletes)}, now
+
     def draw_forgetting(self) -> tuple[str, str, int]:
         """A note, a group with deletes that have ordering values ("" if there is none), and a limit."""
         groups = {
@@ -176,7 +239,7 @@ class Simulation:
             table = self.table(process)
             result = table.erase(sorted(keys), expire_snapshots=True, release_savepoints=True, note=note)
             self.judge.check_erased(keys, result, self.disk.objects)
-            self._check_read(process)
+            self.check_read(process)
 
     def resume_jobs(self) -> None:
         """After a restore, let some sources repeat the batches that it rolled back."""
@@ -206,17 +269,29 @@ class Simulation:
         """S9: a snapshot that was read once gives the same rows again, unless it has expired."""
         try:
             kept = table.snapshot(text)
-            self.judge.check_answer(kept.cut, kept.to_arrow())
+            rows = kept.to_arrow()  # an error of a referenced table, whose cut is then left out, is raised here
+            if str(kept.cut) != self._cut_of(text):
+                raise Violation(f"S9 SnapshotStable: {text} is {kept.cut}, and not {self._cut_of(text)}")
+            self.judge.check_answer(kept.cut, rows)
         except NotFound:
             if text.startswith(PREFIX) or text in self.history.table.savepoints:
                 raise
         except SnapshotExpired:
             cut = parse_cut(text) if text.startswith(PREFIX) else None
             if cut is None:
-                if text in self.history.table.savepoints:
+                # An erase of keys of the referenced table releases savepoints there.
+                erased = self.referenced is not None and self.referenced.judge.is_erased()
+                if text in self.history.table.savepoints and not erased:
                     raise
-            elif self.history.table.promises(cut.table, cut.lanes):
+            elif self.judge.is_promised(cut):
                 raise
+
+    def _cut_of(self, text: str) -> str:
+        """The text of the cut that a text of a cut, or the name of a savepoint, stands for."""
+        if text.startswith(PREFIX):
+            return text
+        made = next(e for e in self.history.lanes[TABLE] if e["kind"] == "SAVEPOINT" and e["name"] == text)
+        return kept_cut(made)
 
     def note(self, process: Process, error: BaseException) -> None:
         """Log an error that the process may end with."""
@@ -224,52 +299,62 @@ class Simulation:
 
     def _create(self) -> None:
         creator = Process("creator", lambda _: None)
-        nursery, clock = open_store(_NURSERY), SimClock(self.scheduler, creator)
+        nursery, clock = open_store(f"{_NURSERY}/{self.name}"), SimClock(self.scheduler, creator)
+        if self.referenced is not None:
+            self.referenced._create()
         env = Environment(nursery, clock, self.ids, frozenset({"tests.mergers"}), self.tuning)
-        Table.create_in(env, self.plan.config)
         first = slot_path(TABLE_LANE, 1)
+        Table.create_in(env, self.plan.config)
         created = nursery.get(first)
         assert created is not None, "a table was created"
-        nursery.delete(first)
         self.disk.put(first, created)
+        if self._referring is None:
+            for table in self.tables:
+                open_store(f"{_NURSERY}/{table.name}").delete(first)
 
     def _watch(self, path: str, before: bytes | None, now: bytes | None) -> None:
         self.history.watch(path, before, now)
+        referring = self._referring or self
+        if referring.referenced is not None and not referring.referenced.judge.is_erased():
+            check_savepoints(referring.history.table, referring.referenced.history.table)
 
     def _on_step(self) -> None:
-        self.disk.arrive(self.scheduler.step)
+        for table in self.tables:
+            table.disk.arrive(self.scheduler.step)
         if self._damage_step is not None and self.scheduler.step >= self._damage_step:
             self._damage_step = None
             self._damage()
 
     def _damage(self) -> None:
-        if self.judge.damaged:
+        if self.judge.damaged or self._referring is not None:
             return  # report only the first failure, because others may follow from it
         self.faults.counts[Fault.DAMAGE] += 1
         self.judge.damaged = damage(self.chance, self.disk, self.history)
         self.scheduler.trace.append(f"{self.scheduler.step} environment: damages {self.judge.damaged}")
 
-    def _check_all(self, process: Process) -> None:
+    def check_all(self, process: Process) -> None:
         """Check what a process without faults sees that starts after all others have ended."""
         self.faults.last_step = 0
         try:
-            self._check_read(process)
+            self.check_read(process)
             self._check_followed(process)
             self._check_erased(process)
+            if self.referenced is not None and not self.faults.rates:
+                check_no_savepoint_is_left(self.history.table, self.referenced.history.table)
             if self.chance.random() < 1 / 2:
                 self._check_verified(process)
             if not self.judge.damaged and self.chance.random() < 1 / 2:
                 if self.plan.follows:
                     self.table(process).compact()  # so that the logs that contain the changed keys become garbage
                 self._check_cleaned(process)
-                self._check_read(process)
+                self.check_read(process)
                 self._check_followed(process)
                 self._damage()
                 self._check_verified(process)
         except CorruptData as error:
             self.judge.excuse(error)
 
-    def _check_read(self, process: Process) -> None:
+    def check_read(self, process: Process) -> None:
         """S4, S9: the newest snapshot has all commits, and earlier snapshots give the same rows again."""
         table = self.table(process)
         snapshot = table.snapshot()
@@ -290,26 +375,41 @@ class SeededIds:
 
     host, pid = "simulation", 1
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: str) -> None:
         self._chance = random.Random(f"ids {seed}")
 
     def new(self) -> str:
         return f"{self._chance.getrandbits(128):032x}"
 
 
+@contextmanager
+def _fresh_process(look_up_rows: int) -> Iterator[None]:
+    """What a schedule keeps in this process is its own; and rows are bound, however small the tables are."""
+    kept: KeptRows[KeyedRows] = KeptRows(MAX_BYTES)
+    with (
+        mock.patch.object(bound_rows, "MOST_SHARE", 1e9),
+        mock.patch.object(reference_rows, "KEPT", kept),
+        mock.patch.object(reference_rows, "LOOK_UP_ROWS", look_up_rows),
+    ):
+        yield
+
+
 def run_seed(seed: int, theme: str | None = None) -> Outcome:
     """Run the schedule of a seed; see `draw_plan`."""
     started = time.perf_counter()
     simulation = Simulation(draw_plan(seed, theme))
-    simulation.run()
-    entries = Counter(entry["kind"] for lane_entries in simulation.history.lanes.values() for entry in lane_entries)
+    with _fresh_process(LOOK_UP_ROWS[seed % len(LOOK_UP_ROWS)]):
+        simulation.run()
+    lanes = [entries for table in simulation.tables for entries in table.history.lanes.values()]
+    entries = Counter(entry["kind"] for lane_entries in lanes for entry in lane_entries)
     return Outcome(
         seed=seed,
+        theme=theme,
         failure=simulation.scheduler.failure,
         trace=simulation.scheduler.trace,
         steps=simulation.scheduler.step,
         entries=entries,
-        reads=simulation.judge.reads,
+        reads=sum(table.judge.reads for table in simulation.tables),
         faults=simulation.faults.counts,
         seconds=time.perf_counter() - started,
     )

@@ -27,7 +27,7 @@ from storage.services.erase import erase as erasing
 from storage.services.erase import redact_log
 from storage.services.erase.key_search import KeySearch
 from storage.services.erase.redact_log import Redaction
-from storage.services.row_change import NewValues, WithoutOldRows
+from storage.services.row_change import NewValues, WithoutExpired, WithoutOldRows
 from storage.write.observed_lanes import OtherLanes
 from tests.simulation.log_mutants import reads_files, says
 from tests.simulation.mutant import Mutant, always
@@ -47,7 +47,7 @@ def overlooks_new_lanes(add_entry: Any) -> Any:
 
 
 def plans_unchecked(_: Any) -> Any:
-    def broken(log: TableLog, at: Cut, file_groups: int) -> service_plan.ServicePlan:
+    def broken(log: TableLog, at: Cut, file_groups: int, reserve_ms: int) -> service_plan.ServicePlan:
         plan_id = log.env.ids.new()
         made = log.publish(
             lambda state: Plan(
@@ -194,6 +194,16 @@ def without_a_limit(apply: Any) -> Any:
     return lambda self, schema, rows: apply(replace(self, before=1 << 30), schema, rows)
 
 
+def with_younger_limits(apply: Any) -> Any:
+    """Removes what the limits in the log do not name."""
+
+    def broken(self: WithoutExpired, schema: Any, rows: Any) -> Any:
+        limits = replace(self.limits, rows_ms=1 << 42, deletes_ms=1 << 42)
+        return apply(replace(self, limits=limits), schema, rows)
+
+    return broken
+
+
 def keeps_the_values(_: Any) -> Any:
     return lambda self, schema, rows: rows
 
@@ -203,6 +213,7 @@ REWRITING: Final = {
         rewrite, "Rewriting", rewrites_a_part, "erase", rare=True
     ),
     "S27 a rewritten value has a new version": Mutant(NewValues, "apply", gives_a_new_version, "erase"),
+    "S27 an expiry removes more than its limits say": Mutant(WithoutExpired, "apply", with_younger_limits, "ttl"),
     "S27 rows expire however new they are": Mutant(WithoutOldRows, "apply", without_a_limit, "erase"),
     "S27 a rewrite keeps the values": Mutant(NewValues, "apply", keeps_the_values, "erase"),
 }

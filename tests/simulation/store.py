@@ -38,17 +38,26 @@ class SimClock:
 
 
 class SimStore:
-    """The store of the table for one process."""
+    """The store of a table for one process. ``label`` is put before paths in the trace."""
 
-    def __init__(self, scheduler: Scheduler, disk: Disk, faults: Faults, process: Process) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        disk: Disk,
+        faults: Faults,
+        process: Process,
+        uri: str = "sim://table",
+        label: str = "",
+    ) -> None:
         self._scheduler, self._disk, self._faults, self._process = scheduler, disk, faults, process
+        self._uri, self._label = uri, label
 
     @property
     def uri(self) -> str:
-        return "sim://table"
+        return self._uri
 
     def url(self, path: Path) -> str:
-        return f"sim://table/{path}"
+        return f"{self._uri}/{path}"
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         return self._call("put_if_absent", path, lambda: self._disk.put_if_absent(path, data))
@@ -115,7 +124,7 @@ class SimStore:
             if process.offline_until > scheduler.now_ms:
                 fault = self._faults.draw_offline(call)
             if fault is not None:
-                scheduler.log(process, f"{call} {path}: {fault}")
+                scheduler.log(process, f"{call} {self._label}{path}: {fault}")
                 return self._faulty(fault, call, path, effect)
             return self._effect(call, path, effect)
         except Violation as violation:
@@ -124,7 +133,7 @@ class SimStore:
 
     def _effect(self, call: str, path: str, effect: Callable[[], Any]) -> Any:
         result = effect()
-        self._scheduler.log(self._process, f"{call} {path} -> {_shown(result)}")
+        self._scheduler.log(self._process, f"{call} {self._label}{path} -> {_shown(result)}")
         return result
 
     def _faulty(self, fault: Fault, call: str, path: str, effect: Callable[[], Any]) -> Any:
@@ -169,7 +178,7 @@ class SimStore:
         process, scheduler = self._process, self._scheduler
 
         def late() -> None:
-            scheduler.log(process, f"late request for {path} -> {effect()}")
+            scheduler.log(process, f"late request for {self._label}{path} -> {effect()}")
 
         self._disk.defer(scheduler.step + self._faults.late_steps(), late)
 

@@ -71,6 +71,7 @@ class TableLane:
         archived: Last slot of each lane that may be archived.
         disturbed: Whether there was a restore, a clean or an erase, so that work that had begun before may be refused.
         erasures: All BASE entries of erases.
+        kept: The snapshots of referenced tables that belong to each savepoint, by reference.
     """
 
     lane_ids: dict[str, int] = field(default_factory=dict)
@@ -88,6 +89,7 @@ class TableLane:
     archived: dict[str, int] = field(default_factory=dict)
     disturbed: bool = False
     erasures: list[Erasure] = field(default_factory=list)
+    kept: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def is_live(self, lane: str, seq: int, table: int) -> bool:
         """Whether an entry is live in a snapshot of that prefix of the table lane."""
@@ -154,9 +156,11 @@ class TableLane:
                 if not self.promises(entry["table"], entry["lanes"]):
                     raise Violation(f"S16 CleanSafe: savepoint {entry['name']} keeps an expired snapshot")
                 self.savepoints[entry["name"]] = (entry["table"], _reached(entry["lanes"]))
+                self.kept[entry["name"]] = entry.get("references", {})
             case "RELEASE":
                 if self.savepoints.pop(entry["name"], None) is None:
                     raise Violation(f"savepoint {entry['name']} is released, but does not exist")
+                del self.kept[entry["name"]]
             case "INTENT":
                 if self.intent is not None:
                     raise Violation(f"L4: INTENT {entry['seq']} begins while {self.intent['seq']} is open")

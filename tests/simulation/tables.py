@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.mergers import BALANCE_STATE
+from tests.simulation.two_tables import FOREIGN
 from tests.strategies import BALANCE, Config, Row
 
 _MODES = ["latest", "latest", "latest_non_null", "sums", "extremes", "custom"]
@@ -17,6 +18,12 @@ _RETRACTABLE = {"sum", "count"}
 _WORDS = ["a", "b", "c", None]
 _ORDERING_VALUES = 5
 _ROWS = [0, 1, 2, 3, 3, 4]
+_FOREIGN_KEYS: Mapping[str, list[Any]] = {
+    "bigint": [None, -1, 0, 1, 2, 7, 1 << 40],
+    "int": [None, -1, 0, 1, 2, 7],
+    "string": [None, "", "a", "b", "\x00", "é", "zz", "eu", "us"],
+}
+"""Values of foreign keys: those of keys, NULL, and some that no key has."""
 
 
 def draw_config(chance: random.Random, *, distinct: bool) -> Config:
@@ -124,6 +131,8 @@ def _cells(
         if column in group.get("ordering", ()):
             drawn = chance.randrange(_ORDERING_VALUES) if versions is None else next(versions)
             row[column] = None if chance.random() < 1 / 16 else drawn
+        elif column.startswith(FOREIGN):
+            row[column] = chance.choice(_FOREIGN_KEYS[declared])
         else:
             row[column] = chance.choice(_WORDS) if declared == "string" else chance.randrange(-2, 6)
     return row

@@ -84,6 +84,19 @@ def test_old_entries_move_to_archives_and_remain_readable(table: Table) -> None:
     assert wrong(after) == []
 
 
+def test_a_writer_goes_on_after_its_last_commit_was_archived() -> None:
+    """The slot before a commit is deleted; its entry is in the archive, so the table is still the same (W8)."""
+    table, deleted = Table.create(new_uri(), SHOP), 0
+    with table.writer("orders") as writer:
+        for number in range(COMMITS):
+            seq = writer.append(orders(number, status="x", ts=1)).seq
+            table.compact()
+            table.clean(NOW)
+            deleted += seq % SMALL == 0 and str(slot_path(ORDERS, seq)) not in map(str, slots(table))
+    assert deleted > 1
+    assert sorted(statuses(table)) == list(range(COMMITS))
+
+
 def test_entries_are_archived_once(archived: Table) -> None:
     before = archives(archived)
     again = archived.clean(NOW)
@@ -274,7 +287,7 @@ def test_no_answer_about_the_archive_after_a_put_is_retried(archived: Table) -> 
 
 @pytest.mark.parametrize("error", [OSError("down"), PermissionError("403")])
 def test_a_put_whose_archive_cannot_be_requested_is_unknown(table: Table, error: OSError) -> None:
-    inner = open_store(new_uri())
+    inner = open_store(Table.create(new_uri(), SHOP).uri)
     store = FaultyStore(inner)
     store.faults.append(Fault("get", "_weft/archive", times=FOREVER, error=error))
     first = lane(table)[0]

@@ -344,6 +344,12 @@ class TestLeftovers:
         assert table.clean(NOW).deleted["probe"].files == 1
         assert stored(table, "_weft/probe") == set()
 
+    def test_a_probe_survives_a_clean_that_takes_its_temporary_file(self, table: Table, uri: str) -> None:
+        store = FaultyStore(open_store(uri))
+        store.faults.append(Fault("put_if_absent", "_weft/probe", error=FileNotFoundError("the temporary file")))
+        check_capability(store, RandomIds().new)
+        assert stored(table, "_weft/probe") == set()
+
     def test_a_probe_in_progress_survives_a_clean(self, table: Table, uri: str) -> None:
         store = FaultyStore(open_store(uri))
         store.faults.append(Fault("put_if_absent", "_weft/probe", when="after", action=lambda: _take_probes(uri)))

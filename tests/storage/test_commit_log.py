@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from storage import Table
 from storage.core.log.entries import Claim, decode_entry, encode_entry
 from storage.core.names import LaneName, Path, slot_path
 from storage.environment import Environment
@@ -16,7 +17,7 @@ from storage.log.commit_log import PUBLISH_DEADLINE_MS, CommitLog
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore
-from tests.storage.shop import new_uri
+from tests.storage.shop import SHOP, new_uri
 
 LANE = LaneName("orders")
 
@@ -38,7 +39,7 @@ def claim(seq: int, commit_id: str, prev_id: str = "") -> Claim:
 
 @pytest.fixture
 def store() -> FaultyStore:
-    return FaultyStore(open_store(new_uri()))
+    return FaultyStore(open_store(Table.create(new_uri(), SHOP).uri))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from storage import Table
-from storage.config import build_schema, load_config
+from storage.config import build_schema, configuration, load_config
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, NotFound
 from tests.storage.shop import new_uri
@@ -369,3 +369,14 @@ def test_every_default_survives_the_table_lane(type_name: str) -> None:
 def test_defaults_are_read_as_yaml_gives_them(type_name: str, given: Any, meant: Any) -> None:
     columns = {**GOOD["columns"], "paid": {"type": type_name, "default": given}}
     assert build_schema(load_config({**GOOD, "columns": columns})).column_by_name["paid"].default == meant
+
+
+def test_comments_survive_the_table_lane_and_are_left_out_if_there_are_none() -> None:
+    columns = {**GOOD["columns"], "id": {"type": "smallint", "comment": "n°"}}
+    schema = build_schema(load_config({**GOOD, "columns": columns, "comment": "a\nb"}))
+    assert (schema.comment, schema.column("id").comment, schema.column("paid").comment) == ("a\nb", "n°", "")
+    assert build_schema(load_config(configuration(schema))) == schema
+    stored = schema.to_json()
+    assert TableSchema.from_json(stored) == schema
+    assert [column["name"] for column in stored["columns"] if "comment" in column] == ["id"]
+    assert "comment" not in build_schema(load_config(GOOD)).to_json()

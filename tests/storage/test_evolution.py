@@ -375,6 +375,46 @@ def test_the_same_concurrent_addition_is_applied_once(table: Table, uri: str) ->
         late.add_column("order", "kind", "string")
 
 
+def test_comments_change_no_read_and_no_file(table: Table) -> None:
+    append(table, orders(1))
+    table.compact()
+    before, shown = table.snapshot(), contents(table)
+    assert table.set_comment("all orders").changed
+    assert table.set_comment("of today", "status").changed
+    assert not table.set_comment("of today", "status").changed
+    table.add_stream("more", ["payment"])
+    schema = table.schema
+    assert schema.comment == "all orders"
+    assert {column.name: column.comment for column in schema.columns if column.comment} == {"status": "of today"}
+    assert schema.changed == before.table_schema.changed, "older files need no adaptation"
+    assert schema.arrow.equals(before.table_schema.arrow, check_metadata=True)
+    assert [each.slice for each in table.snapshot().slices] == [each.slice for each in before.slices]
+    assert contents(table) == shown
+    assert table.snapshot(str(before.cut)).table_schema.comment == ""
+    assert table.set_comment("").changed
+    assert table.schema.comment == ""
+
+
+def test_a_comment_that_cannot_be_set_is_refused(table: Table) -> None:
+    head = table.state().head
+    with pytest.raises(NotFound, match="the table has no column 'nope'"):
+        table.set_comment("x", "nope")
+    with pytest.raises(InvalidInput, match=r"columns\.status\.comment"):
+        table.set_comment(7, "status")  # type: ignore[arg-type]
+    assert table.state().head == head
+
+
+def test_an_added_column_keeps_its_comment_unless_another_one_is_asked_for(table: Table) -> None:
+    assert table.add_column("order", "note", "string", comment="free text").changed
+    table.add_group("ship", {"carrier": {"type": "string", "comment": "who"}}, streams=["orders"])
+    assert not table.add_column("order", "note", "string").changed
+    assert not table.add_group("ship", {"carrier": "string"}, streams=["orders"]).changed
+    with pytest.raises(Conflict, match="with comment 'free text', not 'other'") as caught:
+        table.add_column("order", "note", "string", comment="other")
+    assert "set_comment" in caught.value.hint
+    assert [table.schema.column(name).comment for name in ("note", "carrier")] == ["free text", "who"]
+
+
 def test_adding_what_exists_changes_nothing(table: Table) -> None:
     group = {"ordering": ["sts"], "merge": "latest_non_null", "new_streams": {"ships": "row"}}
     columns = {"carrier": "string", "sts": "bigint"}

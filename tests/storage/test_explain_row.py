@@ -176,6 +176,29 @@ def check(world: ExplainedWorld) -> None:
                 unsupplied = {c for c in group["columns"] if c not in given}
                 assert state.state != "present" or all(explanation.row[column] is None for column in unsupplied)
         assert winners(present) == winners(history)
+        for explanation in (history, present):
+            check_aggregates(explanation, declared)
+
+
+def check_aggregates(explanation: Explanation, declared: Mapping[str, Mapping[str, Any]]) -> None:
+    """A column that shows one of its values comes from versions with that value; no other version gives it."""
+    for name, group in declared.items():
+        present = next(state for state in explanation.groups if state.name == name).state == "present"
+        if explanation.row is None or group["merge"] != "aggregate" or not present:
+            continue
+        versions = explanation.of_group(name)
+        assert len([one for one in versions if set(group["ordering"]) & set(one.columns)]) <= 1
+        for column, declared_function in group["functions"].items():
+            function = declared_function if isinstance(declared_function, str) else next(iter(declared_function))
+            given = [one.values.get(column) for one in versions if column in one.columns]
+            shown = explanation.row[column]
+            if function in {"min", "max", "first", "last"}:
+                assert bool(given) == (shown is not None), (column, function)
+                assert all(canonical(value) == canonical(shown) for value in given), (column, function)
+            if function in {"first", "last"}:
+                assert len(given) <= 1
+            if function in {"sum", "count"}:
+                assert len(given) == sum(one.values.get(column) is not None for one in versions)
 
 
 @pytest.mark.usefixtures("small_files")
@@ -416,3 +439,55 @@ def test_only_the_blocks_of_the_key_are_read(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(store, "read_ranges", watched)
     assert table.explain_row(500).row is not None
     assert 0 < len(asked) <= 2, "one block, and the tail of the file"
+
+
+AGGREGATES: dict[str, Any] = {
+    "key": ["id"],
+    "columns": dict.fromkeys(("id", "ts", "total", "low", "high", "begin", "end"), "bigint"),
+    "groups": {
+        "g": {
+            "columns": ["ts", "total", "low", "high", "begin", "end"],
+            "ordering": ["ts"],
+            "merge": "aggregate",
+            "functions": {"total": "sum", "low": "min", "high": "max", "begin": "first", "end": "last"},
+        }
+    },
+    "streams": {"s": {"groups": ["g"], "on_delete": "ignore"}},
+}
+
+
+def test_columns_of_an_aggregate_group_name_the_events_that_they_come_from() -> None:
+    table = Table.create(new_uri(), AGGREGATES)
+
+    def write(ts: int, value: int, end: int | None) -> None:
+        values = {name: [value] for name in ("total", "low", "high", "begin")}
+        append(table, pa.table({"id": [1], "ts": [ts], **values, "end": pa.array([end], pa.int64())}), "s")
+
+    write(20, 5, 50)
+    write(10, 9, 90)
+    write(30, 5, None)  # the newest, but without a value of `end`
+    found = table.explain_row(1)
+    assert found.row == {"id": 1, "ts": 30, "total": 19, "low": 5, "high": 9, "begin": 9, "end": 50}
+    assert [(str(one.result), one.ordering["ts"], one.columns) for one in found.versions] == [
+        ("counts", 20, ("total", "low", "end")),
+        ("counts", 10, ("total", "high", "begin")),
+        ("counts", 30, ("ts", "total", "low")),
+    ]
+    table.compact()
+    write(40, 7, 70)
+    write(5, 1, None)
+    merged = table.explain_row(1)
+    assert [(one.stored_in, one.columns) for one in merged.versions] == [
+        ("base", ("total", "high")),
+        ("log", ("ts", "total", "end")),
+        ("log", ("total", "low", "begin")),
+    ]
+    history = table.explain_row(1, history=True)
+    assert [one.columns for one in history.versions] == [
+        ("total",),
+        ("total", "high"),
+        ("total",),
+        ("ts", "total", "end"),
+        ("total", "low", "begin"),
+    ]
+    assert "gives total, low, begin" in merged.to_text()

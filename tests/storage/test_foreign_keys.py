@@ -202,12 +202,18 @@ def test_filters_required_references_and_every_way_to_read_agree(shop: Shop) -> 
     assert shop.orders.get([4, 2], ["order_id"], require=["customer"]).to_pylist() == [{"order_id": 2}]
 
 
-def test_many_foreign_keys_are_found_and_a_scan_can_be_sent_elsewhere(shop: Shop) -> None:
-    """More keys than are looked up one by one, and tasks in another process."""
+@pytest.mark.parametrize("apart", [1, 1000])
+def test_many_foreign_keys_are_found_and_a_scan_can_be_sent_elsewhere(shop: Shop, apart: int) -> None:
+    """More keys than are looked up one by one, consecutive or far apart, and tasks in another process."""
     keys = list(range(5000))
-    write(shop.customers, "crm", id=keys, name=[f"n{key}" for key in keys], crm_ts=[1] * 5000)
+    write(shop.customers, "crm", id=[key * apart for key in keys], name=[f"n{key}" for key in keys], crm_ts=[1] * 5000)
     write(
-        shop.orders, "orders", order_id=keys, customer_id=[key * 2 for key in keys], **_no_product(5000), ts=[1] * 5000
+        shop.orders,
+        "orders",
+        order_id=keys,
+        customer_id=[key * 2 * apart for key in keys],
+        **_no_product(5000),
+        ts=[1] * 5000,
     )
     scan = shop.orders.snapshot().scan(["order_id", "customer_name"])
     assert isinstance(scan, JoinedScan)

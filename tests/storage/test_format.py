@@ -35,7 +35,8 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     """A copy of a fixture, opened by a process that has never seen it."""
     copy = tmp_path / "table"
     shutil.copytree(FOLDER / request.param, copy)
-    return Table(Environment(open_store(str(copy)), FakeClock(LATER_MS), mergers=generate.MERGERS), Stamps())
+    folder = copy / generate.OF_REFERENCES if request.param.endswith("/references") else copy
+    return Table(Environment(open_store(str(folder)), FakeClock(LATER_MS), mergers=generate.MERGERS), Stamps())
 
 
 def test_the_current_version_has_fixtures() -> None:

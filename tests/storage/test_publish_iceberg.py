@@ -11,62 +11,24 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.table import CommitTableResponse
 from pyiceberg.table import Table as IcebergTable
 
 from storage import Table
 from storage.environment import open_environment
 from storage.errors import Conflict, InvalidInput, NotFound
-from storage.publish.iceberg import Published, publish_iceberg
+from storage.publish.iceberg import publish_iceberg
+from storage.publish.publication import Published
+from tests.storage.every_type import EVERY_TYPE, append_every_type
 from tests.storage.shop import SHOP, append, fill_with_every_state, orders, payments
+from tests.tuning import tune
 
 NAME = "shop.orders"
-EVERY_TYPE: dict[str, Any] = {
-    "key": ["day", "id"],
-    "partition_by": ["day"],
-    "buckets": 1,
-    "columns": {
-        "day": "string",
-        "id": "smallint",
-        "tiny": "tinyint",
-        "whole": "int",
-        "real": "float",
-        "double": "double",
-        "small_price": "decimal(9,2)",
-        "price": "decimal(18,4)",
-        "large_price": "decimal(38,10)",
-        "flag": "boolean",
-        "text": "string",
-        "bytes": "binary",
-        "date": "date",
-        "instant": "timestamp",
-        "local": "timestamp_ntz",
-    },
-    "groups": {
-        "values": {
-            "columns": [
-                "tiny",
-                "whole",
-                "real",
-                "double",
-                "small_price",
-                "price",
-                "large_price",
-                "flag",
-                "text",
-                "bytes",
-                "date",
-                "instant",
-                "local",
-            ],
-            "ordering": ["whole"],
-        }
-    },
-    "streams": {"values": {"groups": ["values"]}},
-}
 
 
 @pytest.fixture
@@ -94,7 +56,8 @@ def by_polars(published: IcebergTable) -> pa.Table:
 
 def check_same_rows(table: Table, catalog: Catalog) -> None:
     """Two other readers show the rows and columns of a read-optimized read."""
-    expected = table.snapshot().read_optimized().to_arrow()
+    snapshot = table.snapshot()
+    expected = snapshot.read_optimized().to_arrow(snapshot.table_columns.names)
     published = catalog.load_table(NAME)
     by_pyiceberg = published.scan().to_arrow()
     assert by_pyiceberg.column_names == expected.column_names
@@ -218,31 +181,9 @@ def test_snapshots_that_weft_has_expired_are_removed_with_their_metadata(table: 
 
 
 def test_every_type_is_read_and_files_are_pruned_by_their_bounds(tmp_path: Path, catalog: SqlCatalog) -> None:
-    table = Table.create(tmp_path / "types", EVERY_TYPE)
-    moment = dt.datetime(2024, 5, 6, 7, 8, 9, 123456, dt.UTC)
-    schema = pa.schema([field.remove_metadata() for field in table.snapshot().schema])
     days = ["2024-01-01", "a/b %", "", "\U0010ffff" * 20, "z" * 40]
-    for number, day in enumerate(days):
-        value: dict[str, Any] = {
-            "day": day,
-            "id": 2 * number,
-            "tiny": -number,
-            "whole": number,
-            "real": 1.5 * number,
-            "double": float("nan"),
-            "small_price": decimal.Decimal(f"-{number}.25"),
-            "price": decimal.Decimal(f"{number}.1234"),
-            "large_price": decimal.Decimal(f"{number}.0123456789"),
-            "flag": number % 2 == 0,
-            "text": day,
-            "bytes": b"\xff" * 30,
-            "date": moment.date(),
-            "instant": moment,
-            "local": moment.replace(tzinfo=None),
-        }
-        empty = dict.fromkeys(schema.names) | {"day": day, "id": 2 * number + 1, "whole": number}
-        append(table, pa.Table.from_pylist([value, empty], schema=schema), "values")
-        table.compact()
+    table = Table.create(tmp_path / "types", EVERY_TYPE)
+    append_every_type(table, days)
     publish_iceberg(table, catalog, NAME)
     published = catalog.load_table(NAME)
     expected = in_order(table.snapshot().read_optimized().to_arrow())
@@ -400,3 +341,66 @@ def test_rows_that_another_engine_writes_are_removed_again(table: Table, catalog
     assert published.scan().to_arrow().num_rows == 21
     assert publish_iceberg(table, catalog, NAME).removed == 1
     check_same_rows(table, catalog)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("bigint", [*range(-20, 20)]),
+        ("smallint", [*range(-20, 20)]),
+        ("string", [f"ü{number}" for number in range(40)]),
+        ("binary", [f"b{number}".encode() for number in range(40)]),
+        ("date", [dt.date(1969, 12, 20) + dt.timedelta(number) for number in range(40)]),
+        ("timestamp", [dt.datetime(1969, 12, 31, 23, 59, number, 5, dt.UTC) for number in range(40)]),
+        ("decimal(20,3)", [decimal.Decimal(f"{number}.125") for number in range(-20, 20)]),
+    ],
+)
+def test_a_reader_that_looks_for_a_key_reads_the_files_of_its_bucket(
+    tmp_path: Path, catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, kind: str, values: list[Any]
+) -> None:
+    """Buckets are declared as Iceberg's transform, and each file has the rows that this says."""
+    tune(monkeypatch, small_group_bytes=1)
+    table = Table.create(tmp_path / "keys", {**SHOP, "columns": {**SHOP["columns"], "id": kind}})
+    key = table.snapshot().schema.field("id").type
+    append(table, pa.table({"id": pa.array(values, key), "status": ["new"] * len(values), "ots": [1] * len(values)}))
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    check_same_rows(table, catalog)
+    published = catalog.load_table(NAME)
+    assert files_of(catalog) == 4
+    (field,) = published.specs()[1].fields
+    transform = field.transform.transform(published.schema().find_field("id").field_type)
+    for task in published.scan().plan_files():
+        rows = pq.read_table(task.file.file_path.removeprefix("file://"), columns=["id"])["id"].to_pylist()
+        assert {transform(value_of(value, key)) for value in rows} == {task.file.partition[0]}
+    for value in values[:5]:
+        assert len(list(published.scan(EqualTo(Reference("id"), literal_of(value))).plan_files())) == 1
+
+
+def value_of(value: Any, kind: pa.DataType) -> Any:
+    """A key as Iceberg stores it: dates and times as numbers."""
+    if not isinstance(value, dt.date):
+        return value
+    return pa.scalar(value, kind).cast(pa.int32() if pa.types.is_date32(kind) else pa.int64()).as_py()
+
+
+def literal_of(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def test_shared_files_and_files_of_one_bucket_are_in_one_table(table: Table, catalog: SqlCatalog) -> None:
+    append(table, orders(*range(40), status="old"))
+    table.compact()
+    for number in range(4):
+        publish_iceberg(table, catalog, NAME)
+        check_same_rows(table, catalog)
+        published = catalog.load_table(NAME)
+        specs = sorted(task.file.spec_id for task in published.scan().plan_files())
+        assert specs == [0, *[1] * number]
+        append(table, orders(*range(40), status=f"v{number}", ts=2 + number))
+        chosen = table.snapshot().slices[number].group
+        table.compact(only=lambda file_slice, chosen=chosen: file_slice.group == chosen)
+    publish_iceberg(table, catalog, NAME)
+    check_same_rows(table, catalog)
+    assert all(files_of(catalog, f"id = {number}") == 1 for number in range(40))
+    assert len(catalog.load_table(NAME).specs()) == 2

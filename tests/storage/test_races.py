@@ -86,7 +86,7 @@ def watch_slots(uri: str, barrier: Barrier, results: Any) -> None:
 
 
 def test_many_processes_on_one_slot_have_exactly_one_winner(tmp_path: LocalPath) -> None:
-    uri = str(tmp_path / "table")
+    uri = Table.create(str(tmp_path / "table"), SHOP).uri
     barrier, results = SPAWN.Barrier(PROCESSES + 1), SPAWN.Queue()
     racers = [SPAWN.Process(target=race_for_slots, args=(uri, barrier, i, results)) for i in range(PROCESSES)]
     watcher = SPAWN.Process(target=watch_slots, args=(uri, barrier, results))

@@ -5,6 +5,8 @@ The expected answer is computed from the oracles of two tables with dictionaries
 
 from __future__ import annotations
 
+import itertools
+import pickle
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Snapshot, Table
+from storage.log.table_log import TableLog
+from storage.read import reference_rows, references
 from tests.oracle import Oracle
 from tests.storage.test_foreign_keys import CUSTOMERS, ORDERS
 from tests.storage.world import bag
@@ -104,6 +108,16 @@ def check(snapshot: Snapshot, expected: Sequence[dict[str, Any]], **options: Any
         wanted = bag(pa.Table.from_pylist([{name: row[name] for name in columns} for row in expected]))
         assert bag(snapshot.to_arrow(columns, **options)) == wanted
         assert bag(snapshot.to_reader(columns, **options).read_all()) == wanted
+        assert bag(as_worker(snapshot, columns, **options)) == wanted
+
+
+def as_worker(snapshot: Snapshot, columns: Sequence[str], **options: Any) -> pa.Table:
+    """The rows, as a process reads them that is sent the scan and its tasks, and keeps referenced rows."""
+    scan = snapshot.scan(columns, **options)
+    sent, tasks = pickle.loads(pickle.dumps((scan.without_tasks(), scan.tasks)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference_rows, "LOOK_UP_ROWS", 0)
+        return pa.Table.from_batches([batch for task in tasks for batch in sent.read(task)], scan.arrow)
 
 
 @given(st.lists(steps, max_size=14), st.data())
@@ -188,3 +202,23 @@ def test_changes_are_the_difference_of_two_joined_reads(story: list[tuple[Any, .
         shown = tuple(row[name] for name in asked)
         found[row["order_id"]] = (row["_change"], frozenset(row["_changed_groups"]), shown, image)
     assert found == expected
+
+
+def test_two_references_to_one_table_see_one_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row refers to customer 0 twice; its name changes whenever a snapshot of the customers was taken."""
+    shop = Shop()
+    shop.run(("crm", 0, "a", 1, "upsert"))
+    shop.run(("orders", 0, 0, 1, "upsert"))
+    taken, versions = references.snapshot_at, itertools.count(2)
+
+    def slowly(table_log: TableLog, *arguments: Any, **options: Any) -> Snapshot:
+        found = taken(table_log, *arguments, **options)
+        version = next(versions)
+        shop.run(("crm", 0, f"name {version}", version, "upsert"))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(references, "snapshot_at", slowly)
+        snapshot = shop.orders.snapshot()
+    row = snapshot.get([0], ["customer_name", "twin_name"]).to_pylist()[0]
+    assert row["customer_name"] == row["twin_name"]

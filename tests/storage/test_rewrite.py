@@ -201,6 +201,7 @@ class TestRefusals:
         assert table.verify().ok
 
     def test_endless_races(self, table: Table) -> None:
+        """The others' clock differs by years, so its reservations do not hold for them (K6)."""
         store = FaultyStore(open_store(table.uri))
 
         def first() -> None:

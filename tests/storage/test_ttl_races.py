@@ -12,9 +12,12 @@ import pytest
 
 from storage import Table
 from storage.clock import Stamps
+from storage.core.names import TABLE_LANE
+from storage.core.plan.reservation import SHORTEST_RESERVATION_MS
 from storage.engine import Task, cancel, expire_in_steps
 from storage.environment import Environment
 from storage.errors import SnapshotExpired
+from storage.services.service_plan import abort_plan, open_plan
 from storage.store import memory_store
 from storage.store.open_store import open_store
 from tests.storage.cleaning import Killed, MortalStore
@@ -161,3 +164,18 @@ def test_one_that_dies_at_any_request_is_completed_by_the_next(table: Table) -> 
         if ended:
             break
     assert died > 5
+
+
+def test_an_expiry_yields_to_a_rewrite_that_has_reserved_the_table(table: Table) -> None:
+    """Its BASE would end the plan of the rewrite, so that neither a rewrite nor an erase would ever end (K6)."""
+    snapshot, log = table.snapshot(), Table.open(table.uri).writable()
+    with open_plan(log, snapshot.cut, 4, SHORTEST_RESERVATION_MS) as reserving:
+        result = table.apply_ttl(NOW)
+        assert (result.skipped, result.entries, result.rows) == (4, (), 0)
+        assert set(table.state().plans) == {reserving.plan_id}
+        assert [entry.kind for entry in log.commit_log.read_after(TABLE_LANE, reserving.slot)] == [], (
+            "no PLAN, no ABORT"
+        )
+        assert abort_plan(log, reserving.plan_id, "the rewrite failed")
+    assert table.apply_ttl(NOW).rows == len(KEYS) - len(KEPT)
+    assert ids(table) == KEPT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from storage.services.verify.findings import MAX_ALIKE
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.damage import Damage, append_table, lane, shop, verified, wrong
-from tests.storage.shop import SHOP, append, new_uri, orders, payments
+from tests.storage.shop import SHOP, append, new_uri, payments
 from tests.tuning import tune
 
 
@@ -474,19 +473,3 @@ def test_a_file_that_the_store_does_not_return(table: Table, damage: Damage) -> 
     (finding,) = other_process(table.uri, FakeClock(), store).verify().errors
     assert (finding.invariant, finding.where) == ("S7", log_of(damage))
     assert "the network is down; reading it fails" in finding.what
-
-
-def test_files_cleaned_during_verify_are_not_reported(table: Table) -> None:
-    append(table, orders(1, ts=20))
-    table.compact()
-    store = FaultyStore(open_store(table.uri))
-    looked = []
-
-    def clean() -> None:
-        looked.append(table.clean(dt.timedelta(0)).files)
-
-    store.faults.append(Fault("list", "base", action=clean))
-    report = other_process(table.uri, FakeClock(), store).verify()
-    assert looked[0] > 0
-    assert report.ok, str(report)
-    assert any("verify again" in finding.hint for finding in report.infos)

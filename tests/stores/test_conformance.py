@@ -16,6 +16,7 @@ from storage.core.names import Path, encode_partition
 from storage.environment import RandomIds
 from storage.errors import CorruptData, InvalidInput
 from storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, Wanted, check_capability
+from storage.store.open_store import list_folders
 from tests.stores.places import BLOCK_BYTES, JOIN_SECONDS, SPAWN, Place, race, winners
 
 NAME = Path("folder/deeper/object.json")
@@ -47,6 +48,18 @@ def test_a_deletion_is_visible_at_once_and_frees_the_name(store: ObjectStore) ->
     )
     assert not store.put_if_absent(NAME, b"another")
     assert store.get(NAME) == b"ghost"
+
+
+def test_folders_are_those_of_the_location_itself(place: Place) -> None:
+    store = place.open()
+    assert not list_folders(f"{place.uri}/nothing", place.options)
+    for name in ("object", "a b/deeper/object", "a b/object", "other/object", "z\u00e4/object"):
+        assert store.put_if_absent(Path(name), b"")
+    assert list_folders(place.uri, place.options) == ["a b", "other", "z\u00e4"]
+    assert list_folders(f"{place.uri}/a b", place.options) == ["deeper"]
+    assert list_folders(f"{place.uri}/other", place.options) == []
+    assert store.put_if_absent(Path("new/object"), b"")
+    assert "new" in (list_folders(place.uri, place.options) or ()), "no listing is remembered"
 
 
 @pytest.mark.slow

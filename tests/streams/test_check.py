@@ -150,11 +150,35 @@ def test_names_with_dots_have_lines(tmp_path: Path) -> None:
         ({"writers/orders/source/options": {"kafka.x": "1"}}, "writers.orders.source.options.kafka.x: has its own"),
         ({"writers/orders/source/options": {"failOnDataLoss": "maybe"}}, "writers.orders.source: "),
         ({"writers/orders/lateness": 5}, "writers.orders.lateness: 5 is a number"),
+        (
+            {"kafka/fetch.max.byte": "1000"},
+            "writers.orders.source: kafka.fetch.max.byte: librdkafka has no setting of this name",
+        ),
+        (
+            {"kafka/fetch.max.bytes": "many"},
+            'writers.orders.source: kafka.fetch.max.bytes: Invalid value for configuration property "fetch.max.bytes"',
+        ),
+        ({"kafka/reconnect.backoff.ms": 99999999}, "writers.orders.source: kafka.reconnect.backoff.ms: Configuration"),
     ],
 )
 def test_single_problems(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     found = messages(check_file(written(tmp_path, changes), {}))
     assert any(each.startswith(message) for each in found), found
+
+
+def test_settings_of_librdkafka_that_need_files_or_others_are_accepted(tmp_path: Path) -> None:
+    """Certificates may be on other machines only, and a setting may be wrong only beside another one."""
+    file = written(
+        tmp_path,
+        {
+            "kafka/security.protocol": "SASL_SSL",
+            "kafka/sasl.mechanism": "PLAIN",
+            "kafka/sasl.username": "somebody",
+            "kafka/sasl.password": "secret",
+            "kafka/ssl.ca.location": "/nowhere/ca.pem",
+        },
+    )
+    assert messages(check_file(file, {})) == []
 
 
 def test_the_existing_table_is_compared(tmp_path: Path) -> None:

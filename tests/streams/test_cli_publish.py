@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from storage import Table
@@ -33,6 +34,33 @@ def test_publish_reports_what_it_published_and_whether_anything_changed(table: T
     catalog = SqlCatalog("default", **where)
     assert catalog.load_table("shop.wide").scan().to_arrow().column_names == ["id", "status", "ots", "paid", "pts"]
     catalog.close()
+
+
+def test_publish_as_delta(table: Table) -> None:
+    first = weft("publish", table.uri, "--delta", "--columns", "id,status")
+    root = f"{table.uri}/base"
+    assert (first.exit_code, first.stdout) == (0, f"published {root} with 3 rows in 1 file: 1 added, 0 removed\n")
+    assert weft("publish", table.uri, "--delta", "--columns", "id,status").stdout.startswith(f"{root} is up to date")
+    assert DeltaTable(root).to_pyarrow_table().column_names == ["id", "status"]
+    append(table, orders(4, 5))
+    assert weft("publish", table.uri, "--delta", "--columns", "id,status").stdout.splitlines() == [
+        f"{root} is up to date: 3 rows in 1 file",
+        "2 rows in logs not published: run weft compact, then publish again",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "the format is missing"),
+        (["--delta", "--iceberg", "a.b"], "the format is missing"),
+        (["--delta", "--catalog", "lake"], "a Delta table has no catalog"),
+    ],
+)
+def test_a_wrong_format_is_a_usage_error(table: Table, options: list[str], message: str) -> None:
+    refused = weft("publish", table.uri, *options)
+    assert refused.exit_code == 2
+    assert message in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,11 @@ def test_alter_changes_the_schema_and_refuses_what_does_not_fit(table: Table) ->
     assert weft("alter", "add-stream", table.uri, "fixes", "--group", "order", "--on-delete", "row").exit_code == 0
     assert weft("alter", "set-default", table.uri, "status", "none yet").exit_code == 0
     assert weft("alter", "widen", table.uri, "ots", "int").exit_code == 1
+    assert weft("alter", "set-comment", table.uri, "in EUR", "--column", "paid").exit_code == 0
+    assert "comment of the table is set" in weft("alter", "set-comment", table.uri, "all orders").stdout
+    shown = weft("show", table.uri).stdout
+    assert "comment     all orders" in shown
+    assert re.search(r"paid +in EUR", shown)
     append(table, payments(9), "payments")
     row = next(row for row in table.snapshot().to_arrow().to_pylist() if row["id"] == 9)
     assert (row["status"], row["note"], row["clicks"]) == ("none yet", None, None)
@@ -382,6 +387,7 @@ EVERY_COMMAND = [
     ["alter", "add-stream", "x", "--group", "order"],
     ["alter", "widen", "ots", "decimal(20,0)"],
     ["alter", "set-default", "status", "x"],
+    ["alter", "set-comment", "text"],
     ["alter", "set-ttl", "--rows", "90 days"],
     ["alter", "add-reference", "x", "../x", "--on", "status"],
     ["alter", "drop-reference", "x"],

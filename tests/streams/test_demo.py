@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,20 +27,27 @@ from storage.config import build_schema, load_config
 from storage.errors import InvalidInput, StoreUnavailable
 from streams.demo import reference, shop
 from streams.demo.broker import PARTITION_LIMIT_BYTES, EmbeddedBroker
+from streams.demo.customers import CustomersWriter
 from streams.demo.feed import Feed, TableProgress
 from streams.demo.reference import Comparison
 from streams.demo.run_demo import DemoFailed, Interrupted, _check_alive, _folder, _limited
 from streams.demo.verdict import _show_comparison
-from streams.demo.workload import MAX_PARTITIONS, Topic, plan_topics
+from streams.demo.workload import MAX_PARTITIONS, Topic, plan_customers, plan_topics
+from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.run import open_table
 from streams.pipeline.supervisor import Job, Supervisor
 
 ROWS = 4_000
 NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
 
+def planned(seed: int = 1) -> dict[str, Topic]:
+    return {**plan_topics(ROWS, seed), shop.CUSTOMERS: plan_customers(ROWS, seed)}
+
+
 @pytest.fixture(scope="module")
 def topics() -> dict[str, Topic]:
-    return plan_topics(ROWS)
+    return planned()
 
 
 def events(topic: Topic) -> list[dict[str, Any]]:
@@ -52,18 +59,20 @@ def order_key(event: dict[str, Any]) -> int:
 
 
 # By topic, functions of a message: its key, its ordering values, and whether it is a delete.
-KEY = {"orders": order_key, "payments": lambda e: e["order"]}
+KEY = {"orders": order_key, "payments": lambda e: e["order"], "customers": lambda e: e["id"]}
 ORDERING = {
     "orders": lambda e: (e["ts_ms"], e["source"]["lsn"]),
     "payments": lambda e: (e["at"], e["no"]),
     "shipments": lambda e: (e["event_at"], e["rev"]),
     "clicks": lambda e: (e["us"], e["n"]),
+    "customers": lambda e: (e["changed_ms"], e["version"]),
 }
 DELETES = {
     "orders": lambda e: e["op"] == "d",
     "payments": lambda e: e["event"] == "voided",
     "shipments": lambda e: e["cancelled"],
     "clicks": lambda e: e["expired"],
+    "customers": lambda e: e["closed"],
 }
 
 
@@ -75,21 +84,22 @@ def key_of(topic: str, event: dict[str, Any]) -> int:
 
 
 def test_the_same_seed_gives_the_same_messages_and_another_does_not(topics: dict[str, Topic]) -> None:
-    again, other = plan_topics(ROWS), plan_topics(ROWS, seed=2)
+    again, other = planned(), planned(seed=2)
     for name, topic in topics.items():
         assert topic.part(0, 1) == again[name].part(0, 1)
         assert topic.part(0, 1) != other[name].part(0, 1)
 
 
 def test_the_parts_have_the_requested_number_of_messages(topics: dict[str, Topic]) -> None:
-    assert list(topics) == list(shop.STREAMS)
-    assert sum(topic.rows for topic in topics.values()) == ROWS
+    assert list(topics) == [*shop.STREAMS, shop.CUSTOMERS]
+    assert sum(topics[name].rows for name in shop.STREAMS) == ROWS
+    assert topics[shop.CUSTOMERS].rows == ROWS // 10
     for topic in topics.values():
         parts = [topic.part(number, 7) for number in range(7)]
         assert [value for part in parts for value in part.values] == list(topic.part(0, 1).values)
 
 
-@pytest.mark.parametrize("name", shop.STREAMS)
+@pytest.mark.parametrize("name", [*shop.STREAMS, shop.CUSTOMERS])
 def test_every_stream_has_every_kind_of_disorder(topics: dict[str, Topic], name: str) -> None:
     seen = events(topics[name])
     newest: dict[int, Any] = {}
@@ -123,10 +133,19 @@ def test_some_messages_are_much_later_than_a_commit(topics: dict[str, Topic]) ->
 
 
 def test_some_keys_are_in_one_stream_only_and_some_in_all(topics: dict[str, Topic]) -> None:
-    known = {name: set(topic.columns["key"].tolist()) for name, topic in topics.items()}
+    known = {name: set(topics[name].columns["key"].tolist()) for name in shop.STREAMS}
     assert set.intersection(*known.values())
     for name in ("orders", "payments", "clicks"):
         assert known[name] - set.union(*(keys for other, keys in known.items() if other != name))
+
+
+def test_orders_name_customers_that_exist_were_deleted_or_never_existed(topics: dict[str, Topic]) -> None:
+    named = {event["after"]["customer_id"] for event in events(topics["orders"]) if event["after"]}
+    versions = sorted(events(topics[shop.CUSTOMERS]), key=ORDERING["customers"])
+    state = {event["id"]: event["closed"] for event in versions}
+    assert None in named
+    assert {state.get(number) for number in named - {None}} == {None, True, False}
+    assert max(Counter(event["id"] for event in versions).values()) >= 3
 
 
 def test_many_rows_get_enough_partitions() -> None:
@@ -202,7 +221,7 @@ def test_a_broker_that_does_not_answer_is_an_error() -> None:
 def test_progress_is_read_from_the_commits_of_the_table(tmp_path: Path, topics: dict[str, Topic]) -> None:
     config = yaml.safe_load(shop.write_pipeline(tmp_path, "127.0.0.1:9").read_text())["table"]["config"]
     table = Table.create(tmp_path / shop.TABLE, config)
-    progress = TableProgress(tmp_path / shop.TABLE, topics)
+    progress = TableProgress(tmp_path / shop.TABLE, {name: topics[name] for name in shop.STREAMS})
     progress.refresh()
     assert (progress.total, progress.complete) == (0, False)
     click = dict.fromkeys(table.schema.group_by_name["click"].columns) | {"clicked_at": NOW, "click_no": 1}
@@ -216,6 +235,45 @@ def test_progress_is_read_from_the_commits_of_the_table(tmp_path: Path, topics: 
         assert progress.claims["clicks"] == progress.events["clicks"] == incarnation
     assert not progress.complete
     assert TableProgress(tmp_path / shop.TABLE, {}).complete
+
+
+def test_customers_are_written_once_in_several_sessions_and_read_with_the_orders(
+    broker: EmbeddedBroker, tmp_path: Path, topics: dict[str, Topic]
+) -> None:
+    topic = replace(topics[shop.CUSTOMERS], name="customers-alone")
+    table = Table.create(tmp_path / shop.CUSTOMERS, shop.CUSTOMERS_CONFIG)
+    progress = TableProgress(table.uri, {shop.CUSTOMERS: topic})
+    feed = Feed(broker, {topic.name: topic})
+    while not feed.finished:
+        with CustomersWriter(table, broker.bootstrap_servers, topic) as writer:
+            for _ in range(8):
+                feed.send_part()
+            while progress.messages[shop.CUSTOMERS] < feed.messages(topic.name):
+                writer.write_batch(wait_seconds=10.0)
+                progress.refresh()
+    assert progress.claims[shop.CUSTOMERS] == 3
+    assert progress.complete
+    assert progress.events == progress.messages == {shop.CUSTOMERS: topic.rows}
+    newest: dict[int, Any] = {}
+    for event in sorted(events(topic), key=ORDERING["customers"]):
+        newest[event["id"]] = event
+    shown = {row["id"]: row for row in table.snapshot().to_arrow().to_pylist()}
+    assert shown.keys() == {number for number, event in newest.items() if not event["closed"]}
+    for number, row in shown.items():
+        cents = newest[number]["credit_cents"]
+        assert (row["tier"], row["version"], row["credit"] * 100) == (
+            newest[number]["tier"],
+            newest[number]["version"],
+            cents,
+        )
+    pipeline = load_pipeline(shop.write_pipeline(tmp_path, "127.0.0.1:9", customers=True))
+    open_table(pipeline)
+    orders = Table.open(pipeline.table.uri)
+    order = dict.fromkeys(orders.schema.group_by_name["order"].columns) | {"order_at": NOW, "order_lsn": 1}
+    known = next(iter(shown))
+    with orders.writer("orders") as order_writer:
+        order_writer.append(pa.Table.from_pylist([{"order_id": 1, **order, "customer_id": known}]))
+    assert orders.get([1], columns=["customer_name"]).to_pylist() == [{"customer_name": newest[known]["name"]}]
 
 
 # --- run -------------------------------------------------------------------------------------------------------------
@@ -311,7 +369,7 @@ def joined(
             producer.produce(name, value, key, partition)
     assert producer.flush(30) == 0
     folder = tmp_path_factory.mktemp("topics")
-    assert reference.load_topics(spark, broker.bootstrap_servers, folder) == ROWS
+    assert reference.load_topics(spark, broker.bootstrap_servers, folder) == ROWS + topics[shop.CUSTOMERS].rows
     answer = reference.join_query(spark).cache()
     yield answer
     answer.unpersist()
@@ -319,7 +377,7 @@ def joined(
 
 def oracle(topics: dict[str, Topic]) -> dict[int, dict[str, Any]]:
     """The semantics of MERGE.md that the demo uses, event by event."""
-    newest: dict[str, dict[int, Any]] = {name: {} for name in topics}
+    newest: dict[str, dict[int, Any]] = {name: {} for name in topics}  # the customers too, by customer
     for name, topic in topics.items():
         for event in events(topic):
             if name == "clicks" and event["expired"]:
@@ -328,6 +386,7 @@ def oracle(topics: dict[str, Topic]) -> dict[int, dict[str, Any]]:
             if known is None or ORDERING[name](event) >= ORDERING[name](known):
                 newest[name][key_of(name, event)] = event
     rows = {}
+    customers = newest.pop(shop.CUSTOMERS)
     for key in set().union(*newest.values()):
         found = {name: states[key] for name, states in newest.items() if key in states}
         if "orders" in found and DELETES["orders"](found["orders"]):
@@ -335,6 +394,9 @@ def oracle(topics: dict[str, Topic]) -> dict[int, dict[str, Any]]:
         live = {name: event for name, event in found.items() if not DELETES[name](event)}
         if live:
             rows[key] = live
+            customer = customers.get(live["orders"]["after"]["customer_id"]) if "orders" in live else None
+            if customer is not None and not customer["closed"]:
+                live["customers"] = customer
     return rows
 
 
@@ -375,20 +437,27 @@ def test_the_reference_query_equals_a_python_implementation(joined: DataFrame, t
         assert row.promised_on == (shipment["promised"] and dt.date.fromisoformat(shipment["promised"]))
         assert row.page_views == (click["views"] if "clicks" in live else 0)
         assert (row.click_no, row.devices, row.bounced) == (click["n"], click["devices"], click["bounce"])
+        customer = live.get("customers", nothing)
+        assert (row.customer_name, row.customer_tier) == (customer["name"], customer["tier"])
+        assert (row.customer_credit and row.customer_credit * 100) == customer["credit_cents"]
+    assert {None, True} == {"customers" in live or None for live in expected.values() if "orders" in live}
 
 
 def test_the_reference_has_the_columns_of_the_table(joined: DataFrame, tmp_path: Path) -> None:
-    config = yaml.safe_load(shop.write_pipeline(tmp_path, "127.0.0.1:9").read_text())["table"]["config"]
-    kinds = {c: k if isinstance(k, str) else k.type for c, k in load_config(config).columns.items()}
-    assert {field.name: field.dataType.simpleString() for field in joined.schema} == kinds
-    assert joined.columns == list(kinds)
+    Table.create(tmp_path / shop.CUSTOMERS, shop.CUSTOMERS_CONFIG)
+    pipeline = load_pipeline(shop.write_pipeline(tmp_path, "127.0.0.1:9", customers=True))
+    open_table(pipeline)
+    kinds = {c: k if isinstance(k, str) else k.type for c, k in pipeline.config.columns.items()}
+    shown = {"customer_name": "string", "customer_tier": "string", "customer_credit": "decimal(12,2)"}
+    assert {field.name: field.dataType.simpleString() for field in joined.schema} == kinds | shown
+    assert joined.columns == list(kinds | shown) == Table.open(pipeline.table.uri).snapshot().schema.names
 
 
 def test_a_table_equals_itself_in_another_order(joined: DataFrame) -> None:
     found = reference.compare(joined, joined.orderBy("amount"))
     assert found.equal
     assert found.rows[0] == found.rows[1] > 100
-    assert found.columns == 32
+    assert found.columns == 35
     assert found.examples == ()
 
 

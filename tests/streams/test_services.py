@@ -14,8 +14,10 @@ import pytest
 
 from storage import Table
 from storage.clock import Stamps
+from storage.core.plan.reservation import SHORTEST_RESERVATION_MS
 from storage.environment import Environment
 from storage.errors import CorruptData, StoreUnavailable
+from storage.services.service_plan import open_plan
 from storage.store.open_store import open_store
 from streams.pipeline import services
 from streams.pipeline.model import CleanSection, CompactionSection
@@ -124,6 +126,14 @@ def test_without_a_policy_everything_is_compacted(table: Table, reporter: Report
     append(table, 1)
     compact_round(table, None, reporter)
     assert waiting(table) == 0
+
+
+def test_a_round_says_why_it_does_nothing(table: Table, reporter: Reporter) -> None:
+    append(table, 4)
+    with open_plan(table.writable(), table.snapshot().cut, 2, SHORTEST_RESERVATION_MS):
+        compact_round(table, None, reporter)
+        assert reporter.report.message.startswith("0 file groups, 2 skipped (a rewrite or an erase has reserved")
+        assert waiting(table) == 4
 
 
 def test_rounds_follow_the_interval_until_stopped(table: Table, reporter: Reporter) -> None:

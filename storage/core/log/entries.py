@@ -29,6 +29,9 @@ ERASE: Final = "erase"
 TTL: Final = "ttl"
 """Writer feature of a table with a time to live, which a schema change by a version without it would drop."""
 
+LONGEST_RESERVATION_MS: Final = 24 * 3_600_000
+"""The longest reservation of a PLAN: by default a clean aborts plans that are older."""
+
 FORMAT_VERSION: Final = 2
 """The table format that this version of weft reads and writes. Version 1 named some members differently."""
 
@@ -124,13 +127,18 @@ class Schema(Header):
 
 
 class Plan(Header):
-    """Begins a compaction or fold of the snapshot (``table``, ``cut``), whose files stay while it is open."""
+    """Begins a compaction or fold of the snapshot (``table``, ``cut``), whose files stay while it is open.
+
+    ``reserves_ms``: for how many milliseconds it keeps others from publishing a BASE (`storage.core.plan.reservation`);
+    0 for no reservation.
+    """
 
     kind: Literal["PLAN"] = "PLAN"
     plan_id: str
     table: int
     cut: Seqs
     file_groups: int
+    reserves_ms: Annotated[int, Field(ge=0, le=LONGEST_RESERVATION_MS)] = 0
 
 
 class Abort(Header):
@@ -366,7 +374,7 @@ _ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discrim
 _TABLE_KINDS: Final = get_args(TableEntry)
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
-_LEFT_OUT: Final = ("watermarks", "archived", "rewrites", "references")
+_LEFT_OUT: Final = ("watermarks", "archived", "rewrites", "references", "reserves_ms")
 """Members that are not written if they are empty."""
 
 

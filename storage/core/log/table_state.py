@@ -66,11 +66,13 @@ class OpenPlan:
         slot: Slot of its PLAN; it is part of the names of its files.
         at: Cut of its snapshot.
         committed_at_ms: Time of the PLAN.
+        reserves_ms: Duration of its reservation from then on (`storage.core.plan.reservation`); 0 for none.
     """
 
     slot: int
     at: Cut
     committed_at_ms: int
+    reserves_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +269,7 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
             schema = TableSchema.from_json(entry.table_schema)
             return replace(state, schema=schema, writer_features=features, rev=entry.seq, schema_rev=entry.seq)
         case Plan():
-            plan = OpenPlan(entry.seq, Cut(entry.table, entry.cut), entry.committed_at_ms)
+            plan = OpenPlan(entry.seq, Cut(entry.table, entry.cut), entry.committed_at_ms, entry.reserves_ms)
             return replace(state, plans={**state.plans, entry.plan_id: plan})
         case Abort():
             return _closed(state, entry.plan_id)

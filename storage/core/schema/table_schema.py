@@ -54,6 +54,7 @@ class TableSchema:
         streams: Streams, by ascending id.
         ttl: How long rows and deletes are kept; None: for ever.
         references: References to other tables, in the order in which their columns are shown.
+        comment: What the table is, for people; empty for none.
     """
 
     key: tuple[str, ...]
@@ -64,6 +65,7 @@ class TableSchema:
     streams: tuple[Stream, ...]
     ttl: Ttl | None = None
     references: tuple[Reference, ...] = ()
+    comment: str = ""
 
     @cached_property
     def column_by_name(self) -> Mapping[str, Column]:
@@ -212,6 +214,7 @@ class TableSchema:
                     "default": encode_scalar(c.default),
                     "since": c.since,
                     "changed": c.changed,
+                    **_comment(c.comment),
                 }
                 for c in self.columns
             ],
@@ -221,6 +224,7 @@ class TableSchema:
             **(
                 {REFERENCES: [_listed(dataclasses.asdict(each)) for each in self.references]} if self.references else {}
             ),
+            **_comment(self.comment),
         }
 
     @classmethod
@@ -230,7 +234,8 @@ class TableSchema:
         for c in data["columns"]:
             arrow_type = parse_type(c["type"])
             default = decode_scalar(c["default"], arrow_type)
-            columns.append(Column(c["id"], c["name"], arrow_type, default, c["since"], c["changed"]))
+            comment = c.get("comment", "")
+            columns.append(Column(c["id"], c["name"], arrow_type, default, c["since"], c["changed"], comment))
         return cls(
             key=tuple(data["key"]),
             partition_by=tuple(data["partition_by"]),
@@ -253,10 +258,15 @@ class TableSchema:
             ),
             ttl=Ttl(**data["ttl"]) if "ttl" in data else None,
             references=tuple(
-                Reference(r["name"], r["table"], tuple(r["on"]), tuple(r["columns"]), r["prefix"])
+                Reference(r["name"], r["table"], tuple(r["on"]), tuple(r["columns"]), r["prefix"], r["table_id"])
                 for r in data.get(REFERENCES, ())
             ),
+            comment=data.get("comment", ""),
         )
+
+
+def _comment(text: str) -> dict[str, str]:
+    return {"comment": text} if text else {}
 
 
 def _listed(values: dict[str, Any]) -> dict[str, Any]:

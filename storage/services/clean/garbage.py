@@ -28,6 +28,7 @@ from storage.core.log.needed_files import (
 from storage.core.log.table_state import TableState
 from storage.core.names import (
     BASES,
+    DELTA_LOG,
     FOLD_FILES,
     FOLD_INDEXES,
     HEARTBEATS,
@@ -170,7 +171,7 @@ class Garbage:
             yield from self._judge_checkpoints(name, checkpoints.pop(name, ()))
         for folder, kind in _OF_PLANS.items():
             listed, foreign = _parse(folder, kind, self._store.list(folder))
-            yield from foreign
+            yield from (stored for stored in foreign if not stored.path.startswith(f"{DELTA_LOG}/"))
             for file in listed:
                 garbage = file.path not in self._needed.files and not self._may_publish(file.parsed)
                 yield file.judged(garbage=garbage)

@@ -256,9 +256,9 @@ def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute)
     """Publish slices without the keys, in several attempts if another service publishes first (X3)."""
     newest, groups = 0, set[FileGroup]()
 
-    def attempt(snapshot: Snapshot) -> bool | None:
+    def attempt(snapshot: Snapshot, reserve_ms: int) -> bool | None:
         nonlocal newest
-        made = _rewrite_once(table_log, snapshot, search, why, execute)
+        made = _rewrite_once(table_log, snapshot, search, why, execute, reserve_ms)
         if made is None:
             return True
         result, entry = made
@@ -271,10 +271,10 @@ def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute)
 
 
 def _rewrite_once(
-    table_log: TableLog, snapshot: Snapshot, search: KeySearch, why: str, execute: Execute
+    table_log: TableLog, snapshot: Snapshot, search: KeySearch, why: str, execute: Execute, reserve_ms: int
 ) -> tuple[CompactionResult, int] | None:
     """One attempt: the new slices and the slot of their BASE, 0 if it published none; None if no file has the keys."""
-    with open_plan(table_log, snapshot.cut, len(snapshot.slices)) as plan:
+    with open_plan(table_log, snapshot.cut, len(snapshot.slices), reserve_ms) as plan:
         with explain_missing_file(table_log.env, snapshot.cut):
             chosen = _choose(table_log, snapshot, search)
         if not chosen:

@@ -84,9 +84,15 @@ class StoredFiles:
 
     def list(self) -> None:
         """List the files; must be called after the entries that name them were listed."""
-        for folder in _FOLDERS:
-            self._sizes |= {Path(f"{folder}/{name}"): size for name, size in self._store.list(folder)}
+        self._sizes = self._list()
         self._findings.expect(len(self._sizes))
+
+    def _list(self) -> dict[Path, int]:
+        return {Path(f"{folder}/{name}"): size for folder in _FOLDERS for name, size in self._store.list(folder)}
+
+    def missing(self) -> set[str]:
+        """The absent files, and those that were removed since they were listed."""
+        return self.absent | (self._sizes.keys() - self._list().keys())
 
     def have(self, *files: FileRef) -> bool:
         """Whether files (checked before) exist with the right sizes."""

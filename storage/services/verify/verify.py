@@ -216,16 +216,17 @@ class _Verification:
 
     def _drop_expired(self, table: TableLane) -> None:
         """Drop findings about missing files if a clean expired snapshots during the verification."""
-        if not self._files.absent:
+        if not self._findings.found:
             return
         try:
             later = self._later_entries(table)
         except TableError:
             return
         if any(isinstance(entry, CleanIntent) for entry in later):
-            dropped = self._findings.drop(lambda finding: finding.where in self._files.absent)
-            what = f"a clean made {dropped} files expire during the verification"
-            self._findings.at("the table").info(what, "verify again")
+            missing = self._files.missing()
+            if dropped := self._findings.drop(lambda finding: finding.where in missing):
+                what = f"a clean made {dropped} files expire during the verification"
+                self._findings.at("the table").info(what, "verify again")
 
     def _describe_open_work(self, state: TableState) -> None:
         now, at = self._table_log.clock.now_ms(), self._findings.at

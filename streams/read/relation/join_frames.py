@@ -35,10 +35,14 @@ def join_frames(
                 functions.raise_error(functions.lit(join.error)).cast("string").alias(name) for _, name in join.columns
             ]
             shown += failing
+            if join.required:  # which rows have a row of the other table is unknown, so no query can be answered
+                frame = frame.where(functions.raise_error(functions.lit(join.error)).cast("boolean"))
             continue
         keys = [f"__weft_join_{number}_{position}" for position in range(len(join.key))]
         pairs = [*zip(join.key, keys, strict=True), *join.columns]
         other = frame_of(join).select(*(_named(name).alias(alias) for name, alias in pairs))
+        if join.small:
+            other = other.hint("broadcast")
         condition = reduce(and_, (_named(name) == _named(key) for name, key in zip(join.on, keys, strict=True)))
         frame = frame.join(other, condition, "inner" if join.required else "left")
         shown += [_named(name) for _, name in join.columns]

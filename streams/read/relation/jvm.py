@@ -20,7 +20,7 @@ import tempfile
 import traceback
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -36,7 +36,7 @@ from pyspark.sql.udf import _wrap_function
 from streams.read.relation.planner_interface import ParquetFile
 from streams.spark.for_workers import pickled
 
-__all__ = ["Jvm", "UnsupportedSessionError"]
+__all__ = ["Jvm", "UnsupportedSessionError", "load_classes"]
 
 _SQL = "org.apache.spark.sql."
 _PYTHON = _SQL + "execution.datasources.v2.python."
@@ -73,6 +73,7 @@ _CLASSES = {
     "PythonScan": _PYTHON + "PythonScan",
     "PythonTable": _PYTHON + "PythonTable",
     "PythonUtils": "org.apache.spark.api.python.PythonUtils",
+    "ReflectArray": "java.lang.reflect.Array",
     "ReadInfo": _PYTHON + "PythonDataSourceReadInfo",
     "Relation": _SQL + "execution.datasources.v2.DataSourceV2Relation",
     "RuntimeException": "java.lang.RuntimeException",
@@ -124,18 +125,18 @@ class Jvm:
             raise UnsupportedSessionError("PYSPARK_PIN_THREAD=false separates Python threads from JVM threads")
         classes = _known_classes.get(gateway)
         if classes is None:
-            try:
-                classes = {name: _load(gateway.jvm, path) for name, path in _CLASSES.items()}
-            except (AttributeError, TypeError, Py4JError) as error:
-                raise UnsupportedSessionError(
-                    f"Spark {spark.version} lacks a class that a live view needs: {error}"
-                ) from error
+            classes = load_classes(spark, _CLASSES, "a live view")
             check(cls(spark, classes))
             _known_classes[gateway] = classes
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         # A JVM exception that a callback raises stays one, instead of becoming the text of a Python traceback.
         gateway.python_parameters.propagate_java_exceptions = True
         return cls(spark, classes)
+
+    @property
+    def classes(self) -> dict[str, Any]:
+        """The JVM classes by name."""
+        return self._classes
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -157,7 +158,10 @@ class Jvm:
     def array(self, kind: Any, values: Sequence[Any] = ()) -> Any:
         array = self._gateway.new_array(kind, len(values))
         for index, value in enumerate(values):
-            array[index] = value
+            if hasattr(value, "Java"):
+                self.ReflectArray.set(array, index, value)  # Py4J itself cannot put a callback into an array
+            else:
+                array[index] = value
         return array
 
     def options(self) -> Any:
@@ -325,6 +329,24 @@ class Jvm:
         if not manager.dataSourceExists(name):
             manager.registerDataSource(name, self.UserDefinedSource(_wrap_function(self._context, DataSource)))
         return name
+
+
+def load_classes(spark: SparkSession, paths: Mapping[str, str], purpose: str) -> dict[str, Any]:
+    """JVM classes by name.
+
+    Args:
+        spark: A classic session.
+        paths: The full names of the classes.
+        purpose: What needs them, for the message of the error.
+
+    Raises:
+        UnsupportedSessionError: This Spark does not have one of them.
+    """
+    jvm = spark.sparkContext._gateway.jvm  # type: ignore[union-attr]  # noqa: SLF001
+    try:
+        return {name: _load(jvm, path) for name, path in paths.items()}
+    except (AttributeError, TypeError, Py4JError) as error:
+        raise UnsupportedSessionError(f"Spark {spark.version} lacks a class that {purpose} needs: {error}") from error
 
 
 def _load(jvm: Any, path: str) -> Any:

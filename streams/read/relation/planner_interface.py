@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-__all__ = ["JoinedColumns", "ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
+__all__ = ["JoinedColumns", "OneScan", "ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
 
 
 class ParquetFile(NamedTuple):
@@ -74,6 +74,7 @@ class JoinedColumns:
         key: The key columns of the other table, in the same order.
         columns: The columns that are shown: their name in the other table, and in the view.
         required: Whether rows without a row of the other table are left out.
+        small: Whether Spark should send the other table to all tasks instead of sorting both tables by the key.
         error: Why the other table cannot be read; empty if it can. Queries that use its columns fail with this text.
     """
 
@@ -82,6 +83,7 @@ class JoinedColumns:
     key: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
     required: bool
+    small: bool = False
     error: str = ""
 
 
@@ -89,7 +91,7 @@ class PinnedPlanner(Protocol):
     """One state of a table: all plans of a query are made from it."""
 
     def schema(self) -> StructType:
-        """All columns of the table, in order, without those of `joins`."""
+        """All columns that `plan` can return, in order. The view takes those of `joins` from the join."""
 
     def joins(self) -> Sequence[JoinedColumns]:
         """What is joined with the table, in order. The same columns in every state with the same schema."""
@@ -116,6 +118,23 @@ class PinnedPlanner(Protocol):
 
         `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns.
         """
+
+
+class OneScan:
+    """Base of states that are read by one scan: nothing is joined, and Spark applies all filters."""
+
+    def joins(self) -> Sequence[JoinedColumns]:
+        return ()
+
+    def joined(self, name: str) -> PinnedPlanner:
+        raise AssertionError(f"nothing is joined: {name}")
+
+    def parts(self) -> Sequence[Part]:
+        return (Part.WHOLE,)
+
+    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+        del filters, part
+        return ()
 
 
 class Planner(Protocol):

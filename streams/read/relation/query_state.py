@@ -31,10 +31,17 @@ SWEEP_AT = 16
 
 @dataclass(frozen=True)
 class QueryState:
-    """The state of one query, and its scans by their parameters: Spark reads a scan once that is the same object."""
+    """The state of one query.
+
+    Attributes:
+        state: Plans its scans.
+        scans: The scans by their parameters: Spark reads a scan once that is the same object.
+        prepared: Logical plans over the state that were made, and are not used yet.
+    """
 
     state: PinnedPlanner
     scans: dict[Any, Any] = field(default_factory=dict)
+    prepared: list[Any] = field(default_factory=list)
 
 
 class QueryStates:

@@ -8,19 +8,13 @@ If some file groups of a state are read natively and others are merged, they nee
 reader and Python tasks cannot share one. The relation is then a UNION ALL: Spark pushes filters, columns and limits
 through it, and includes it in code generation. Spark chooses the union when it analyses a query, and it is correct for
 every state on which the query may run (`planner_interface.Part`).
-
-The method names are those of Spark's Java interfaces. Py4J needs every method that Spark may call, also those with a
-default in the interface. Callbacks may run on any JVM thread (broadcasts are planned in a pool). Py4J drops its
-reference to a callback object when the JVM collects its proxy, so these objects exist as long as the plans.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
-import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import Filter
@@ -28,15 +22,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage.errors import InvalidInput
+from streams.read.relation.callbacks import Callback, PlainTable, WithoutMetrics, callback, check_methods
 from streams.read.relation.join_frames import join_frames
-from streams.read.relation.jvm import Jvm, UnsupportedSessionError
+from streams.read.relation.jvm import Jvm
 from streams.read.relation.planner_interface import JoinedColumns, ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
 from streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
 from streams.read.relation.query_state import QueryState, QueryStates
 from streams.read.relation.worker import task_reader
 from streams.spark.for_workers import for_workers
 
-__all__ = ["check_interfaces", "new_dataframe", "register_view"]
+__all__ = ["LiveTable", "LiveView", "PruningScanBuilder", "check_interfaces", "new_dataframe", "register_view"]
 
 _numbers = itertools.count(1)
 
@@ -47,12 +42,12 @@ LISTS_KEPT: Final = 8
 
 def register_view(jvm: Jvm, name: str, planner: Planner) -> None:
     """Create or replace a view and its table function."""
-    jvm.create_view(name, f"weft_{name}", ViewFunction(_View(jvm, name, planner)))
+    jvm.create_view(name, f"weft_{name}", ViewFunction(LiveView(jvm, name, planner)))
 
 
 def new_dataframe(jvm: Jvm, name: str, planner: Planner) -> DataFrame:
     """A DataFrame with the present columns of the table."""
-    view = _View(jvm, name, planner)
+    view = LiveView(jvm, name, planner)
     state = planner.pin()
     return jvm.dataframe(view.relation(state, state.parts()))
 
@@ -63,16 +58,10 @@ def check_interfaces(jvm: Jvm) -> None:
     Raises:
         UnsupportedSessionError: An interface has a method that the callback lacks, as in a newer Spark.
     """
-    for kind in (LiveTable, PruningScanBuilder, TaskScan, ParquetScan, ScanStatistics):
-        for interface in kind.Java.implements:
-            missing = sorted(name for name in jvm.method_names(interface) if not hasattr(kind, name))
-            if missing:
-                raise UnsupportedSessionError(
-                    f"{interface.rpartition('.')[2]} of this Spark has unknown methods: {', '.join(missing)}"
-                )
+    check_methods(jvm, (LiveTable, PruningScanBuilder, TaskScan, ParquetScan, ScanStatistics))
 
 
-class _View:
+class LiveView:
     """State that all callbacks of one view share."""
 
     def __init__(self, jvm: Jvm, name: str, planner: Planner) -> None:
@@ -84,10 +73,30 @@ class _View:
         self.capabilities.add(jvm.TableCapability.BATCH_READ)
         self._parts: tuple[Part, ...] = ()
         self._lists: dict[Any, Any] = {}  # ordered by last use
-        self._joined: dict[str, _View] = {}
+        self._joined: dict[str, LiveView] = {}
+
+    def newest_relation(self) -> Any:
+        """A logical plan over the state of the query that is analysed on this thread."""
+        pin = self.pins.current()
+        try:
+            return pin.prepared.pop()
+        except IndexError:
+            return self.relation(pin.state, self.stable_parts(pin.state.parts()))
+
+    def output_schema(self) -> StructType:
+        """The columns of `newest_relation`. If another table is joined, the relation is made here, and kept for it."""
+        pin = self.pins.current()
+        if not pin.state.joins():
+            return pin.state.schema()
+        plan = self.relation(pin.state, self.stable_parts(pin.state.parts()))
+        pin.prepared.append(plan)
+        return self.jvm.parse_struct(plan.schema())
 
     def relation(self, state: PinnedPlanner, parts: Sequence[Part]) -> Any:
-        schema, joins = state.schema(), state.joins()
+        """A logical plan over a state, with one scan per part."""
+        joins = state.joins()
+        joined = {name for join in joins for _, name in join.columns}
+        schema = StructType([field for field in state.schema().fields if field.name not in joined])
         struct = self.jvm.struct(schema)
         plan = self.jvm.union([self.jvm.relation(LiveTable(self, schema, part), struct) for part in parts])
         if not joins:
@@ -96,7 +105,7 @@ class _View:
         def frame_of(join: JoinedColumns) -> DataFrame:
             of_table = state.joined(join.name)
             view = self._joined.setdefault(
-                join.name, _View(self.jvm, f"{self.name}.{join.name}", _Joined(self, join.name))
+                join.name, LiveView(self.jvm, f"{self.name}.{join.name}", _Joined(self, join.name))
             )
             return self.jvm.dataframe(view.relation(of_table, view.stable_parts(of_table.parts())))
 
@@ -123,7 +132,7 @@ class _View:
 class _Joined(Planner):
     """Gives every query over a view the state of another table that belongs to the query's state of the view."""
 
-    def __init__(self, view: _View, name: str) -> None:
+    def __init__(self, view: LiveView, name: str) -> None:
         self._view = view
         self._name = name
 
@@ -136,110 +145,57 @@ def _read_by_spark(file: ParquetFile) -> bool:
     return not file.path.rpartition("/")[2].startswith(("_", "."))
 
 
-class _Called:
-    """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects."""
-
-    def __init__(self, jvm: Jvm, identity: str) -> None:
-        self.jvm = jvm
-        self._identity = identity
-
-    def hashCode(self) -> int:  # noqa: N802
-        return zlib.crc32(self._identity.encode()) >> 1
-
-    def equals(self, other: Any) -> bool:
-        # Other objects, such as plans and sequences, may have a very long text, so it is not computed for them.
-        return self.jvm.is_callback(other) and str(other) == self._identity
-
-    def toString(self) -> str:  # noqa: N802
-        return self._identity
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _callback(method: Method) -> Method:
-    """Decorator of methods that the JVM calls: errors become JVM exceptions with the original message."""
-
-    @functools.wraps(method)
-    def called(self: _Called, *arguments: Any) -> Any:
-        try:
-            return method(self, *arguments)
-        except Exception as error:
-            self.jvm.raise_in_spark(error)
-
-    return cast("Method", called)
-
-
-class ViewFunction(_Called):
+class ViewFunction(Callback):
     """The table function of a view, for Scala a function `Seq[Expression] => LogicalPlan`."""
 
-    def __init__(self, view: _View) -> None:
+    def __init__(self, view: LiveView) -> None:
         super().__init__(view.jvm, f"weft view {view.number}: {view.name}")
         self._view = view
 
-    @_callback
+    @callback
     def apply(self, _arguments: Any) -> Any:
-        state = self._view.pins.current().state
-        return self._view.relation(state, self._view.stable_parts(state.parts()))
+        return self._view.newest_relation()
 
     class Java:
         implements = ("scala.Function1",)
 
 
-class LiveTable(_Called):
+class LiveTable(PlainTable):
     """A table for Spark (`SupportsRead`): columns and part are fixed at analysis, rows come from the query's state."""
 
-    def __init__(self, view: _View, schema: StructType, part: Part) -> None:
+    def __init__(self, view: LiveView, schema: StructType, part: Part) -> None:
         # Two occurrences of a view must be equal tables: otherwise Spark would not find the data of a cached view.
         super().__init__(view.jvm, f"weft table {view.number}: {view.name}, {part.value}, {schema.simpleString()}")
         self._view = view
         self._schema = schema
         self._part = part
 
-    @_callback
+    @callback
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
         return PruningScanBuilder(self._view, self._schema, self._part, self._view.pins.current())
 
     def name(self) -> str:
         return self._view.name
 
-    @_callback
+    @callback
     def schema(self) -> Any:
         return self.jvm.struct(self._schema)
 
-    @_callback
+    @callback
     def columns(self) -> Any:
         return self.jvm.columns(self._schema)
 
     def capabilities(self) -> Any:
         return self._view.capabilities
 
-    @_callback
-    def partitioning(self) -> Any:
-        return self.jvm.array(self.jvm.Transform)
-
-    @_callback
-    def constraints(self) -> Any:
-        return self.jvm.array(self.jvm.Constraint)
-
-    @_callback
-    def properties(self) -> Any:
-        return self.jvm.HashMap()
-
-    def id(self) -> None:
-        return None
-
-    def version(self) -> None:
-        return None
-
     class Java:
         implements = ("org.apache.spark.sql.connector.catalog.SupportsRead",)
 
 
-class PruningScanBuilder(_Called):
+class PruningScanBuilder(Callback):
     """Collects filters and columns of one scan, then plans it. Spark calls the methods in the order below."""
 
-    def __init__(self, view: _View, schema: StructType, part: Part, pin: QueryState) -> None:
+    def __init__(self, view: LiveView, schema: StructType, part: Part, pin: QueryState) -> None:
         super().__init__(view.jvm, f"weft scan builder {next(_numbers)}")
         self._view = view
         self._schema = schema
@@ -250,7 +206,7 @@ class PruningScanBuilder(_Called):
         self._exact: frozenset[int] = frozenset()
         self._pruned: Any = None
 
-    @_callback
+    @callback
     def pushPredicates(self, predicates: Any) -> Any:  # noqa: N802
         """Take filters; returns those that Spark must evaluate after the scan, as the same objects."""
         after = []
@@ -265,7 +221,7 @@ class PruningScanBuilder(_Called):
         after += [predicate for index, predicate in enumerate(self._predicates) if index not in self._exact]
         return self.jvm.array(self.jvm.Predicate, after)
 
-    @_callback
+    @callback
     def pushedPredicates(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.Predicate, self._predicates)
 
@@ -275,7 +231,7 @@ class PruningScanBuilder(_Called):
     def pruneColumns(self, required: Any) -> None:  # noqa: N802
         self._pruned = required
 
-    @_callback
+    @callback
     def build(self) -> Any:
         schema = self._required_schema()
         key = (self._part, tuple(schema.names), tuple(map(repr, self._filters)), self._exact)
@@ -331,7 +287,7 @@ class PruningScanBuilder(_Called):
         )
 
 
-class _PlannedScan(_Called):
+class _PlannedScan(WithoutMetrics):
     """Wraps a scan of Spark: adds the description of the plan, and returns the same batch object on every call."""
 
     def __init__(self, jvm: Jvm, inner: Any, plan: ReadPlan) -> None:
@@ -340,37 +296,29 @@ class _PlannedScan(_Called):
         self._plan = plan
         self._batch = inner.toBatch()
 
-    @_callback
+    @callback
     def description(self) -> str:
         return self._plan.description
 
     def toBatch(self) -> Any:  # noqa: N802
         return self._batch
 
-    @_callback
+    @callback
     def readSchema(self) -> Any:  # noqa: N802
         return self._inner.readSchema()
 
     def reflectsFullyPushedDownFilters(self) -> bool:  # noqa: N802
         return False
 
-    @_callback
+    @callback
     def getMetaData(self) -> Any:  # noqa: N802
         return self._inner.getMetaData()
 
-    @_callback
+    @callback
     def columnarSupportMode(self) -> Any:  # noqa: N802
         return self.jvm.ColumnarSupportMode.PARTITION_DEFINED
 
-    @_callback
-    def supportedCustomMetrics(self) -> Any:  # noqa: N802
-        return self.jvm.array(self.jvm.CustomMetric)
-
-    @_callback
-    def reportDriverMetrics(self) -> Any:  # noqa: N802
-        return self.jvm.array(self.jvm.CustomTaskMetric)
-
-    @_callback
+    @callback
     def toMicroBatchStream(self, _checkpoint: str) -> Any:  # noqa: N802
         raise InvalidInput(
             "a view of a table cannot be read as a stream", hint='spark.readStream.format("weft") reads changes'
@@ -392,11 +340,11 @@ class TaskScan(_PlannedScan):
         super().__init__(jvm, inner, plan)
         self._size_bytes = None if plan.size_bytes is None else max(1, int(plan.size_bytes * share))
 
-    @_callback
+    @callback
     def estimateStatistics(self) -> ScanStatistics:  # noqa: N802
         return ScanStatistics(self.jvm, self._size_bytes, self._plan.row_count)
 
-    @_callback
+    @callback
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
         return self.jvm.optional_long(self._size_bytes)
 
@@ -404,27 +352,27 @@ class TaskScan(_PlannedScan):
 class ParquetScan(_PlannedScan):
     """Spark's scan of Parquet files, with Spark's statistics."""
 
-    @_callback
+    @callback
     def description(self) -> str:
         metadata = self._inner.getMetaData()
         properties = ", ".join(f"{name}: {metadata.apply(name)}" for name in ("PushedFilters", "ReadSchema"))
         return f"{self._plan.description}; ParquetScan {properties}"
 
-    @_callback
+    @callback
     def getMetaData(self) -> Any:  # noqa: N802
         # Spark's location is the temporary list of files (`Jvm.parquet_index`), which means nothing to a user.
         return self._inner.getMetaData().updated("Location", self._plan.description)
 
-    @_callback
+    @callback
     def estimateStatistics(self) -> Any:  # noqa: N802
         return self._inner.estimateStatistics()
 
-    @_callback
+    @callback
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
         return self._inner.estimateStatistics().sizeInBytes()
 
 
-class ScanStatistics(_Called):
+class ScanStatistics(Callback):
     """Statistics by which Spark chooses joins. For an unknown size it takes its default, which is never broadcast."""
 
     def __init__(self, jvm: Jvm, size_bytes: int | None, row_count: int | None) -> None:
@@ -432,15 +380,15 @@ class ScanStatistics(_Called):
         self._size_bytes = size_bytes
         self._row_count = row_count
 
-    @_callback
+    @callback
     def sizeInBytes(self) -> Any:  # noqa: N802
         return self.jvm.optional_long(self._size_bytes)
 
-    @_callback
+    @callback
     def numRows(self) -> Any:  # noqa: N802
         return self.jvm.optional_long(self._row_count)
 
-    @_callback
+    @callback
     def columnStats(self) -> Any:  # noqa: N802
         return self.jvm.HashMap()
 

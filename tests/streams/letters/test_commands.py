@@ -97,7 +97,9 @@ def test_show_prints_everything(file: Path) -> None:
         "s",
         None,
     )
-    assert "it is bad" in weft_output("dead-letters", "show", file, "q/1-0:1")
+    text = weft_output("dead-letters", "show", file, "q/1-0:1")
+    assert "it is bad" in text
+    assert "     timestamp  1970-01-01T00:00:01.100+00:00\n" in text  # as in the list
 
 
 def test_drop_deletes_letters_that_wait(place: Place, file: Path) -> None:

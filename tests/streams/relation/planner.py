@@ -23,7 +23,8 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.read.relation.live_view import JoinedColumns, ParquetFile, Part, PinnedPlanner, ReadPlan
+from streams.read.relation.live_view import ParquetFile, Part, ReadPlan
+from streams.read.relation.planner_interface import OneScan
 
 # Pickled by value, because the tests are not on the path of Spark's Python workers.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -103,22 +104,13 @@ class Files:
         return read
 
 
-class State:
+class State(OneScan):
     def __init__(self, files: Files, paths: tuple[Path, ...]) -> None:
         self._files = files
         self._paths = paths
 
     def schema(self) -> StructType:
         return from_arrow_schema(pq.read_schema(self._paths[-1])) if self._paths else from_arrow_schema(SCHEMA)
-
-    def joins(self) -> Sequence[JoinedColumns]:
-        return ()
-
-    def joined(self, name: str) -> PinnedPlanner:
-        raise AssertionError(f"nothing is joined: {name}")
-
-    def parts(self) -> Sequence[Part]:
-        return (Part.WHOLE,)
 
     def exact(self, filters: Sequence[Filter], _part: Part) -> Sequence[int]:
         return self._files.exact(filters)

@@ -1,0 +1,40 @@
+"""Reads a Delta table with deltalake, deletion vectors included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from storage.errors import InvalidInput
+from storage.imports.foreign_table import ForeignTable
+
+
+def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
+    """Open a table at a version; ``options`` are deltalake's storage options."""
+    if version is not None and not version.isdigit():
+        raise InvalidInput(f"--source-version: {version!r} is not a version of Delta", hint="give a number such as 7")
+    number = None if version is None else int(version)
+    storage_options = {name: str(value) for name, value in options.items()} or None
+    table = DeltaTable(location, version=number, storage_options=storage_options)
+
+    def query(sql: str) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_stream(QueryBuilder().register("source", table).execute(sql))
+
+    def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        yield from query(f"SELECT {names} FROM source")  # noqa: S608 - quoted names
+
+    metadata = table.metadata()
+    return ForeignTable(
+        kind="delta",
+        location=location,
+        version=str(table.version()),
+        schema=query("SELECT * FROM source LIMIT 0").schema,
+        batches=batches,
+        rows=table.count(),
+        partition_by=metadata.partition_columns,
+        options={name: str(value) for name, value in metadata.configuration.items()},
+    )

@@ -1,0 +1,111 @@
+"""Translates the ``CREATE TABLE`` statement of a Doris table.
+
+``sequence_mapping.<column>`` becomes a column group, ``function_column.sequence_col`` the ordering of the only group.
+Names and meaning: Doris' documentation, "Multi-Stream Updates for the Unique Model", "Sequence Column", "Data Model".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from storage.errors import InvalidInput
+from storage.imports.translation import (
+    MAIN,
+    NOT_NEEDED,
+    Declared,
+    Fate,
+    GroupDraft,
+    Report,
+    Translation,
+    bucket_count,
+    build_configuration,
+    check_columns_exist,
+    split_names,
+)
+
+_MAPPING: Final = "sequence_mapping."
+_SEQUENCE_COLUMN: Final = "function_column.sequence_col"
+_SEQUENCE_TYPE: Final = "function_column.sequence_type"
+_FUNCTIONS: Final[Mapping[str, tuple[str, Fate, str]]] = {
+    "SUM": ("sum", Fate.CARRIED, ""),
+    "MIN": ("min", Fate.CARRIED, ""),
+    "MAX": ("max", Fate.CARRIED, ""),
+    "REPLACE_IF_NOT_NULL": ("last", Fate.CARRIED, ""),
+    "REPLACE": ("last", Fate.DIFFERS, "last skips NULLs, because its group aggregates"),
+}
+"""By aggregation of Doris: the function of weft, whether it means the same, and what differs."""
+
+
+def translate_doris(declared: Declared) -> Translation:
+    """Translate a Doris table with the unique or the aggregate model.
+
+    Raises:
+        InvalidInput: The table has the duplicate model, so it has no key; or an option names a column that it does not
+            have.
+    """
+    if declared.key_model == "DUPLICATE":
+        raise InvalidInput(
+            "DUPLICATE KEY: rows of this table have no unique key",
+            hint="a weft table has one row per key: name key columns that are unique with --key, or add one",
+        )
+    report = Report()
+    if declared.key_model:
+        report.add(f"{declared.key_model} KEY", ", ".join(declared.key), Fate.CARRIED, "key")
+    groups = _mapped(declared, report)
+    taken = {name for group in groups for name in group.columns} | set(declared.key)
+    main = GroupDraft(MAIN, [name for name in declared.columns if name not in taken], on_delete="row")
+    sequence = declared.options.get(_SEQUENCE_COLUMN)
+    if sequence is not None:
+        check_columns_exist(_SEQUENCE_COLUMN, [sequence], declared.columns)
+        main.ordering = [sequence]
+        report.add(_SEQUENCE_COLUMN, sequence, Fate.CARRIED, f"groups.{MAIN}.ordering")
+    if declared.key_model == "AGGREGATE":
+        _aggregate(declared, main, report)
+    if (kind := declared.options.get(_SEQUENCE_TYPE)) is not None:
+        note = "the sequence values are in a hidden column, which an export lacks: add a column, and order by it"
+        report.add(_SEQUENCE_TYPE, kind, Fate.MISSING, note)
+    buckets = None
+    if declared.buckets:
+        buckets = bucket_count("BUCKETS", declared.buckets, report)
+    told = {line.option for line in report.lines}
+    for option, value in declared.options.items():
+        if option not in told:
+            report.add(option, value, Fate.UNUSED, NOT_NEEDED)
+    return build_configuration(declared, [*groups, main], report, buckets=buckets)
+
+
+def _mapped(declared: Declared, report: Report) -> list[GroupDraft]:
+    groups = []
+    for option, value in declared.options.items():
+        if not option.startswith(_MAPPING):
+            continue
+        sequence, mapped = option.removeprefix(_MAPPING), split_names(value)
+        check_columns_exist(option, [sequence, *mapped], declared.columns)
+        groups.append(GroupDraft(sequence, [sequence, *mapped], [sequence]))
+        report.add(option, value, Fate.CARRIED, f"groups.{sequence}, ordering: {sequence}")
+    return groups
+
+
+def _aggregate(declared: Declared, main: GroupDraft, report: Report) -> None:
+    """Choose the merge mode of the aggregate model: plain replacements need no functions."""
+    kinds = {declared.aggregates.get(name, "REPLACE") for name in main.columns}
+    if kinds <= {"REPLACE"}:
+        main.merge = "latest"
+    elif kinds <= {"REPLACE_IF_NOT_NULL"}:
+        main.merge = "latest_non_null"
+    else:
+        main.merge = "aggregate"
+    functions = {}
+    for name in main.columns:
+        if name in main.ordering:
+            continue
+        kind = declared.aggregates.get(name, "REPLACE")
+        missing = ("last", Fate.MISSING, f"weft has no {kind}: last keeps the newest value as it is")
+        function, fate, note = _FUNCTIONS.get(kind, missing)
+        if main.merge == "aggregate":
+            functions[name] = function
+            report.add(f"column {name}", kind, fate, f"function {function}{note and '; ' + note}")
+        else:
+            report.add(f"column {name}", kind, Fate.CARRIED, f"merge: {main.merge}")
+    main.functions = functions

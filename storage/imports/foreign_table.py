@@ -1,0 +1,134 @@
+"""A table of another format: what it declares, and a stream of its rows. Opened with the reader of its format."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from storage.errors import InvalidInput, TableError
+from storage.imports.column_types import column_types
+from storage.imports.translate import Format
+from storage.imports.translation import Declared
+
+BATCH_ROWS: Final = 64 * 1024
+"""Rows of a batch, where a reader takes a size."""
+
+_READERS: Final[Mapping[Format, tuple[str, str]]] = {
+    "parquet": ("parquet_reader", ""),
+    "delta": ("delta_reader", "deltalake"),
+    "iceberg": ("iceberg_reader", "pyiceberg"),
+    "hudi": ("hudi_reader", "hudi"),
+    "paimon": ("paimon_reader", "pypaimon_rust"),
+}
+"""Module and required package by format. The extra of weft has the name of the format."""
+
+_PANIC: Final = "PanicException"
+"""A failure of a library in Rust. It is no `Exception`, and has no module that could be imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignTable:
+    """A table of another format, at one version.
+
+    Attributes:
+        kind: The format.
+        location: Where it is.
+        version: The version that is read, as the format names it.
+        schema: Its columns, without those that only the format itself uses.
+        batches: Starts a read of all rows, in batches with the columns that are asked for.
+        rows: Number of rows as the format tells it without reading them; None if it does not.
+        key, partition_by, options: As in `Declared`.
+    """
+
+    kind: Format
+    location: str
+    version: str
+    schema: pa.Schema
+    batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+    rows: int | None = None
+    key: Sequence[str] = ()
+    partition_by: Sequence[str] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def declared(self, leave_out: Sequence[str] = ()) -> Declared:
+        """What the table declares, without some columns.
+
+        Raises:
+            InvalidInput: A column to leave out does not exist, or a column has a type that weft cannot store.
+        """
+        for name in leave_out:
+            if name not in self.schema.names:
+                raise InvalidInput(
+                    f"--leave-out: the source has no column {name!r}", hint=f"columns: {', '.join(self.schema.names)}"
+                )
+        kept = pa.schema([column for column in self.schema if column.name not in leave_out])
+        return Declared(column_types(kept), tuple(self.key), tuple(self.partition_by), dict(self.options))
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """All rows, in batches with these columns in this order.
+
+        Raises:
+            InvalidInput: A file is missing or damaged.
+        """
+        with _read_errors(self.kind, self.location):
+            for batch in self.batches(columns):
+                yield batch.select(list(columns))
+
+
+def open_foreign(
+    kind: Format, location: str, *, version: str | None = None, options: Mapping[str, Any] | None = None
+) -> ForeignTable:
+    """Open a table of another format.
+
+    Args:
+        kind: The format.
+        location: A path or URL. Of an Iceberg table: its metadata file, or its name in a catalog. Of a Paimon table:
+            its folder ``<warehouse>/<database>.db/<table>``.
+        version: Version (Delta), snapshot id (Iceberg) or commit time (Hudi) to read; the newest by default.
+        options: Of the reader: options of the store, and for Iceberg properties of the catalog.
+
+    Raises:
+        InvalidInput: The reader is not installed, or there is no such table or version.
+    """
+    module, package = _READERS[kind]
+    if package and importlib.util.find_spec(package) is None:
+        raise InvalidInput(f"reading {kind} needs {package}", hint=f"pip install 'weft[{kind}]'")
+    reader = importlib.import_module(f"storage.imports.{module}")
+    with _read_errors(kind, location):
+        found: ForeignTable = reader.open_table(location, version, dict(options or {}))
+    return found
+
+
+@contextmanager
+def _read_errors(kind: Format, location: str) -> Iterator[None]:
+    """Turn every error of a reader into `InvalidInput`: each library has errors of its own."""
+    try:
+        yield
+    except (TableError, MemoryError, AssertionError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        text = str(error).strip() or type(error).__name__
+        if isinstance(error, FileNotFoundError):
+            text = f"there is no such file or folder ({text})"
+        raise InvalidInput(
+            f"the {kind} table at {location} cannot be read: {text}",
+            hint="check the location, its format, the version and the options of the store",
+        ) from error
+
+
+def refuse_version(kind: Format, version: str | None) -> None:
+    """Refuse a version for a format that has none here.
+
+    Raises:
+        InvalidInput: ``version`` is given.
+    """
+    if version is not None:
+        raise InvalidInput(f"--source-version: {kind} is read as it is now", hint="leave the option out")

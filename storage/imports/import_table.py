@@ -1,0 +1,350 @@
+"""Copies the rows of a foreign table into a new weft table, all in one commit.
+
+The rows are written to log files first. Only when all of them were read and accepted is the table created, and one
+commit makes them visible: a read sees no table, an empty table, or all rows. If the process dies before that, the next
+import begins again; if it dies later, the next import finds the commit and finishes. The rows belong to a stream that
+writes all groups, so each group has the ordering values that the rows carry; the lane is closed at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage.config import StreamConfig, TableConfig, configuration, load_config
+from storage.core.merge.events import MAX_EXAMPLES, prepare
+from storage.core.modes.functions import find_function
+from storage.core.names import lane_name
+from storage.core.schema.casting import cast_column
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment, open_environment
+from storage.errors import Conflict, CorruptData, InvalidInput, NotFound
+from storage.files.log_file import remove_log_file
+from storage.imports.column_types import storable
+from storage.imports.foreign_table import ForeignTable
+from storage.services.resolve_references import resolve_references
+from storage.table import Table
+from storage.write.lane_progress import read_lane
+from storage.write.write_task import WriteTicket, Written, write_rows
+from storage.write.writer import Commit, Writer
+
+LANE: Final = "import"
+"""Name of the lane of imported rows, and of their stream if no stream of the configuration writes all groups."""
+BATCH: Final = ("import", 0)
+_FIRST_EPOCH: Final = 1
+_FIRST_COMMIT: Final = 2  # the claim is the first entry of a lane
+
+Progress = Callable[[int], None]
+"""Called with the number of rows that were read so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """What an import did.
+
+    Attributes:
+        uri: Location of the table.
+        source: Format, location and version of the source.
+        imported: False if a former import had committed these rows already.
+        rows: Rows that the source has.
+        rows_ignored: Rows with a key alone: every group of theirs is NULL in all columns.
+        keys: Rows that the table shows.
+    """
+
+    uri: str
+    source: Mapping[str, str]
+    imported: bool
+    rows: int
+    rows_ignored: int
+    keys: int
+
+    @property
+    def merged(self) -> int:
+        """Rows that share their key with another row, which won."""
+        return self.rows - self.rows_ignored - self.keys
+
+
+def import_table(
+    uri: str | Path,
+    source: ForeignTable,
+    config: TableConfig | Mapping[str, Any],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> ImportResult:
+    """Create a table with the rows of a foreign table.
+
+    Args:
+        uri: Where the table is created.
+        source: The foreign table.
+        config: The configuration. A stream that writes all groups is added if it has none. Columns of the
+            source that it does not name are not read.
+        storage_options: Options of the table's store, as in `storage.Table.create`.
+        progress: Called after each batch.
+
+    Raises:
+        InvalidInput: The configuration is wrong, the source lacks a column or has one of another type, cannot be read,
+            or has rows that the table cannot hold. There is no table, or it is as it was before.
+        Conflict: There is already another table, or another import was faster.
+        CorruptData: The numbers of rows do not agree. Before the commit: there is no table.
+        StoreUnavailable, CommitUnknown: See `storage.write.writer.Writer.append`. Repeat the import.
+    """
+    return import_into(open_environment(uri, storage_options), source, config, progress=progress)
+
+
+def import_into(
+    env: Environment,
+    source: ForeignTable,
+    config: TableConfig | Mapping[str, Any],
+    *,
+    progress: Progress | None = None,
+) -> ImportResult:
+    """Create a table in a given environment; see `import_table`."""
+    whole, stream = _with_stream(load_config(config))
+    schema = resolve_references(env, whole)
+    _check_columns(source, schema, stream)
+    described = {"format": source.kind, "location": source.location, "version": source.version}
+    table = _existing(env)
+    done = None if table is None else _finished_commit(table, described)
+    if table is not None and done is not None:
+        _check_like(table, schema)
+        commit = done
+    elif table is None:
+        table, commit = _into_new_table(env, source, whole, stream, described, progress)
+    else:
+        _check_same(table, schema)
+        commit = _into_empty_table(table, source, stream, described, progress)
+    assert table is not None, "it existed, or was created"
+    lane = lane_name(LANE)
+    if table.state().lanes[lane].closed is None:
+        table.close_lane(lane)
+    keys = _count(table, schema)
+    total = commit.rows + commit.rows_ignored
+    if keys > commit.rows and done is None:
+        raise CorruptData(f"{table.uri} shows {keys} rows, but only {commit.rows} were imported", hint="weft verify")
+    return ImportResult(table.uri, described, done is None, total, commit.rows_ignored, keys)
+
+
+def _existing(env: Environment) -> Table | None:
+    table = Table(env)
+    try:
+        table.state()
+    except NotFound:
+        return None
+    return table
+
+
+def _with_stream(config: TableConfig) -> tuple[TableConfig, str]:
+    """The configuration with a stream for the rows, and the name of that stream.
+
+    A stream that writes all groups is used as it is. The watermarks of a stream that is added do not advance after the
+    import; in other streams the closed lane of the import does not count.
+    """
+    groups = list(config.groups)
+    for name, stream in config.streams.items():
+        if set(stream.groups) == set(groups):
+            return config, name
+    if LANE in config.streams:
+        raise InvalidInput(
+            f"streams.{LANE}: it does not write all groups", hint=f"rename it, or list {', '.join(groups)}"
+        )
+    added = StreamConfig(groups=groups, on_delete="ignore")
+    return config.model_copy(update={"streams": {**config.streams, LANE: added}}), LANE
+
+
+def _check_columns(source: ForeignTable, schema: TableSchema, stream: str) -> None:
+    """Check the columns and their types before any row is read."""
+    for column in schema.columns:
+        if column.name not in source.schema.names:
+            raise InvalidInput(
+                f"the source has no column {column.name!r}", hint=f"its columns: {', '.join(source.schema.names)}"
+            )
+    for group in schema.groups:
+        for function in group.functions:
+            if find_function(function.name).takes == "anything":
+                raise InvalidInput(
+                    f"groups.{group.name}.functions.{function.column}: {function.name} would count a value once",
+                    hint="use sum: imported counts go on, and new events give 1 for each value",
+                )
+    wanted = [source.schema.field(column.name) for column in schema.columns]
+    empty = pa.table({field.name: storable(pa.array([], field.type)) for field in wanted})
+    prepare(empty, schema, schema.stream(stream))
+
+
+def _into_new_table(
+    env: Environment,
+    source: ForeignTable,
+    config: TableConfig,
+    stream: str,
+    described: Mapping[str, str],
+    progress: Progress | None,
+) -> tuple[Table, Commit]:
+    """Write all files for the first commit of a lane that does not exist yet, then create the table and commit them."""
+    schema = resolve_references(env, config)
+    ticket = WriteTicket(
+        env=env,
+        schema=schema,
+        stream=schema.stream(stream),
+        lane=lane_name(LANE),
+        epoch=_FIRST_EPOCH,
+        seq=_FIRST_COMMIT,
+        batch=BATCH,
+    )
+    written = _write(ticket, source, progress)
+    try:
+        table = Table.create_in(env, config)
+        writer = table.writer(stream, lane=LANE)
+        with writer:
+            begun = writer.begin(BATCH)
+            if isinstance(begun, Commit) or (begun.epoch, begun.seq) != (ticket.epoch, ticket.seq):
+                raise Conflict(  # noqa: TRY301 - the files are removed below
+                    f"another import into {table.uri} came in between", hint="run the import again: it shows the result"
+                )
+            return table, _commit(writer, begun, written, described)
+    except (Conflict, InvalidInput):
+        for file in written.files:
+            remove_log_file(env.store, file)
+        raise
+
+
+def _into_empty_table(
+    table: Table,
+    source: ForeignTable,
+    stream: str,
+    described: Mapping[str, str],
+    progress: Progress | None,
+) -> Commit:
+    """Import into the table that an earlier import created before it died."""
+    with table.writer(stream, lane=LANE) as writer:
+        begun = writer.begin(BATCH)
+        if isinstance(begun, Commit):
+            return begun
+        return _commit(writer, begun, _write(begun, source, progress), described)
+
+
+def _commit(writer: Writer, ticket: WriteTicket, written: Written, described: Mapping[str, str]) -> Commit:
+    return writer.commit(ticket, [written], source=dict(described))
+
+
+def _finished_commit(table: Table, described: Mapping[str, str]) -> Commit | None:
+    """The commit of a former import; None if there is none.
+
+    Raises:
+        Conflict: It imported something else.
+    """
+    state = table.state()
+    lane = lane_name(LANE)
+    if lane not in state.lanes:
+        return None
+    found = read_lane(table.writable(), lane, state.rolled_back.get(lane, ()))
+    known = found.recent.get(BATCH)
+    if known is None:
+        return None
+    if found.source != described:
+        other = " ".join(map(str, found.source.values()))
+        raise Conflict(
+            f"{table.uri} was imported from {other}", hint="choose another location, or import the same version again"
+        )
+    return Commit(lane, known.seq, known.rows, known.rows_ignored, replayed=True)
+
+
+def _check_like(table: Table, schema: TableSchema) -> None:
+    """Refuse a configuration with another key or another order of rows than the finished import had.
+
+    What a table may change afterwards is not compared: columns, groups and streams may have been added.
+    """
+    given, found = configuration(schema), configuration(table.schema)
+    there = {name: group["ordering"] for name, group in found["groups"].items()}
+    asked = {name: group["ordering"] for name, group in given["groups"].items()}
+    if given["key"] != found["key"] or any(there.get(name) != ordering for name, ordering in asked.items()):
+        raise Conflict(
+            f"{table.uri} was imported with another configuration: key {', '.join(found['key'])}, "
+            f"ordering {'; '.join(f'{name}: {_listed(ordering)}' for name, ordering in there.items())}",
+            hint="choose another location, or import with the same key and ordering again",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _check_same(table: Table, schema: TableSchema) -> None:
+    """Refuse a table that no import into this configuration can have created."""
+    if configuration(table.schema) != configuration(schema):
+        raise Conflict(
+            f"there is already another table at {table.uri}",
+            hint="choose another location; a table that an import left empty is continued with the same configuration",
+        )
+
+
+def _write(ticket: WriteTicket, source: ForeignTable, progress: Progress | None) -> Written:
+    """Write the log files of all rows; nothing is visible.
+
+    Raises:
+        InvalidInput: A row cannot be stored, or the source cannot be read. The files were deleted.
+        CorruptData: Rows are missing. The files were deleted.
+    """
+    schema, names = ticket.schema, [column.name for column in ticket.schema.columns]
+    kept = pa.schema([(name, schema.event_types[name]) for name in names])
+    read = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for batch in source.read(names):
+            columns = [
+                cast_column(field.name, pa.chunked_array([storable(column)]), field.type)
+                for field, column in zip(kept, batch, strict=True)
+            ]
+            checked = pa.RecordBatch.from_arrays(columns, schema=kept)
+            _check_ordering_values(checked, schema)
+            read += len(batch)
+            yield checked
+            if progress is not None:
+                progress(read)
+
+    written = write_rows(ticket, pa.RecordBatchReader.from_batches(kept, batches()))
+    stored = sum(file.file.rows for file in written.files)
+    wanted = read if source.rows is None else source.rows
+    if not stored + written.rows_ignored == read == wanted:
+        for file in written.files:
+            remove_log_file(ticket.env.store, file)
+        raise CorruptData(
+            f"the source says that it has {wanted} rows, {read} were read, and {stored + written.rows_ignored} written",
+            hint="is it being changed? import a fixed version",
+        )
+    return written
+
+
+def _check_ordering_values(batch: pa.RecordBatch, schema: TableSchema) -> None:
+    """Refuse rows that would lose values: a group has values, but its ordering columns are all NULL."""
+    for group in schema.groups:
+        if not group.ordering or not len(batch):
+            continue
+        unordered = np.logical_and.reduce([_nulls(batch, name) for name in group.ordering])
+        others = [name for name in group.columns if name not in group.ordering]
+        if not others or not unordered.any():
+            continue
+        lost = unordered & ~np.logical_and.reduce([_nulls(batch, name) for name in others])
+        if lost.any():
+            rows = batch.select(list(schema.key)).filter(pa.array(lost)).slice(0, MAX_EXAMPLES).to_pylist()
+            examples = "; ".join(", ".join(f"{name}={value!r}" for name, value in row.items()) for row in rows)
+            raise InvalidInput(
+                f"group {group.name!r}: {int(lost.sum())} of {len(batch)} rows have values, but NULL in every ordering "
+                f"column ({', '.join(group.ordering)}), for example {examples}",
+                hint="fill the ordering column in the source, or order the group by another column with --config",
+            )
+
+
+def _nulls(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.asarray(batch.column(name).is_null())
+
+
+def _count(table: Table, schema: TableSchema) -> int:
+    """Number of rows that the table shows."""
+    reader = table.snapshot(references=False).to_reader([schema.key[0]])
+    return sum(len(batch) for batch in reader)

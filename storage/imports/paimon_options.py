@@ -1,0 +1,221 @@
+"""Translates the options of a Paimon table. Names and meaning: Paimon's documentation, "Merge Engines" and "Options".
+
+A sequence group becomes a column group with its sequence fields as ordering columns. Columns outside sequence groups
+make one group, `MAIN`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from storage.errors import InvalidInput
+from storage.imports.translation import (
+    MAIN,
+    NOT_NEEDED,
+    Declared,
+    Fate,
+    GroupDraft,
+    Report,
+    Translation,
+    bucket_count,
+    build_configuration,
+    check_columns_exist,
+    is_true,
+    split_names,
+)
+
+_SEQUENCE_GROUP: Final = re.compile(r"fields\.(.+)\.sequence-group")
+_FUNCTION: Final = re.compile(r"fields\.(.+)\.aggregate-function")
+_FIELD_OPTION: Final = re.compile(r"fields\.(.+)\.([a-z-]+)")
+_DEFAULT_FUNCTION: Final = "fields.default-aggregate-function"
+_ENGINE: Final = "merge-engine"
+_SEQUENCE: Final = "sequence.field"
+_IGNORE_DELETE: Final = (
+    "ignore-delete",
+    "first-row.ignore-delete",
+    "deduplicate.ignore-delete",
+    "partial-update.ignore-delete",
+)
+_REMOVE_ROW: Final = "partial-update.remove-record-on-delete"
+_REMOVE_ROW_OF_GROUP: Final = "partial-update.remove-record-on-sequence-group"
+
+_FUNCTIONS: Final[Mapping[str, tuple[str, Fate, str]]] = {
+    "sum": ("sum", Fate.CARRIED, ""),
+    "max": ("max", Fate.CARRIED, ""),
+    "min": ("min", Fate.CARRIED, ""),
+    "bool_and": ("bool_and", Fate.CARRIED, ""),
+    "bool_or": ("bool_or", Fate.CARRIED, ""),
+    "listagg": ("listagg", Fate.CARRIED, ""),
+    "last_non_null_value": ("last", Fate.CARRIED, ""),
+    "first_non_null_value": ("first", Fate.CARRIED, ""),
+    "first_not_null_value": ("first", Fate.CARRIED, ""),
+    "last_value": ("last", Fate.DIFFERS, "last skips NULLs"),
+    "first_value": ("first", Fate.DIFFERS, "first skips NULLs"),
+    "count": ("sum", Fate.DIFFERS, "sum, so that imported counts go on: new events must give 1 for each value"),
+}
+"""By function of Paimon: the function of weft, whether it means the same, and what differs."""
+
+_MISSING: Final[Mapping[str, str]] = {
+    "sequence.field.sort-order": "ordering values are ascending: negate the values on the way in if it is descending",
+    "rowkind.field": "map the column to _op in the writer's select",
+    "record-level.expire-time": "rows expire with ttl: weft alter set-ttl URI --rows ... --by ...",
+    "record-level.time-field": "rows expire with ttl: weft alter set-ttl URI --rows ... --by ...",
+    "partition.expiration-time": "rows expire with ttl: weft alter set-ttl URI --rows ... --by ...",
+    "cross-partition-upsert.index-ttl": "a key must stay in one partition",
+    "merge-engine.custom": "a merger of your own: merge: module:function",
+}
+_MISSING_OF_FIELD: Final[Mapping[str, str]] = {
+    "ignore-retract": "deletes are subtracted by sum and count: set on_delete: ignore for the stream to ignore them",
+    "distinct": "use collect_set, which keeps distinct values",
+    "nested-key": "nested tables have no counterpart: store the last value, or a table for each nested row",
+    "default-value": "a default is shown only where the whole group is absent: weft alter set-default URI",
+    "count-limit": "nested tables have no counterpart",
+}
+
+
+def translate_paimon(declared: Declared) -> Translation:
+    """Translate a Paimon table with a primary key.
+
+    Raises:
+        InvalidInput: The table has no primary key, or an option names a column that it does not have.
+    """
+    return _Paimon(declared).translation()
+
+
+class _Paimon:
+    def __init__(self, declared: Declared) -> None:
+        self._declared = declared
+        self._options = dict(declared.options)
+        self._report = Report()
+        self._values = [name for name in declared.columns if name not in declared.key]
+
+    def translation(self) -> Translation:
+        engine = self._options.get(_ENGINE, "deduplicate")
+        if engine not in {"deduplicate", "partial-update", "aggregation", "first-row"}:
+            raise InvalidInput(
+                f"{_ENGINE}: there is no merge engine {engine!r}",
+                hint="merge engines: deduplicate, partial-update, aggregation, first-row",
+            )
+        sequence = split_names(self._options.get(_SEQUENCE, ""))
+        check_columns_exist(_SEQUENCE, sequence, self._declared.columns)
+        groups = self._sequence_groups()
+        taken = {name for group in groups for name in group.columns}
+        main = GroupDraft(MAIN, [name for name in self._values if name not in taken])
+        main.ordering = [name for name in sequence if name in main.columns]
+        main.merge = {"partial-update": "latest_non_null", "deduplicate": "latest"}.get(engine, "aggregate")
+        for group in (*groups, main):
+            self._aggregate(group, engine)
+        self._set_deletes([*groups, main], engine)
+        self._report_engine(engine, sequence, main)
+        buckets = None
+        if "bucket" in self._options:
+            buckets = bucket_count("bucket", self._options["bucket"], self._report)
+        self._report_rest()
+        return build_configuration(self._declared, [*groups, main], self._report, buckets=buckets)
+
+    def _sequence_groups(self) -> list[GroupDraft]:
+        groups = []
+        for option, value in self._options.items():
+            if (found := _SEQUENCE_GROUP.fullmatch(option)) is None:
+                continue
+            ordering, protected = split_names(found[1]), split_names(value)
+            check_columns_exist(option, [*ordering, *protected], self._declared.columns)
+            group = GroupDraft("_".join(ordering), [*ordering, *protected], ordering)
+            groups.append(group)
+            self._report.add(option, value, Fate.CARRIED, f"groups.{group.name}, ordering: {', '.join(ordering)}")
+        return groups
+
+    def _aggregate(self, group: GroupDraft, engine: str) -> None:
+        """Give a group functions if one of its columns has one, or if the merge engine aggregates."""
+        default = self._options.get(_DEFAULT_FUNCTION)
+        asked = {
+            name: function
+            for name in group.columns
+            if name not in group.ordering and (function := self._function(name, default)) is not None
+        }
+        if engine == "first-row" and group.name == MAIN:
+            asked = dict.fromkeys((name for name in group.columns if name not in group.ordering), "first_value")
+        elif not asked and (engine != "aggregation" or group.name != MAIN):
+            return
+        group.merge = "aggregate"
+        functions: dict[str, Any] = {}
+        for name in group.columns:
+            if name in group.ordering:
+                continue
+            function, fate, note = self._known(asked.get(name, "last_non_null_value"))
+            if name in asked or engine == "aggregation":
+                functions[name] = function
+            else:  # in the same sequence group, without a function
+                functions[name], fate, note = "last", Fate.DIFFERS, "last skips NULLs, because its group aggregates"
+                self._report.add(f"column {name}", "no function", fate, note)
+            delimiter = self._options.get(f"fields.{name}.list-agg-delimiter")
+            if function == "listagg" and delimiter is not None:
+                functions[name] = {"listagg": {"delimiter": delimiter}}
+                self._report.add(f"fields.{name}.list-agg-delimiter", delimiter, Fate.CARRIED, "delimiter of listagg")
+            if (option := f"fields.{name}.aggregate-function") in self._options:
+                place = f"groups.{group.name}.functions.{name}: {function}"
+                self._report.add(option, self._options[option], fate, f"{place}{note and '; ' + note}")
+        group.functions = functions
+
+    def _function(self, column: str, default: str | None) -> str | None:
+        return self._options.get(f"fields.{column}.aggregate-function", default)
+
+    @staticmethod
+    def _known(function: str) -> tuple[str, Fate, str]:
+        missing = ("last", Fate.MISSING, f"weft has no {function}: last keeps the newest value as it is")
+        return _FUNCTIONS.get(function.strip().lower(), missing)
+
+    def _set_deletes(self, groups: Sequence[GroupDraft], engine: str) -> None:
+        ignored = next((name for name in _IGNORE_DELETE if is_true(self._options.get(name, ""))), None)
+        for name in _IGNORE_DELETE:
+            if name in self._options:
+                note = "on_delete: ignore of every stream" if name == ignored else "deletes count, as by default"
+                self._report.add(name, self._options[name], Fate.CARRIED, note)
+        all_rows = engine == "deduplicate" or is_true(self._options.get(_REMOVE_ROW, ""))
+        of_rows = split_names(self._options.get(_REMOVE_ROW_OF_GROUP, ""))
+        for group in groups:
+            if ignored is not None:
+                group.on_delete = "ignore"
+            elif all_rows or any(name in of_rows for name in group.ordering):
+                group.on_delete = "row"
+        for name in (_REMOVE_ROW, _REMOVE_ROW_OF_GROUP):
+            if name in self._options:
+                self._report.add(name, self._options[name], Fate.CARRIED, "on_delete: row")
+
+    def _report_engine(self, engine: str, sequence: Sequence[str], main: GroupDraft) -> None:
+        if engine == "first-row":
+            note = f"groups.{MAIN}: first per column, which skips NULLs"
+            self._report.add(_ENGINE, engine, Fate.DIFFERS, note)
+        elif _ENGINE in self._options:
+            note = f"groups.{MAIN}.merge: {main.merge}" if main.columns else "every column is in a sequence group"
+            self._report.add(_ENGINE, engine, Fate.CARRIED, note)
+        if not sequence:
+            return
+        if list(main.ordering) == list(sequence):
+            self._report.add(_SEQUENCE, self._options[_SEQUENCE], Fate.CARRIED, f"groups.{MAIN}.ordering")
+        else:
+            note = "it orders only columns outside sequence groups, and is in a sequence group or in the key itself"
+            self._report.add(_SEQUENCE, self._options[_SEQUENCE], Fate.MISSING, note)
+
+    def _report_rest(self) -> None:
+        told = {line.option for line in self._report.lines}
+        for option, value in self._options.items():
+            if option in told:
+                continue
+            if option == _DEFAULT_FUNCTION:
+                function, fate, note = self._known(value)
+                self._report.add(option, value, fate, f"function {function} of its columns{note and '; ' + note}")
+            elif option in _MISSING:
+                self._report.add(option, value, Fate.MISSING, _MISSING[option])
+            elif (found := _FUNCTION.fullmatch(option)) is not None:
+                check_columns_exist(option, [found[1]], self._declared.columns)
+                self._report.add(option, value, Fate.UNUSED, "the column is in the key or orders its group")
+            elif (found := _FIELD_OPTION.fullmatch(option)) is not None:
+                note = _MISSING_OF_FIELD.get(found[2], "weft has no such option of a column")
+                self._report.add(option, value, Fate.MISSING, note)
+            elif option in {"primary-key", "partition"}:
+                self._report.add(option, value, Fate.CARRIED, "key" if option == "primary-key" else "partition_by")
+            else:
+                self._report.add(option, value, Fate.UNUSED, NOT_NEEDED)

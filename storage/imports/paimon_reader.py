@@ -1,0 +1,51 @@
+"""Reads a Paimon table with Paimon's Rust library: its newest snapshot, merged by its merge engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import pyarrow as pa
+from pypaimon_rust.datafusion import PaimonCatalog
+
+from storage.errors import InvalidInput
+from storage.imports.foreign_table import ForeignTable, refuse_version
+from storage.store.open_store import open_store
+
+_DATABASE: Final = ".db"
+
+
+def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
+    """Open a table; ``options`` are those of the catalog, such as credentials of the store."""
+    refuse_version("paimon", version)
+    uri = location.rstrip("/") if "://" in location else open_store(location).uri.removeprefix("file://")
+    scheme, mark, path = uri.rpartition("://")
+    folder = PurePosixPath(path)
+    if not folder.parent.name.endswith(_DATABASE):
+        raise InvalidInput(
+            f"{location} is not the folder of a Paimon table", hint="give <warehouse>/<database>.db/<table>"
+        )
+    warehouse = f"{scheme}{mark}{folder.parent.parent}"
+    catalog = PaimonCatalog({"warehouse": warehouse, **{name: str(value) for name, value in options.items()}})
+    table = catalog.get_table((folder.parent.name.removesuffix(_DATABASE), folder.name))
+    plan = table.new_read_builder().new_scan().plan()
+    declared = table.schema()
+
+    def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from table.new_read_builder().with_projection(list(columns)).new_read().read_arrow(plan.splits())
+
+    empty = table.new_read_builder().new_read().read_arrow(plan.splits()[:1])
+    first = next(iter(empty), None)
+    if first is None:
+        raise InvalidInput(f"the Paimon table at {location} has no rows", hint="there is nothing to import")
+    return ForeignTable(
+        kind="paimon",
+        location=location,
+        version=str(plan.snapshot_id()),
+        schema=first.schema.remove_metadata(),
+        batches=batches,
+        key=declared.primary_keys(),
+        partition_by=declared.partition_keys(),
+        options=dict(declared.options()),
+    )

@@ -1,0 +1,242 @@
+"""Reads the options of a table from a text: a ``CREATE TABLE`` statement of Paimon, Hudi or Doris, or properties.
+
+Properties are lines ``name = value`` (or ``name: value``); ``#`` starts a comment line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from storage.errors import InvalidInput
+from storage.imports.translation import Declared, split_names
+
+Dialect = Literal["paimon", "hudi", "doris"]
+
+_TOKEN: Final = re.compile(
+    r"""\s+|--[^\n]*|/\*.*?\*/|(?P<quoted>`[^`]*`|'(?:[^']|'')*'|"[^"]*")|(?P<word>[A-Za-z_0-9.$-]+)|(?P<mark>.)""",
+    re.DOTALL,
+)
+_PROPERTY: Final = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[=:]\s*(.*?)\s*")
+_LISTS: Final = ("WITH", "TBLPROPERTIES", "PROPERTIES", "OPTIONS")
+_TYPES: Final = {
+    "BOOL": "boolean",
+    "INTEGER": "int",
+    "LARGEINT": "decimal(38,0)",
+    "VARCHAR": "string",
+    "CHAR": "string",
+    "TEXT": "string",
+    "JSON": "string",
+    "JSONB": "string",
+    "VARIANT": "string",
+    "IPV4": "string",
+    "IPV6": "string",
+    "BYTES": "binary",
+    "VARBINARY": "binary",
+    "DATEV2": "date",
+    "DATETIME": "timestamp_ntz",
+    "DATETIMEV2": "timestamp_ntz",
+    "DECIMALV3": "decimal",
+    "DECIMALV2": "decimal",
+    "TIMESTAMP_LTZ": "timestamp",
+    "LONG": "bigint",
+}
+"""Type names that Spark SQL does not have, or that mean something else there."""
+_WITHOUT_LENGTH: Final = ("tinyint", "smallint", "int", "bigint", "string", "binary", "timestamp", "timestamp_ntz")
+
+
+@dataclass(frozen=True, slots=True)
+class TableText:
+    """What a text says.
+
+    Attributes:
+        dialect: Whose options they are.
+        declared: The table; a file of properties has no columns.
+    """
+
+    dialect: Dialect
+    declared: Declared
+
+
+def read_table_text(text: str) -> TableText:
+    """Read a ``CREATE TABLE`` statement, or properties.
+
+    Raises:
+        InvalidInput: The text is neither, or is incomplete.
+    """
+    found = re.search(r"\bCREATE\s+(?:EXTERNAL\s+)?TABLE\b", text, re.IGNORECASE)
+    declared = _statement(text[found.start() :]) if found else _properties(text)
+    return TableText(_dialect(text, declared), declared)
+
+
+def _properties(text: str) -> Declared:
+    options = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip()[0] in "#!":
+            continue
+        found = _PROPERTY.fullmatch(line)
+        if found is None:
+            raise InvalidInput(
+                f"line {number} is neither NAME = VALUE nor a part of CREATE TABLE: {line.strip()[:60]!r}",
+                hint="give a file of properties, or a CREATE TABLE statement",
+            )
+        options[found[1]] = found[2].strip("'\"")
+    return Declared({}, split_names(options.get("primary-key", "")), split_names(options.get("partition", "")), options)
+
+
+def _dialect(text: str, declared: Declared) -> Dialect:
+    options = declared.options
+    using = re.search(r"\bUSING\s+(\w+)", text, re.IGNORECASE)
+    if any(name.startswith("hoodie.") for name in options) or (using and using[1].lower() == "hudi"):
+        return "hudi"
+    if declared.key_model or any(name.startswith(("sequence_mapping.", "function_column.")) for name in options):
+        return "doris"
+    return "paimon"
+
+
+def _tokens(text: str) -> Iterator[str]:
+    for found in _TOKEN.finditer(text):
+        if found["quoted"] or found["word"] or found["mark"]:
+            yield found[0]
+
+
+@dataclass(slots=True)
+class _Statement:
+    columns: dict[str, str] = field(default_factory=dict)
+    aggregates: dict[str, str] = field(default_factory=dict)
+    key: list[str] = field(default_factory=list)
+    partition_by: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
+    key_model: str = ""
+    buckets: str = ""
+
+
+def _statement(text: str) -> Declared:
+    tokens = list(_tokens(text))
+    try:
+        opening = tokens.index("(")
+    except ValueError:
+        raise InvalidInput("CREATE TABLE without columns", hint="give the whole statement") from None
+    inner, after = _inside(tokens, opening)
+    made = _Statement()
+    for part in _parts(inner):
+        _column(part, made)
+    _clauses(tokens[after:], made)
+    if "primary-key" in made.options and not made.key:
+        made.key = split_names(made.options["primary-key"])
+    return Declared(
+        made.columns, made.key, made.partition_by, made.options, made.aggregates, made.key_model, made.buckets
+    )
+
+
+def _inside(tokens: Sequence[str], opening: int) -> tuple[list[str], int]:
+    """The tokens between a parenthesis and its partner, and the position after it."""
+    depth = 0
+    for position in range(opening, len(tokens)):
+        depth += {"(": 1, ")": -1}.get(tokens[position], 0)
+        if depth == 0:
+            return list(tokens[opening + 1 : position]), position + 1
+    raise InvalidInput("CREATE TABLE: a parenthesis is not closed", hint="give the whole statement")
+
+
+def _parts(tokens: Sequence[str]) -> Iterator[list[str]]:
+    """The tokens between commas that are not inside parentheses or angle brackets."""
+    part: list[str] = []
+    depth = 0
+    for word in tokens:
+        depth += {"(": 1, "<": 1, ")": -1, ">": -1}.get(word, 0)
+        if word == "," and depth == 0:
+            yield part
+            part = []
+        else:
+            part.append(word)
+    if part:
+        yield part
+
+
+def _plain(token: str) -> str:
+    return token[1:-1].replace("''", "'") if token[:1] in "`'\"" and len(token) > 1 else token
+
+
+def _names_in(tokens: Sequence[str]) -> list[str]:
+    return [_plain(part[0]) for part in _parts(tokens) if part]
+
+
+def _column(part: Sequence[str], made: _Statement) -> None:
+    words = [token.upper() for token in part]
+    if words[:2] == ["PRIMARY", "KEY"] or (words[:1] == ["CONSTRAINT"] and "PRIMARY" in words):
+        made.key = _names_in(_inside(part, part.index("("))[0])
+        return
+    if words[:1] in (["INDEX"], ["WATERMARK"], ["KEY"]):
+        return
+    if len(part) < 2:
+        raise InvalidInput(f"CREATE TABLE: column {' '.join(part)!r} has no type", hint="give the whole statement")
+    name = _plain(part[0])
+    made.columns[name], end = _type(part, 1)
+    rest = words[end:]
+    if "PRIMARY" in rest:
+        made.key = [name]
+    for word in ("SUM", "MIN", "MAX", "REPLACE", "REPLACE_IF_NOT_NULL", "HLL_UNION", "BITMAP_UNION", "QUANTILE_UNION"):
+        if rest[:1] == [word]:
+            made.aggregates[name] = word
+
+
+def _type(part: Sequence[str], start: int) -> tuple[str, int]:
+    """The Spark SQL name of a type, and the position after it."""
+    word = part[start].upper()
+    end = start + 1
+    name = _TYPES.get(word, word.lower())
+    if part[end : end + 1] == ["<"]:
+        return _nested(name, part, end)
+    if part[end : end + 1] == ["("]:
+        inner, end = _inside(part, end)
+        if name not in _WITHOUT_LENGTH and "(" not in name:
+            name = f"{name}({','.join(number for number in inner if number != ',')})"
+    words = [token.upper() for token in part[end : end + 4]]
+    if words[:4] == ["WITH", "LOCAL", "TIME", "ZONE"]:
+        return "timestamp", end + 4
+    if word == "TIMESTAMP" and words[:3] == ["WITHOUT", "TIME", "ZONE"]:
+        return "timestamp_ntz", end + 3
+    return name, end
+
+
+def _nested(name: str, part: Sequence[str], opening: int) -> tuple[str, int]:
+    depth = 0
+    for end in range(opening, len(part)):
+        depth += {"<": 1, ">": -1}.get(part[end], 0)
+        if depth == 0:
+            break
+    inner = list(_parts(part[opening + 1 : end]))
+    if name in {"struct", "row"}:
+        fields = [(_plain(item[0]), item[2:] if item[1:2] == [":"] else item[1:]) for item in inner]
+        return f"struct<{','.join(f'`{field}`:{_type(kind, 0)[0]}' for field, kind in fields)}>", end + 1
+    return f"{name}<{','.join(_type(item, 0)[0] for item in inner)}>", end + 1
+
+
+def _clauses(tokens: Sequence[str], made: _Statement) -> None:
+    """Clauses after the columns."""
+    words = [token.upper() for token in tokens]
+    for position, word in enumerate(words):
+        following = words[position + 1 : position + 2]
+        if word in {"UNIQUE", "AGGREGATE", "DUPLICATE"} and following == ["KEY"]:
+            made.key_model = word
+            made.key = _names_in(_inside(tokens, position + 2)[0])
+        elif word in {"PARTITION", "PARTITIONED"} and "BY" in words[position : position + 3]:
+            opening = words.index("(", position)
+            made.partition_by = _names_in(_inside(tokens, opening)[0])
+        elif word == "BUCKETS" and following:
+            made.buckets = following[0]
+        elif word in _LISTS and following == ["("]:
+            made.options |= _options(_inside(tokens, position + 1)[0])
+
+
+def _options(tokens: Sequence[str]) -> dict[str, str]:
+    options = {}
+    for part in _parts(tokens):
+        if "=" not in part:
+            raise InvalidInput(f"{' '.join(part)!r} is not NAME = VALUE", hint="give the whole statement")
+        at = part.index("=")
+        options["".join(map(_plain, part[:at]))] = "".join(map(_plain, part[at + 1 :]))
+    return options

@@ -1,0 +1,112 @@
+"""Proposes the configuration of a table from what a foreign table declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import yaml
+
+from storage.errors import InvalidInput
+from storage.imports.doris_options import translate_doris
+from storage.imports.hudi_options import translate_hudi
+from storage.imports.paimon_options import translate_paimon
+from storage.imports.table_text import Dialect, TableText
+from storage.imports.translation import (
+    MAIN,
+    NOT_NEEDED,
+    Declared,
+    Fate,
+    GroupDraft,
+    OptionReport,
+    Report,
+    Translation,
+    build_configuration,
+    check_columns_exist,
+)
+
+Format = Literal["parquet", "delta", "iceberg", "hudi", "paimon"]
+
+
+def translate(
+    kind: Format | Dialect,
+    declared: Declared,
+    text: TableText | None = None,
+    *,
+    key: Sequence[str] | None = None,
+    ordering: Sequence[str] = (),
+) -> Translation:
+    """Propose a configuration.
+
+    Args:
+        kind: The format of the source, or the dialect of its options.
+        declared: What the source declares.
+        text: Options that were given as text; they win over those of the source.
+        key: The key columns, instead of those that are declared.
+        ordering: Ordering columns of a table that declares none.
+
+    Raises:
+        InvalidInput: There is no key; a column does not exist; ``ordering`` is given for a table that declares how its
+            rows are ordered.
+    """
+    if text is not None:
+        kind = text.dialect
+        declared = _combined(declared, text.declared)
+    if key is not None:
+        check_columns_exist("--key", key, declared.columns)
+        declared = replace(declared, key=list(key))
+    match kind:
+        case "paimon":
+            found = translate_paimon(declared)
+        case "hudi":
+            found = translate_hudi(declared)
+        case "doris":
+            found = translate_doris(declared)
+        case _:
+            found = _plain(declared)
+    return _ordered(found, declared, ordering) if ordering else found
+
+
+def _combined(source: Declared, text: Declared) -> Declared:
+    """What a source and a text declare together: the columns of the source, if there is one."""
+    options: Mapping[str, str] = {**source.options, **text.options}
+    return replace(
+        text,
+        columns=source.columns or text.columns,
+        key=text.key or source.key,
+        partition_by=text.partition_by or source.partition_by,
+        options=options,
+    )
+
+
+def _plain(declared: Declared) -> Translation:
+    """A table without options about merging: one group in commit order."""
+    report = Report()
+    for option, value in declared.options.items():
+        report.add(option, value, Fate.UNUSED, NOT_NEEDED)
+    main = GroupDraft(MAIN, [name for name in declared.columns if name not in declared.key], on_delete="row")
+    return build_configuration(declared, [main], report)
+
+
+def _ordered(found: Translation, declared: Declared, ordering: Sequence[str]) -> Translation:
+    check_columns_exist("--ordering", ordering, declared.columns)
+    groups = found.config["groups"]
+    if list(groups) != [MAIN] or "ordering" in groups[MAIN]:
+        raise InvalidInput(
+            "--ordering: the options of the source say already how its rows are ordered",
+            hint="print the configuration with --dry-run, edit it, and give it with --config",
+        )
+    changed = {**groups[MAIN], "ordering": list(ordering)}
+    return replace(found, config={**found.config, "groups": {MAIN: changed}})
+
+
+def to_yaml(found: Translation) -> str:
+    """The configuration as YAML, below the report as comments."""
+    lines = [f"# {_line(one)}" for one in found.report]
+    body = yaml.safe_dump(found.config, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
+    return "\n".join([*lines, body])
+
+
+def _line(one: OptionReport) -> str:
+    return f"{one.option} = {one.value}: {one.fate} ({one.note})".replace("\n", " ")

@@ -1,0 +1,228 @@
+"""What a translation of foreign options takes and gives, and the parts that all dialects share.
+
+A translation never fails because of an option: what has no counterpart is reported. It fails if no table can be made,
+for example without a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from storage.config import MAX_BUCKETS
+from storage.core.modes.functions import find_function
+from storage.errors import InvalidInput
+
+MAIN: Final = "main"
+"""Name of the group of columns that no option assigns to a group."""
+
+NOT_NEEDED: Final = "weft decides this itself, or has a setting for it in the pipeline file"
+"""Note of an option that no translation knows."""
+
+
+class Fate(StrEnum):
+    """What became of an option.
+
+    CARRIED: the configuration means the same.
+    DIFFERS: the configuration means something similar; the note says what differs.
+    MISSING: weft has no counterpart; the note says why, or what to use instead.
+    UNUSED: weft does not need it.
+    """
+
+    CARRIED = "carried over"
+    DIFFERS = "carried over, but differs"
+    MISSING = "no counterpart"
+    UNUSED = "not needed"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionReport:
+    """What became of one option.
+
+    Attributes:
+        option: Its name, or a clause such as ``PRIMARY KEY``.
+        value: Its value as text.
+        fate: What became of it.
+        note: In which field it is now, what differs, or why it has no counterpart.
+    """
+
+    option: str
+    value: str
+    fate: Fate
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a foreign table declares about itself.
+
+    Attributes:
+        columns: Spark SQL type names by column, in the order of the table.
+        key: Columns of the primary key; empty if it has none.
+        partition_by: Partition columns.
+        options: Options by name, as they are written.
+        aggregates: Aggregations that the columns themselves declare, by column (Doris); upper case.
+        key_model: ``UNIQUE``, ``AGGREGATE`` or ``DUPLICATE`` (Doris); empty where there are no such models.
+        buckets: Number of buckets that a clause declares, ``AUTO``, or empty.
+    """
+
+    columns: Mapping[str, str]
+    key: Sequence[str] = ()
+    partition_by: Sequence[str] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    aggregates: Mapping[str, str] = field(default_factory=dict)
+    key_model: str = ""
+    buckets: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A proposed table.
+
+    Attributes:
+        config: A table configuration as plain values, for `storage.config.load_config`.
+        report: What became of each option.
+    """
+
+    config: dict[str, Any]
+    report: tuple[OptionReport, ...]
+
+
+@dataclass(slots=True)
+class GroupDraft:
+    """A column group under construction.
+
+    Attributes:
+        name: Its name.
+        columns: Its columns, with those of ``ordering``.
+        ordering: Its ordering columns.
+        merge: Its merge mode.
+        functions: Functions by column, for the mode ``aggregate``.
+        on_delete: What a delete of its stream means.
+    """
+
+    name: str
+    columns: Sequence[str]
+    ordering: Sequence[str] = ()
+    merge: str = "latest"
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    on_delete: str = "group"
+
+
+class Report:
+    """Collects what became of each option."""
+
+    def __init__(self) -> None:
+        self._lines: list[OptionReport] = []
+
+    def add(self, option: str, value: str, fate: Fate, note: str) -> None:
+        """Add a line."""
+        self._lines.append(OptionReport(option, value, fate, note))
+
+    @property
+    def lines(self) -> tuple[OptionReport, ...]:
+        """The lines so far."""
+        return tuple(self._lines)
+
+
+def build_configuration(
+    declared: Declared, groups: Iterable[GroupDraft], report: Report, *, buckets: int | None = None
+) -> Translation:
+    """The translation from its parts: one stream for each group, and partitions where weft can have them.
+
+    Raises:
+        InvalidInput: The table has no key, or no other column.
+    """
+    key = list(declared.key)
+    if not key:
+        raise InvalidInput(
+            "the source declares no primary key", hint="name the key columns with --key, or give a --config"
+        )
+    drafts = [draft for draft in groups if draft.columns]
+    if not drafts:
+        raise InvalidInput(
+            "the source has no columns besides its key", hint="a table needs a column group: leave no columns out"
+        )
+    config: dict[str, Any] = {"key": key}
+    if partitions := _partitions(declared, report):
+        config["partition_by"] = partitions
+    if buckets is not None:
+        config["buckets"] = buckets
+    config["columns"] = dict(declared.columns)
+    config["groups"] = {draft.name: _group(draft, declared.columns) for draft in drafts}
+    config["streams"] = {draft.name: _stream(draft) for draft in drafts}
+    return Translation(config, report.lines)
+
+
+def _partitions(declared: Declared, report: Report) -> list[str]:
+    named = ", ".join(declared.partition_by)
+    if not named:
+        return []
+    if set(declared.partition_by) <= set(declared.key):
+        report.add("partition columns", named, Fate.CARRIED, "partition_by")
+        return list(declared.partition_by)
+    note = "a key must stay in one partition: add the columns to the key, or do without; reads skip files by statistics"
+    report.add("partition columns", named, Fate.MISSING, note)
+    return []
+
+
+def _group(draft: GroupDraft, columns: Mapping[str, str]) -> dict[str, Any]:
+    group: dict[str, Any] = {"columns": [name for name in columns if name in draft.columns]}
+    if draft.ordering:
+        group["ordering"] = list(draft.ordering)
+    if draft.merge != "latest":
+        group["merge"] = draft.merge
+    if draft.functions:
+        group["functions"] = dict(draft.functions)
+    return group
+
+
+def _stream(draft: GroupDraft) -> dict[str, Any]:
+    on_delete = draft.on_delete
+    names = [next(iter(given)) if isinstance(given, Mapping) else given for given in draft.functions.values()]
+    if not all(find_function(name).retractable for name in names):
+        on_delete = "ignore"  # these functions cannot take back what a delete removes
+    stream: dict[str, Any] = {"groups": [draft.name]}
+    if on_delete != "group":
+        stream["on_delete"] = on_delete
+    return stream
+
+
+def bucket_count(option: str, value: str, report: Report) -> int | None:
+    """The number of buckets for a declared number: the next power of two; None for the default."""
+    try:
+        given = int(value)
+    except ValueError:
+        given = 0
+    if given < 1:
+        report.add(option, value, Fate.UNUSED, "the number of buckets is fixed in weft; the default is used")
+        return None
+    buckets = min(1 << (given - 1).bit_length(), MAX_BUCKETS)
+    if buckets == given:
+        report.add(option, value, Fate.CARRIED, "buckets")
+    else:
+        report.add(option, value, Fate.DIFFERS, f"buckets: {buckets}, because it must be a power of two")
+    return buckets
+
+
+def split_names(text: str) -> list[str]:
+    """Names in a text, separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def is_true(value: str) -> bool:
+    """Whether the value of an option is true."""
+    return value.strip().lower() == "true"
+
+
+def check_columns_exist(option: str, names: Iterable[str], columns: Mapping[str, str]) -> None:
+    """Refuse an option that names a column which the table does not have.
+
+    Raises:
+        InvalidInput: The message names the option and the column.
+    """
+    for name in names:
+        if name not in columns:
+            raise InvalidInput(f"{option}: the table has no column {name!r}", hint=f"columns: {', '.join(columns)}")

@@ -1,0 +1,246 @@
+"""Publishes the base files of a table as a Delta table: a log in the folder of base files, over the files as they are.
+
+The root of the Delta table is the folder ``base``, because most readers join the paths of files to the root. Other
+engines would delete weft's newer files if they vacuumed there, so the table requires a writer feature that no engine
+has: all refuse to write to it and to vacuum it, and still read it (decision 22 in DECISIONS.md).
+
+The order of the steps is that of `storage.publish.iceberg`: savepoints are listed, the log is read, a snapshot is taken
+and kept by a savepoint, the next version of the log is put if absent, and savepoints that no reader needs are released.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from storage.core.names import BASES
+from storage.core.plan.current_files import CurrentFile
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
+from storage.files.base_file import read_footers
+from storage.publish.deletion_vector import inline_deletion_vector
+from storage.publish.delta_files import add_action, delta_schema, relative_path
+from storage.publish.delta_log import (
+    CHECKPOINT_EVERY,
+    DOMAIN,
+    DeltaState,
+    delete_old,
+    put_checkpoint,
+    put_entry,
+    read_log,
+)
+from storage.publish.publication import (
+    Published,
+    columns_to_publish,
+    files_to_publish,
+    release_savepoint,
+    release_unneeded,
+)
+from storage.read.snapshot import Snapshot
+from storage.services.savepoints import make_savepoint
+from storage.table import Table
+
+WRITER_FEATURE: Final = "weftPublished"
+"""No engine has it, so all refuse to write and to vacuum."""
+
+_READER_VERSION: Final = 3  # with reader features
+_WRITER_VERSION: Final = 7
+_DELETION_VECTORS: Final = "deletionVectors"
+_WITHOUT_ZONE: Final = "timestampNtz"
+_SAVEPOINTS: Final = r"delta-\d{20}-[0-9a-f]{8}"
+_LONG: Final = "interval 36500 days"
+_CONFIGURATION: Final = {
+    # A second guard: what an engine that ignores the writer feature would delete by default is never old enough.
+    "delta.deletedFileRetentionDuration": _LONG,
+    "delta.logRetentionDuration": _LONG,
+}
+
+
+def publish_delta(table: Table, columns: Sequence[str] | None = None) -> Published:
+    """Publish the base files of a table as a Delta table, whose root is the folder ``base`` in the table's location.
+
+    Publishing the same base files again changes nothing.
+
+    Args:
+        table: The weft table.
+        columns: Columns to publish, with all key columns; None for all columns of the table.
+
+    Raises:
+        NotFound: The table has no such column.
+        InvalidInput: A key column is missing; a name is not allowed in Delta; or some base files have an older schema,
+            in which a column does not show what the table shows.
+        Conflict: The log in the folder is not weft's, or another process published at the same time.
+        StoreUnavailable: The store does not answer.
+        CommitUnknown: The store did not say whether it has published. Publish again.
+        CorruptData: The log, or the footer of a base file, is damaged, or an object is missing.
+    """
+    state = table.state()
+    savepoints = list(state.savepoints)
+    log = read_log(table.env.store)
+    if log.version >= 0 and log.publication.get("table_id") != state.table_id:
+        raise Conflict(
+            f"the Delta log in folder {BASES} of {table.uri} is not of this table", hint="delete the folder of the log"
+        )
+    publication = _Publication(table, log, table.writable_snapshot(), columns)
+    result = publication.run()
+    needed = {publication.log.publication.get(name) for name in ("savepoint", "previous")}
+    release_unneeded(table, savepoints, _SAVEPOINTS, needed)
+    return result
+
+
+class _Publication:
+    """One publication: a snapshot of a weft table, and the state of the Delta log that was read before."""
+
+    def __init__(self, table: Table, log: DeltaState, snapshot: Snapshot, columns: Sequence[str] | None) -> None:
+        self._table, self.log, self._snapshot = table, log, snapshot
+        self._schema = snapshot.state.schema
+        self._columns = columns_to_publish(self._schema, columns)
+        files = files_to_publish(snapshot.state, self._columns)
+        _check_keys(self._schema, files)
+        self._files = {relative_path(current): current for current in files}
+        self._deleted = {path: inline_deletion_vector(current.unused) for path, current in self._files.items()}
+
+    def run(self) -> Published:
+        """Put the next version of the log, unless it would be the same."""
+        store, published = self._table.env.store, self.log.files
+        same = {path for path, added in published.items() if self._is_same(path, added)}
+        unused = sum(deleted["cardinality"] for deleted in self._deleted.values() if deleted is not None)
+        actions = self._changed_actions(same)
+        if actions or self.log.publication.get("savepoint") not in self._snapshot.state.savepoints:
+            self.log = self._publish(actions)
+            if sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries) >= CHECKPOINT_EVERY:
+                with contextlib.suppress(
+                    TableError
+                ):  # a checkpoint only saves reading: the next publication tries again
+                    put_checkpoint(store, self.log)
+                    self.log.checkpoints = [*self.log.checkpoints, self.log.version]
+                    delete_old(store, self.log)
+            changed = True
+        else:
+            changed = False
+        return Published(
+            cut=str(self._snapshot.cut),
+            snapshot_id=self.log.version,
+            changed=changed,
+            files=len(self._files),
+            added=len(self._files.keys() - published.keys()),
+            removed=len(published.keys() - self._files.keys()),
+            rows=sum(current.file.rows for current in self._files.values()) - unused,
+            unused_rows=unused,
+        )
+
+    def _is_same(self, path: str, added: Mapping[str, Any]) -> bool:
+        return path in self._files and added.get("deletionVector") == self._deleted[path]
+
+    def _changed_actions(self, same: set[str]) -> list[dict[str, Any]]:
+        """The actions that turn the published state into the new one."""
+        now_ms = self._table.env.clock.now_ms()
+        actions: list[dict[str, Any]] = []
+        protocol = self._protocol()
+        if protocol != self.log.protocol:
+            actions.append({"protocol": protocol})
+        metadata = self._metadata(now_ms)
+        if metadata != self.log.metadata:
+            actions.append({"metaData": metadata})
+        for path, added in self.log.files.items():
+            if path not in same:
+                stored = {name: added[name] for name in ("partitionValues", "size", "deletionVector") if name in added}
+                gone = {"path": path, "deletionTimestamp": now_ms, "dataChange": True, "extendedFileMetadata": True}
+                actions.append({"remove": {**gone, **stored}})
+        new = [current for path, current in self._files.items() if path not in same]
+        footers = read_footers(self._table.env, [current.file for current in new])
+        for current, footer in zip(new, footers, strict=True):
+            actions.append({"add": add_action(current, footer, self._schema, self._columns, now_ms)})
+        return actions
+
+    def _protocol(self) -> dict[str, Any]:
+        """The features that the files need, and those of earlier versions. Without any, every reader can read it."""
+        needed = set(self.log.protocol.get("readerFeatures", ()))
+        if any(self._deleted.values()):
+            needed.add(_DELETION_VECTORS)
+        if any(_has_time_without_zone(self._schema.column(name).type) for name in self._columns):
+            needed.add(_WITHOUT_ZONE)
+        of_readers = {"readerFeatures": sorted(needed)} if needed else {}
+        return {
+            "minReaderVersion": _READER_VERSION if needed else 1,
+            "minWriterVersion": _WRITER_VERSION,
+            **of_readers,
+            "writerFeatures": sorted({*needed, "domainMetadata", WRITER_FEATURE}),
+        }
+
+    def _metadata(self, now_ms: int) -> dict[str, Any]:
+        known = self.log.metadata
+        return {
+            "id": known.get("id") or str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(delta_schema(self._schema, self._columns), separators=(",", ":")),
+            "partitionColumns": [],
+            "configuration": dict(_CONFIGURATION),
+            "createdTime": known.get("createdTime") or now_ms,
+        }
+
+    def _publish(self, actions: Sequence[Mapping[str, Any]]) -> DeltaState:
+        """Make a savepoint and put the next version; a failure leaves nothing behind.
+
+        Returns:
+            The state of the new version.
+
+        Raises:
+            Conflict: Another publication was first.
+            CommitUnknown: The store did not answer; the savepoint stays until the next publication that succeeds.
+        """
+        env, version = self._table.env, self.log.version + 1
+        savepoint = f"delta-{version:020d}-{env.ids.new()[:8]}"
+        # Base files have no columns of referenced tables, so the snapshot of this table alone is kept.
+        make_savepoint(self._table.writable(), savepoint, self._snapshot, "published as Delta")
+        publication = {
+            "table_id": self._snapshot.state.table_id,
+            "cut": str(self._snapshot.cut),
+            "savepoint": savepoint,
+            "previous": self.log.publication.get("savepoint"),
+        }
+        domain = {"domain": DOMAIN, "configuration": json.dumps(publication), "removed": False}
+        info = {"timestamp": env.clock.now_ms(), "operation": "WEFT PUBLISH", "engineInfo": "weft"}
+        whole = [{"commitInfo": info}, *actions, {"domainMetadata": domain}]
+        put = False
+        try:
+            put = put_entry(env.store, version, whole)
+        except CommitUnknown:
+            put = True  # perhaps: then it needs the savepoint
+            raise
+        finally:
+            if not put:
+                with contextlib.suppress(TableError):
+                    release_savepoint(self._table, savepoint)
+        if not put:
+            raise Conflict(
+                f"another publication wrote version {version} of the Delta table in {self._table.uri}",
+                hint="publish again",
+            )
+        new = dataclasses.replace(
+            self.log, version=version, files=dict(self.log.files), entries=[*self.log.entries, version]
+        )
+        new.apply(whole)
+        return new
+
+
+def _check_keys(schema: TableSchema, files: Sequence[CurrentFile]) -> None:
+    """Refuse files whose key columns are narrower: readers need not widen the types of files."""
+    narrow = [name for name in schema.key if any(schema.column(name).changed > current.rev for current in files)]
+    if narrow:
+        raise InvalidInput(
+            f"some base files have a narrower type of key column {', '.join(narrow)}, which Delta does not read",
+            hint="publish again when all base files were written anew",
+        )
+
+
+def _has_time_without_zone(arrow_type: pa.DataType) -> bool:
+    if pa.types.is_nested(arrow_type):
+        return any(_has_time_without_zone(arrow_type.field(number).type) for number in range(arrow_type.num_fields))
+    return bool(arrow_type == pa.timestamp("us"))

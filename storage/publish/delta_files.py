@@ -1,0 +1,194 @@
+"""A weft table in Delta's terms: its schema, and base files as data files with statistics and deletion vectors.
+
+Source: Delta transaction log protocol: "Schema Serialization Format", "Add File and Remove File", "Per-file
+Statistics".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from storage.core.names import BASES
+from storage.core.plan.current_files import CurrentFile
+from storage.core.predicate import ColumnRange
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import InvalidInput
+from storage.files.base_file import column_ranges
+from storage.files.footers import Footer
+from storage.publish.deletion_vector import inline_deletion_vector
+
+INDEXED: Final = 32
+"""Columns with statistics, from the first on; the default of Delta's own writers."""
+BOUND_LENGTH: Final = 32
+"""Longest bound of a text, in characters; as Delta's own writers."""
+
+_TYPES: Final[dict[pa.DataType, str]] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
+}
+_FORBIDDEN: Final = re.compile(r"[ ,;{}()\n\t=]")
+_LARGEST_CHARACTER: Final = 0x10FFFF
+_SURROGATES: Final = range(0xD800, 0xE000)
+
+
+def delta_schema(schema: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
+    """The schema of a published table as JSON values.
+
+    Every column is nullable, key columns too: a reader that finds others needs to know the feature `invariants`.
+
+    Raises:
+        InvalidInput: A name has a character that Delta allows only with column mapping.
+    """
+    wrong = [name for name in columns if _FORBIDDEN.search(name)]
+    if wrong:
+        raise InvalidInput(
+            f"column {', '.join(map(repr, wrong))} has a name that Delta does not allow",
+            hint="names have none of ' ,;{}()=', tab and newline: name the other columns",
+        )
+    struct = _struct([pa.field(name, schema.column(name).type) for name in columns])
+    for field in struct["fields"]:
+        if comment := schema.column(field["name"]).comment:
+            field["metadata"]["comment"] = comment
+    return struct
+
+
+def delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
+    """The type of a column as JSON values."""
+    if pa.types.is_decimal128(arrow_type):
+        return f"decimal({arrow_type.precision},{arrow_type.scale})"
+    if pa.types.is_struct(arrow_type):
+        return _struct(list(arrow_type))
+    if pa.types.is_list(arrow_type):
+        return {"type": "array", "elementType": delta_type(arrow_type.value_type), "containsNull": True}
+    if pa.types.is_map(arrow_type):
+        key, value = delta_type(arrow_type.key_type), delta_type(arrow_type.item_type)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    return _TYPES[arrow_type]
+
+
+def _struct(fields: Sequence[pa.Field]) -> dict[str, Any]:
+    found = [{"name": field.name, "type": delta_type(field.type), "nullable": True, "metadata": {}} for field in fields]
+    return {"type": "struct", "fields": found}
+
+
+def relative_path(current: CurrentFile) -> str:
+    """The path of a base file relative to the folder of base files, percent-encoded as a URI."""
+    return quote(current.file.path.removeprefix(f"{BASES}/"))
+
+
+def add_action(
+    current: CurrentFile, footer: Footer, schema: TableSchema, columns: Sequence[str], now_ms: int
+) -> dict[str, Any]:
+    """The content of the action that adds a base file.
+
+    Args:
+        current: The file.
+        footer: Its footer.
+        schema: The schema of the weft table.
+        columns: The published columns.
+        now_ms: Unix milliseconds.
+    """
+    deleted = inline_deletion_vector(current.unused)
+    return {
+        "path": relative_path(current),
+        "partitionValues": {},
+        "size": current.file.size,
+        "modificationTime": now_ms,
+        "dataChange": True,
+        "stats": _statistics(current, footer, schema, columns[:INDEXED], tight=deleted is None),
+        **({} if deleted is None else {"deletionVector": deleted}),
+    }
+
+
+def _statistics(
+    current: CurrentFile, footer: Footer, schema: TableSchema, columns: Sequence[str], *, tight: bool
+) -> str:
+    """Statistics of all rows of a file, deleted ones too, as JSON; a bound that is not known is left out."""
+    least: dict[str, str] = {}
+    largest: dict[str, str] = {}
+    nulls: dict[str, str] = {}
+    for name in columns:
+        ranges = column_ranges(footer, schema, name)
+        known = [found for found in ranges if found is not None and found.nulls is not None]
+        if name not in footer.leaves or len(known) < len(ranges):
+            continue
+        nulls[name] = str(sum(found.nulls or 0 for found in known))
+        bounds = _bounds(schema.column(name).type, [found for found in known if found.nulls != found.rows])
+        for values, bound in zip((least, largest), bounds, strict=True):
+            if bound is not None:
+                values[name] = bound
+    members = {
+        "numRecords": str(current.file.rows),
+        "tightBounds": json.dumps(tight),
+        "minValues": _object(least),
+        "maxValues": _object(largest),
+        "nullCount": _object(nulls),
+    }
+    return _object(members)
+
+
+def _object(members: dict[str, str]) -> str:
+    """A JSON object of encoded values: a decimal is a JSON number, and would lose digits as a float."""
+    return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in members.items()) + "}"
+
+
+def _bounds(kind: pa.DataType, ranges: Sequence[ColumnRange]) -> tuple[str | None, str | None]:
+    """A lower and an upper bound as JSON; None where there is none. Nulls do not count."""
+    least = [found.least for found in ranges]
+    largest = [found.largest for found in ranges]
+    if not least or None in least or None in largest or pa.types.is_boolean(kind) or pa.types.is_binary(kind):
+        return None, None
+    smallest, longest = min(least), max(largest)
+    if pa.types.is_floating(kind):
+        # Parquet's statistics leave NaN out, and Spark orders it after all numbers.
+        return json.dumps(smallest), None
+    if pa.types.is_string(kind):
+        end = _cut_up(longest)
+        return json.dumps(smallest[:BOUND_LENGTH]), None if end is None else json.dumps(end)
+    return _encode(smallest, up=False), _encode(longest, up=True)
+
+
+def _encode(value: Any, *, up: bool) -> str:
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if isinstance(value, dt.datetime):
+        zone = "" if value.tzinfo is None else "Z"
+        # Readers know times in statistics to the millisecond.
+        if up and value.microsecond % 1000 and value.replace(tzinfo=None) < _LATEST:
+            value += dt.timedelta(milliseconds=1)
+        return json.dumps(value.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone)
+    return json.dumps(value.isoformat() if isinstance(value, dt.date) else value)
+
+
+_LATEST: Final = dt.datetime.max.replace(microsecond=0)  # noqa: DTZ901 - compared with times without a zone
+
+
+def _cut_up(text: str) -> str | None:
+    """A text of at most `BOUND_LENGTH` characters that is not smaller, in the order of UTF-8; None without one."""
+    if len(text) <= BOUND_LENGTH:
+        return text
+    for position in reversed(range(BOUND_LENGTH)):
+        following = ord(text[position]) + 1
+        if following in _SURROGATES:
+            following = _SURROGATES.stop
+        if following <= _LARGEST_CHARACTER:
+            return text[:position] + chr(following)
+    return None

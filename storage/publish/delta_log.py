@@ -1,0 +1,255 @@
+"""The log of a published Delta table: entries, checkpoints, and the state that they give.
+
+An entry is put if absent, so that of two publications that write the same version one fails. Source: Delta transaction
+log protocol, "Delta Log Entries", "Checkpoints", "Actions".
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.core.names import DELTA_LOG, Path
+from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
+from storage.store.object_store import ObjectStore, normalise_errors
+
+CHECKPOINT_EVERY: Final = 10
+_READS: Final = 3
+DOMAIN: Final = "weft.publication"
+
+_ENTRY: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_TEXTS: Final = pa.map_(pa.string(), pa.string())
+_FEATURES: Final = pa.list_(pa.string())
+_CHECKPOINT_SCHEMA: Final = pa.schema(
+    {
+        "protocol": pa.struct(
+            {
+                "minReaderVersion": pa.int32(),
+                "minWriterVersion": pa.int32(),
+                "readerFeatures": _FEATURES,
+                "writerFeatures": _FEATURES,
+            }
+        ),
+        "metaData": pa.struct(
+            {
+                "id": pa.string(),
+                "format": pa.struct({"provider": pa.string(), "options": _TEXTS}),
+                "schemaString": pa.string(),
+                "partitionColumns": pa.list_(pa.string()),
+                "configuration": _TEXTS,
+                "createdTime": pa.int64(),
+            }
+        ),
+        "add": pa.struct(
+            {
+                "path": pa.string(),
+                "partitionValues": _TEXTS,
+                "size": pa.int64(),
+                "modificationTime": pa.int64(),
+                "dataChange": pa.bool_(),
+                "stats": pa.string(),
+                "deletionVector": pa.struct(
+                    {
+                        "storageType": pa.string(),
+                        "pathOrInlineDv": pa.string(),
+                        "offset": pa.int32(),
+                        "sizeInBytes": pa.int32(),
+                        "cardinality": pa.int64(),
+                    }
+                ),
+            }
+        ),
+        "domainMetadata": pa.struct({"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}),
+    }
+)
+
+
+@dataclass(slots=True)
+class DeltaState:
+    """The state of a Delta table: what its newest actions say, as JSON values.
+
+    Attributes:
+        version: The newest version; -1 if there is no table.
+        protocol: Action ``protocol``.
+        metadata: Action ``metaData``.
+        files: Actions ``add`` by path.
+        publication: Properties of the newest publication, the domain `DOMAIN`.
+        checkpoints: Versions of the checkpoints, ascending.
+        entries: Versions of the entries in the log, ascending.
+    """
+
+    version: int = -1
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    files: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    publication: Mapping[str, Any] = field(default_factory=dict)
+    checkpoints: Sequence[int] = ()
+    entries: Sequence[int] = ()
+
+    def apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
+        """Apply the actions of one version."""
+        actions = list(actions)
+        for action in actions:
+            if removed := action.get("remove"):
+                self.files.pop(removed["path"], None)
+        for action in actions:
+            if added := action.get("add"):
+                self.files[added["path"]] = added
+            self.protocol = action.get("protocol") or self.protocol
+            self.metadata = action.get("metaData") or self.metadata
+            domain = action.get("domainMetadata")
+            if domain and domain["domain"] == DOMAIN:
+                self.publication = json.loads(domain["configuration"])
+
+    @property
+    def actions(self) -> list[Mapping[str, Any]]:
+        """The actions that give this state."""
+        domain = {"domain": DOMAIN, "configuration": json.dumps(self.publication), "removed": False}
+        whole: list[Mapping[str, Any]] = [
+            {"protocol": self.protocol},
+            {"metaData": self.metadata},
+            {"domainMetadata": domain},
+        ]
+        return [*whole, *({"add": added} for added in self.files.values())]
+
+
+def read_log(store: ObjectStore) -> DeltaState:
+    """The newest state of the Delta table in the folder of base files; a version of -1 if there is none.
+
+    Raises:
+        CorruptData: An object is missing or damaged.
+        StoreUnavailable: The store does not answer.
+    """
+    missing = ""
+    for _ in range(_READS):
+        try:
+            return _read_listed(store)
+        except _Missing as error:  # another publication has written a checkpoint, and deleted what is older
+            missing = str(error)
+    raise _damaged(f"{missing} is missing")
+
+
+def _read_listed(store: ObjectStore) -> DeltaState:
+    names = [name for name, _ in store.list(DELTA_LOG)]
+    entries, checkpoints = (sorted(number for name in names for number in _versions(name, kind)) for kind in _KINDS)
+    state = DeltaState(checkpoints=checkpoints, entries=entries)
+    if checkpoints:
+        state.version = checkpoints[-1]
+        state.apply(_read_checkpoint(store, state.version))
+    later = [number for number in entries if number > state.version]
+    if later and later[0] != state.version + 1:
+        raise _Missing(entry_path(state.version + 1))
+    paths = [entry_path(number) for number in later]
+    with normalise_errors(DELTA_LOG):
+        found = store.get_many(paths)
+    for number, path, data in zip(later, paths, found, strict=True):
+        if data is None or number != state.version + 1:
+            raise _Missing(path if data is None else entry_path(state.version + 1))
+        try:
+            state.apply(json.loads(line) for line in data.splitlines() if line.strip())
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _damaged(f"{path} does not decode: {error}") from error
+        state.version = number
+    return state
+
+
+def put_entry(store: ObjectStore, version: int, actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Publish a version; False if it exists already. Its content has to be unique.
+
+    Raises:
+        InvalidInput: The entry is too large.
+        StoreUnavailable: The store does not answer, and has not published it.
+        CommitUnknown: It is not known whether it is published.
+    """
+    path = entry_path(version)
+    data = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+    try:
+        # A client that repeats a request after a lost answer finds its own object.
+        return store.put_if_absent(path, data) or store.get(path) == data
+    except OSError as error:
+        try:
+            found = store.get(path)
+        except (OSError, StoreUnavailable):
+            found = None
+        if found is None:
+            raise CommitUnknown(
+                f"the store did not say whether {path} was written: {error}",
+                hint="publish again: what is published already is not published twice",
+            ) from error
+        return found == data
+
+
+def put_checkpoint(store: ObjectStore, state: DeltaState) -> None:
+    """Write a state as a checkpoint. Every process writes the same actions for a version."""
+    columns = [
+        pa.array([action.get(name) for action in state.actions], kind.type)
+        for name, kind in zip(_CHECKPOINT_SCHEMA.names, _CHECKPOINT_SCHEMA, strict=True)
+    ]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays(columns, schema=_CHECKPOINT_SCHEMA), sink, compression="snappy")
+    store.put(checkpoint_path(state.version), sink.getvalue())
+
+
+def delete_old(store: ObjectStore, state: DeltaState) -> None:
+    """Delete what is older than the last checkpoint but one: readers that began before the last one still read it."""
+    if len(state.checkpoints) > 1:
+        first = state.checkpoints[-2]
+        old = [checkpoint_path(number) for number in state.checkpoints if number < first]
+        store.delete_many([*(entry_path(number) for number in state.entries if number < first), *old])
+
+
+def entry_path(version: int) -> Path:
+    """Path of an entry, in the table's folder."""
+    return Path(f"{DELTA_LOG}/{version:020d}.json")
+
+
+def checkpoint_path(version: int) -> Path:
+    """Path of a checkpoint, in the table's folder."""
+    return Path(f"{DELTA_LOG}/{version:020d}.checkpoint.parquet")
+
+
+_KINDS: Final = (_ENTRY, _CHECKPOINT)
+
+
+def _versions(name: str, kind: re.Pattern[str]) -> list[int]:
+    match = kind.fullmatch(name)
+    return [] if match is None else [int(match.group(1))]
+
+
+def _read_checkpoint(store: ObjectStore, version: int) -> list[dict[str, Any]]:
+    path = checkpoint_path(version)
+    with normalise_errors(path):
+        data = store.get(path)
+    if data is None:
+        raise _Missing(path)
+    try:
+        rows = pq.read_table(io.BytesIO(data)).cast(_CHECKPOINT_SCHEMA).to_pylist(maps_as_pydicts="strict")
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise _damaged(f"{path} does not decode: {error}") from error
+    return [{name: _without_nulls(value) for name, value in row.items() if value is not None} for row in rows]
+
+
+def _without_nulls(value: Any) -> Any:
+    """JSON leaves members without a value out."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(member) for name, member in value.items() if member is not None}
+    return value
+
+
+class _Missing(Exception):
+    """An object of the log is missing, that was listed or that others need."""
+
+
+def _damaged(what: str) -> CorruptData:
+    return CorruptData(
+        f"the Delta log in {DELTA_LOG}: {what}",
+        hint="delete this folder, which has no data, and publish again",
+    )

@@ -1,0 +1,58 @@
+"""Buckets of a weft table as a partition spec of Iceberg, so that engines read only the bucket of a key.
+
+The bucket of a key of one column is Iceberg's transform ``bucket[N]`` of this column (FORMAT.md, "Buckets"). A file of
+one file group has the rows of one bucket, and belongs to this spec. A shared file has several buckets; it belongs to
+the unpartitioned spec, as do position deletes, which exist for shared files only. A key of several columns has no such
+transform; bounds of columns prune then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import BucketTransform
+
+from storage.core.names import Path
+from storage.core.plan.slices import FileSlice
+from storage.core.schema.table_schema import TableSchema
+
+_FIRST_FIELD_ID: Final = 1000  # ids of partition fields begin here
+
+
+def bucket_spec(schema: TableSchema, published: Schema, metadata: TableMetadata) -> PartitionSpec | None:
+    """The partition spec of files of one bucket, with the id that it has or will have in the Iceberg table.
+
+    Args:
+        schema: The schema of the weft table.
+        published: The schema of the published table.
+        metadata: Of the published table.
+
+    Returns:
+        None if the key has several columns, or the table has one bucket.
+    """
+    if len(schema.key) > 1 or not schema.bucket_bits:
+        return None
+    source = schema.column(schema.key[0]).id
+    transform: BucketTransform[int] = BucketTransform(num_buckets=1 << schema.bucket_bits)
+    for known in metadata.partition_specs:
+        if [(field.source_id, field.transform) for field in known.fields] == [(source, transform)]:
+            return known
+    name = f"{schema.key[0]}_bucket"
+    while name in published.column_names:  # the names of columns and of partition fields are one set
+        name += "_"
+    field_id = max(_FIRST_FIELD_ID, (metadata.last_partition_id or 0) + 1)
+    field = PartitionField(source_id=source, field_id=field_id, transform=transform, name=name)
+    return PartitionSpec(field, spec_id=1 + max(known.spec_id for known in metadata.partition_specs))
+
+
+def files_of_one_bucket(slices: Iterable[FileSlice]) -> Mapping[Path, int]:
+    """The bucket of each base file that was written for one file group."""
+    return {
+        made.base.path: file_slice.group.bucket
+        for file_slice in slices
+        if (made := file_slice.slice) is not None and made.base is not None and made.base_part is None
+    }

@@ -1,0 +1,181 @@
+"""Iceberg tables in folders, without a catalog: as Hadoop tables, whose newest metadata file is found by its number.
+
+A table has the folder ``<warehouse>/<namespace>/<table>``. Its metadata files are ``metadata/v1.metadata.json``,
+``v2`` and so on, each put if absent, so that of two commits one fails. ``metadata/version-hint.text`` has the newest
+number, for readers that do not list the folder. Source: Iceberg table specification, "File System Tables".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import CommitTableResponse
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+
+from storage.core.names import Path
+from storage.errors import InvalidInput
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
+
+_METADATA: Final = Path("metadata")
+_HINT: Final = Path("metadata/version-hint.text")
+_VERSION: Final = re.compile(r"v(\d+)\.metadata\.json")
+
+
+class FolderCatalog(NoopCatalog):
+    """As much of a catalog as a publication needs: create a table, load it, commit to it."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        """Open nothing yet.
+
+        Args:
+            name: Any name.
+            properties: ``warehouse``: a folder or URL; and properties of pyiceberg's file systems, such as
+                ``s3.endpoint``.
+
+        Raises:
+            InvalidInput: The warehouse is missing.
+        """
+        if not properties.get("warehouse"):
+            raise InvalidInput(
+                "the folder of Iceberg tables is missing", hint="give the property warehouse: a folder or a URL"
+            )
+        super().__init__(name, **properties)
+
+    def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
+        """Nothing: a namespace is a folder."""
+
+    def create_table(
+        self,
+        identifier: str | Identifier,
+        schema: Any,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
+    ) -> IcebergTable:
+        """Create an empty table.
+
+        Raises:
+            TableAlreadyExistsError: The folder has a table.
+        """
+        assert isinstance(schema, Schema), "a publication gives an Iceberg schema"
+        store, place = self._open(identifier)
+        if _newest(store):
+            raise TableAlreadyExistsError(place)
+        metadata = new_table_metadata(schema, partition_spec, sort_order, place, properties)
+        if not _put(store, 1, metadata):
+            raise TableAlreadyExistsError(place)
+        return self.load_table(identifier)
+
+    def load_table(self, identifier: str | Identifier) -> IcebergTable:
+        """The table as its newest metadata file says.
+
+        Raises:
+            NoSuchTableError: The folder has no table.
+        """
+        store, place = self._open(identifier)
+        version = _newest(store)
+        data = store.get(_metadata_path(version)) if version else None
+        if data is None:
+            raise NoSuchTableError(place)
+        metadata = TableMetadataUtil.parse_raw(data.decode())
+        io = self._load_file_io(metadata.properties, place)
+        return IcebergTable(
+            Catalog.identifier_to_tuple(identifier), metadata, f"{place}/{_metadata_path(version)}", io, self
+        )
+
+    def commit_table(
+        self, table: IcebergTable, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Put the next metadata file.
+
+        Raises:
+            CommitFailedException: The table has changed.
+            CommitStateUnknownException: The store did not answer.
+        """
+        store, place = self._open(table.name())
+        current = self.load_table(table.name())
+        for requirement in requirements:
+            requirement.validate(current.metadata)
+        updated = update_table_metadata(current.metadata, updates, metadata_location=current.metadata_location)
+        version = _number(current.metadata_location) + 1
+        if not _put(store, version, updated):
+            raise CommitFailedException(f"{place} has changed")
+        kept = {_number(entry.metadata_file) for entry in updated.metadata_log}
+        first = min(kept, default=version)
+        store.delete_many([_metadata_path(number) for number in _versions(store) if number < first])
+        return CommitTableResponse.model_validate(
+            {"metadata": updated, "metadata-location": f"{place}/{_metadata_path(version)}"}
+        )
+
+    def _open(self, identifier: str | Identifier) -> tuple[ObjectStore, str]:
+        """The store of a table's folder, and the location of the folder as readers know it."""
+        names = Catalog.identifier_to_tuple(identifier)
+        place = "/".join((self.properties["warehouse"].rstrip("/"), *names))
+        store = open_store(place, _store_options(self.properties))
+        return store, store.url(Path("")).rstrip("/")
+
+
+def _store_options(properties: Properties) -> dict[str, Any]:
+    """Options of fsspec for S3 that mean the same as properties of pyiceberg; other stores take their environment."""
+    given = {"key": "s3.access-key-id", "secret": "s3.secret-access-key", "token": "s3.session-token"}
+    client = {"endpoint_url": "s3.endpoint", "region_name": "s3.region"}
+    options: dict[str, Any] = {name: properties[known] for name, known in given.items() if known in properties}
+    if found := {name: properties[known] for name, known in client.items() if known in properties}:
+        options["client_kwargs"] = found
+    return options
+
+
+def _put(store: ObjectStore, version: int, metadata: TableMetadata) -> bool:
+    """Put a metadata file, and the hint after it; False if there is one of this version."""
+    data = metadata.model_dump_json(exclude_none=True).encode()
+    path = _metadata_path(version)
+    try:
+        if not store.put_if_absent(path, data) and store.get(path) != data:
+            return False
+    except OSError as error:
+        raise CommitStateUnknownException(f"{path}: {error}") from error
+    versions = _versions(store)
+    if version < max(versions) and version + 1 not in versions:
+        store.delete(path)  # so many commits came first that their files are deleted already
+        return False
+    newest = 0
+    while newest < (found := _newest(store)):  # another commit may have written an older hint meanwhile
+        newest = found
+        store.put(_HINT, str(newest).encode())
+    return True
+
+
+def _metadata_path(version: int) -> Path:
+    return Path(f"{_METADATA}/v{version}.metadata.json")
+
+
+def _newest(store: ObjectStore) -> int:
+    return max(_versions(store), default=0)
+
+
+def _versions(store: ObjectStore) -> list[int]:
+    matches = (_VERSION.fullmatch(name) for name, _ in store.list(_METADATA))
+    return [int(match.group(1)) for match in matches if match is not None]
+
+
+def _number(location: str) -> int:
+    match = _VERSION.fullmatch(location.rsplit("/", 1)[-1])
+    assert match is not None, "every metadata file here has a number"
+    return int(match.group(1))

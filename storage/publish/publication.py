@@ -1,0 +1,95 @@
+"""What publications of all formats have in common: the files to list, the savepoints that keep them, and the result."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from storage.core.log.table_state import TableState
+from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files
+from storage.core.plan.slices import base_slices
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import InvalidInput, NotFound
+from storage.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The result of a publication.
+
+    Attributes:
+        cut: The snapshot of the weft table whose base files the published table shows.
+        snapshot_id: Id of the current snapshot of an Iceberg table, or version of a Delta table.
+        changed: Whether there was anything to publish; otherwise the published table has the same snapshot as before.
+        files: Files of the published table.
+        added: Files that it did not have before.
+        removed: Files that it no longer has.
+        rows: Rows of the published table.
+        unused_rows: Rows of the files that are not rows of the table: the published table lists them as deleted.
+    """
+
+    cut: str
+    snapshot_id: int
+    changed: bool
+    files: int
+    added: int
+    removed: int
+    rows: int
+    unused_rows: int
+
+
+def columns_to_publish(schema: TableSchema, columns: Sequence[str] | None) -> list[str]:
+    """The names of the published columns, in order; None means all.
+
+    Raises:
+        NotFound: The table has no such column.
+        InvalidInput: A key column is missing.
+    """
+    names = list(schema.arrow.names if columns is None else dict.fromkeys(columns))
+    for name in names:
+        schema.column(name)
+    without = [name for name in schema.key if name not in names]
+    if without:
+        raise InvalidInput(
+            f"the published columns lack key column {', '.join(without)}", hint="name all key columns of the table"
+        )
+    return names
+
+
+def files_to_publish(state: TableState, columns: Sequence[str]) -> list[CurrentFile]:
+    """The base files of a state.
+
+    Raises:
+        InvalidInput: Some of them have an older schema, in which one of the columns does not show what the table shows.
+    """
+    files = current_files(base_slices(state))
+    older = columns_that_differ(state.schema, files, columns)
+    if older:
+        raise InvalidInput(
+            f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
+            hint="name the other columns, or publish again when all base files were written anew",
+        )
+    return files
+
+
+def release_unneeded(table: Table, listed: Iterable[str], pattern: str, needed: Collection[str | None]) -> None:
+    """Release the savepoints of earlier publications that nothing needs any more.
+
+    Args:
+        table: The weft table.
+        listed: Names of savepoints that existed before the published table was loaded. Whoever made one of them, and
+            has not committed yet, will fail, because the published table has changed since.
+        pattern: Regular expression of the whole names of these publications' savepoints.
+        needed: Savepoints to keep.
+    """
+    for name in listed:
+        if re.fullmatch(pattern, name) and name not in needed:
+            release_savepoint(table, name)
+
+
+def release_savepoint(table: Table, name: str) -> None:
+    """Release a savepoint, unless another publication has done it."""
+    with contextlib.suppress(NotFound):
+        table.release_savepoint(name)

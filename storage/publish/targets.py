@@ -1,0 +1,73 @@
+"""The published tables of a weft table, as values: which formats, under which names, with which columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from storage.core.plan.current_files import current_files
+from storage.core.plan.slices import base_slices
+from storage.publish.publication import Published
+from storage.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTarget:
+    """An Iceberg table.
+
+    Attributes:
+        name: Namespace and name, separated by dots.
+        catalog: Name of the catalog in the configuration of pyiceberg.
+        properties: Properties of the catalog besides; may hold secrets.
+        columns: Published columns; None for all.
+    """
+
+    name: str
+    catalog: str = "default"
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    columns: Sequence[str] | None = None
+
+    def __str__(self) -> str:
+        return f"Iceberg table {self.name}"
+
+    def publish(self, table: Table) -> Published:
+        """Publish; raises as `storage.publish.iceberg.publish_iceberg` and `open_catalog` do."""
+        from storage.publish.open_catalog import open_catalog
+
+        catalog = open_catalog(self.catalog, self.properties)
+        from storage.publish.iceberg import publish_iceberg
+
+        try:
+            return publish_iceberg(table, catalog, self.name, self.columns)
+        finally:
+            catalog.close()
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTarget:
+    """A Delta table; its place follows from that of the weft table.
+
+    Attributes:
+        columns: Published columns; None for all.
+    """
+
+    columns: Sequence[str] | None = None
+
+    def __str__(self) -> str:
+        return "Delta table"
+
+    def publish(self, table: Table) -> Published:
+        """Publish; raises as `storage.publish.delta.publish_delta` does."""
+        from storage.publish.delta import publish_delta
+
+        return publish_delta(table, self.columns)
+
+
+Target = IcebergTarget | DeltaTarget
+
+
+def base_version(table: Table) -> object:
+    """A value that differs when the base files or the columns of a table differ. Reads what is new in the log."""
+    state = table.state()
+    files = frozenset((current.file.path, current.parts) for current in current_files(base_slices(state)))
+    return files, tuple((field.name, str(field.type)) for field in state.schema.arrow)

@@ -1,0 +1,230 @@
+"""Spark's CHANGES clause: ``SELECT * FROM t CHANGES FROM VERSION 'first' EXCLUSIVE TO VERSION 'second'``.
+
+Its rows are those of `storage.Table.changes` in the form that Spark prescribes: the columns of the table, and
+
+    _change_type        string       insert, delete, update_preimage (the row before), update_postimage (the row after)
+    _commit_version     string       the cut at which the changes end
+    _commit_timestamp   timestamp    the time of the newest commit in that cut
+
+They are the net changes of the whole range: a row that changed several times is there once, with one image of before
+and one of after. Spark is told so, and does not compute anything on top of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import Filter
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from storage.engine import BEFORE, CHANGE, CHANGED_GROUPS
+from storage.errors import InvalidInput
+from streams.catalog.catalog_jvm import ChangesRange
+from streams.catalog.changes import SINCE, UNTIL, ChangesPlanner, PinnedChanges
+from streams.read.as_of import EARLIEST
+from streams.read.relation.callbacks import Callback, callback
+from streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
+from streams.read.relation.spark_scan import LiveView, PruningScanBuilder
+
+CHANGELOG: Final = "changes"
+"""The part of a `streams.catalog.relations.Reading` that is such a range."""
+
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+_ADDED: Final = pa.schema(
+    [
+        pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+        pa.field(COMMIT_VERSION, pa.string(), nullable=False),
+        pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC"), nullable=False),
+    ]
+)
+_TYPES_BEFORE: Final = {"delete": "delete", "update": "update_preimage"}
+_TYPES_AFTER: Final = {"insert": "insert", "update": "update_postimage"}
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+_Read = Callable[[Any], Iterator[pa.RecordBatch]]
+
+
+def range_options(given: ChangesRange, created_at_ms: int) -> dict[str, str]:
+    """The options `SINCE` and `UNTIL` for a range of a CHANGES clause.
+
+    A time is the time of commits, so it can be part of the range or not. A version is a state of the table, which is
+    not one commit: the changes begin after it, and end with it.
+
+    Args:
+        given: The range.
+        created_at_ms: Time at which the table was created, Unix milliseconds. A range that begins before has all rows.
+
+    Raises:
+        InvalidInput: The range begins with a version that is part of it, or ends with one that is not.
+    """
+    options = {SINCE: EARLIEST}
+    if isinstance(given.start, int):
+        last = given.start - 1 if given.with_start else given.start
+        if last >= created_at_ms * 1000:
+            options[SINCE] = _moment(last)
+    elif given.start is not None:
+        if given.with_start and given.start != EARLIEST:
+            raise InvalidInput(
+                f"CHANGES FROM VERSION '{given.start}': a version is a state of the table, which has no changes itself",
+                hint=f"FROM VERSION '{given.start}' EXCLUSIVE has the changes after it; FROM VERSION 'earliest' all",
+            )
+        options[SINCE] = given.start
+    if isinstance(given.end, int):
+        options[UNTIL] = _moment(given.end if given.with_end else given.end - 1)
+    elif given.end is not None:
+        if not given.with_end:
+            raise InvalidInput(
+                f"CHANGES TO VERSION '{given.end}' EXCLUSIVE: a version is a state of the table, not one commit",
+                hint=f"TO VERSION '{given.end}' has the changes up to it",
+            )
+        options[UNTIL] = given.end
+    return options
+
+
+def _moment(microseconds: int) -> str:
+    return (_EPOCH + dt.timedelta(microseconds=microseconds)).isoformat()
+
+
+def changelog_schema(changes: pa.Schema) -> pa.Schema:
+    """The columns of a changelog.
+
+    Args:
+        changes: The columns of `storage.Table.changes`.
+
+    Raises:
+        InvalidInput: The table has a column with the name of one that is added.
+    """
+    fields = [field for field in changes if field.name not in (CHANGE, CHANGED_GROUPS, BEFORE)]
+    clash = [field.name for field in fields if field.name.lower() in _ADDED.names]
+    if clash:
+        raise InvalidInput(
+            f"column {clash[0]!r} of the table has the same name as a column that CHANGES adds",
+            hint="weft_changes('<table>', since, until) has the changes with columns of other names",
+        )
+    return pa.schema([*fields, *_ADDED])
+
+
+def changelog_rows(changes: pa.RecordBatch, version: str, committed_at_ms: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a changelog: one for an insert or delete, two for an update.
+
+    Args:
+        changes: Rows of `storage.Table.changes` with the column ``_before``.
+        version: For ``_commit_version``.
+        committed_at_ms: For ``_commit_timestamp``, Unix milliseconds.
+
+    Yields:
+        Batches with the schema `changelog_schema`; none is empty.
+    """
+    schema = changelog_schema(changes.schema)
+    names = [name for name in schema.names if name not in _ADDED.names]
+    images = {field.name for field in changes.schema.field(BEFORE).type}
+    for types in (_TYPES_BEFORE, _TYPES_AFTER):
+        rows = changes.filter(pc.is_in(changes.column(CHANGE), pa.array(list(types))))
+        if not rows.num_rows:
+            continue
+        columns = [
+            pc.struct_field(rows.column(BEFORE), name)
+            if types is _TYPES_BEFORE and name in images
+            else rows.column(name)
+            for name in names
+        ]
+        kinds = rows.column(CHANGE)
+        position = pc.index_in(kinds, pa.array(list(types)))
+        added = [
+            pa.array(list(types.values())).take(position),
+            pa.repeat(pa.scalar(version), rows.num_rows),
+            pa.repeat(pa.scalar(committed_at_ms * 1000, _ADDED.field(COMMIT_TIMESTAMP).type), rows.num_rows),
+        ]
+        yield pa.RecordBatch.from_arrays([*columns, *added], schema=schema)
+
+
+@dataclass(frozen=True)
+class ChangelogPlanner:
+    """Gives every query the changes of a range as a changelog."""
+
+    changes: ChangesPlanner
+
+    def pin(self) -> PinnedPlanner:
+        earlier, later = self.changes.states()
+        scan = PinnedChanges.between(earlier, later, before=True)
+        return PinnedChangelog(scan, str(later.cut), later.committed_at_ms())
+
+
+@dataclass(frozen=True)
+class PinnedChangelog(OneScan):
+    """The planned changelog of one query.
+
+    Attributes:
+        changes: The changes, with the rows before them.
+        version: The cut at which they end.
+        committed_at_ms: Time of the newest commit in it, Unix milliseconds.
+    """
+
+    changes: PinnedChanges
+    version: str
+    committed_at_ms: int
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(changelog_schema(self.changes.scan.arrow))
+
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+        plan = self.changes.plan(columns, filters, part)
+        read = functools.partial(_read, plan.read, self.version, self.committed_at_ms)
+        return ReadPlan(plan.description, plan.tasks, read)
+
+
+def _read(changes: _Read, version: str, committed_at_ms: int, task: Any) -> Iterator[pa.RecordBatch]:
+    for batch in changes(task):
+        yield from changelog_rows(batch, version, committed_at_ms)
+
+
+class TableChangelog(Callback):
+    """What the catalog returns to Spark for a CHANGES clause (`Changelog`)."""
+
+    def __init__(self, view: LiveView, identity: str) -> None:
+        """Take the columns of the query's state.
+
+        Args:
+            view: Reads the changes.
+            identity: The table and its range as text.
+        """
+        super().__init__(view.jvm, f"weft changes {identity}")
+        self._view = view
+        self._columns = view.pins.current().state.schema()
+
+    def name(self) -> str:
+        return self._view.name
+
+    @callback
+    def columns(self) -> Any:
+        return self.jvm.columns(self._columns)
+
+    def containsCarryoverRows(self) -> bool:  # noqa: N802
+        return False
+
+    def containsIntermediateChanges(self) -> bool:  # noqa: N802
+        return False
+
+    def representsUpdateAsDeleteAndInsert(self) -> bool:  # noqa: N802
+        return False
+
+    @callback
+    def rowId(self) -> Any:  # noqa: N802
+        return self.jvm.array(self.jvm.NamedReference)
+
+    def rowVersion(self) -> None:  # noqa: N802
+        return None
+
+    @callback
+    def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
+        return PruningScanBuilder(self._view, self._columns, Part.WHOLE, self._view.pins.current())
+
+    class Java:
+        implements = ("org.apache.spark.sql.connector.catalog.Changelog",)

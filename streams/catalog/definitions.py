@@ -1,0 +1,281 @@
+"""CREATE, ALTER and DROP of tables and namespaces: Spark's objects as values, and the functions that do the work.
+
+What a statement means: `storage.table_properties` for CREATE TABLE, `streams.catalog.table_changes` for ALTER TABLE.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from storage import Table
+from storage.engine import (
+    SqlColumn,
+    config_from_properties,
+    format_type,
+    make_namespace,
+    remove_namespace,
+)
+from storage.engine import (
+    drop_table as drop_all_objects,
+)
+from storage.errors import Conflict, InvalidInput, NotFound
+from streams.catalog.table_changes import (
+    AddColumn,
+    Change,
+    RemoveProperty,
+    SetComment,
+    SetDefault,
+    SetProperty,
+    WidenColumn,
+    apply_changes,
+)
+
+if TYPE_CHECKING:
+    from streams.catalog.lake_catalog import LakeCatalog
+
+_PROVIDER: Final = "weft"
+_OF_SPARK: Final = ("owner", "external", "is_managed_location")
+"""Properties that Spark adds itself."""
+_REFUSED: Final[Mapping[str, tuple[str, str]]] = {
+    "RenameColumn": ("a column cannot be renamed", "use a view with another name for it"),
+    "DeleteColumn": (
+        "a column cannot be dropped, because writers with the old schema continue",
+        "leave it out of SELECT",
+    ),
+    "UpdateColumnNullability": ("NOT NULL cannot be changed", "only key columns are NOT NULL"),
+    "UpdateColumnPosition": ("the order of columns cannot be changed", "use a view with another order"),
+    "ClusterBy": ("a table has no clustering", "its buckets are fixed: 'buckets' in CREATE TABLE"),
+}
+_OF_COLUMNS: Final = ("AddColumn", "UpdateColumnType", "UpdateColumnDefaultValue", "UpdateColumnComment")
+
+
+def create_table(
+    catalog: LakeCatalog, names: Sequence[str], columns: Any, partitioning: Any, properties: Mapping[str, str]
+) -> None:
+    """Create a table.
+
+    Args:
+        catalog: The catalog.
+        names: Name of the table.
+        columns: Spark's `Column[]`.
+        partitioning: Spark's `Transform[]`: identity transforms of key columns.
+        properties: TBLPROPERTIES, and what Spark adds to them.
+
+    Raises:
+        InvalidInput: The statement is wrong, or asks for what a table cannot have. Nothing was created.
+        TableError: See `storage.Table.create`.
+    """
+    given = {name: value for name, value in properties.items() if name not in _OF_SPARK}
+    if (provider := given.pop("provider", _PROVIDER)).lower() != _PROVIDER:
+        raise InvalidInput(f"USING {provider}: this catalog has weft tables only", hint="USING weft, or leave it out")
+    if given.pop("location", None) is not None:
+        raise InvalidInput(
+            "LOCATION: a table of this catalog is in the folder of its name",
+            hint=f"leave LOCATION out: the table is created at {catalog.lake.location(names)}",
+        )
+    partitions = _partitions(partitioning)
+    if partitions:
+        given.setdefault("partition_by", ",".join(f"`{name.replace('`', '``')}`" for name in partitions))
+    config = config_from_properties([_column(catalog, column, given.get("key", "")) for column in columns], given)
+    location = catalog.lake.location(names)
+    try:
+        Table.create(location, config, storage_options=catalog.lake.storage_options)
+    except Conflict:
+        if catalog.lake.has_table(names):  # another session was first
+            catalog.jvm.table_already_exists(names)
+        raise
+    finally:
+        catalog.lake.forget(names)
+
+
+def _partitions(partitioning: Iterable[Any]) -> list[str]:
+    found = []
+    for transform in partitioning:
+        (name,) = transform.references()[0].fieldNames() if transform.name() == "identity" else (None,)
+        if name is None:
+            raise InvalidInput(
+                f"PARTITIONED BY ({transform.toString()}): only columns of the key can partition a table",
+                hint="the number of buckets is a property: 'buckets' = '8'",
+            )
+        found.append(name)
+    return found
+
+
+def _column(catalog: LakeCatalog, column: Any, key: str) -> SqlColumn:
+    """A column of CREATE TABLE; ``key`` is the property of that name."""
+    name = column.name()
+    kind = column_type(name, column.dataType())
+    if not column.nullable() and name not in key.replace("`", "").replace(" ", "").split(","):
+        raise InvalidInput(
+            f"column {name!r}: NOT NULL: a column outside the key is NULL where its group has no event",
+            hint="leave NOT NULL out; DEFAULT says what such a row shows",
+        )
+    default = column.defaultValue()
+    value = None if default is None else _evaluated(catalog, name, default.getSql(), kind)
+    return SqlColumn(name, kind, value, column.comment() or "")
+
+
+def column_type(name: str, given: Any) -> str:
+    """The type of a column, for Spark a `DataType`, as the name of a type of weft.
+
+    Raises:
+        InvalidInput: A table cannot have the type.
+    """
+    struct = f'{{"type":"struct","fields":[{{"name":"c","type":{given.json()},"nullable":true,"metadata":{{}}}}]}}'
+    kind = StructType.fromJson(json.loads(struct)).fields[0].dataType
+    try:
+        return format_type(to_arrow_type(kind, timezone="UTC"))
+    except (PySparkException, InvalidInput):
+        raise InvalidInput(
+            f"column {name!r}: a table cannot have the type {given.sql()}",
+            hint="for text use STRING; README.md, Table configuration, has the types",
+        ) from None
+
+
+def _evaluated(catalog: LakeCatalog, name: str, sql: str, kind: str) -> Any:
+    """The value of a DEFAULT.
+
+    Raises:
+        InvalidInput: It is not a constant of the column's type.
+    """
+    try:
+        row = catalog.jvm.spark.sql(f"SELECT CAST({sql} AS {kind}) AS value").toArrow()
+    except PySparkException as error:
+        raise InvalidInput(
+            f"column {name!r}: DEFAULT {sql} is no {kind}: {error.getCondition()}", hint="give a constant of the type"
+        ) from None
+    return row.column(0)[0].as_py()
+
+
+def alter_table(catalog: LakeCatalog, names: Sequence[str], changes: Sequence[Any]) -> None:
+    """Change a table.
+
+    Args:
+        catalog: The catalog.
+        names: Name of the table.
+        changes: Spark's `TableChange` objects.
+
+    Raises:
+        InvalidInput, NotFound: See `streams.catalog.table_changes.apply_changes`.
+    """
+    table = _whole_table(catalog, names, "ALTER TABLE")
+    apply_changes(table, [_change(catalog, table, change) for change in changes])
+
+
+def _change(catalog: LakeCatalog, table: Table, change: Any) -> Change:
+    kind = str(change.getClass().getSimpleName())
+    match kind:
+        case "SetProperty":
+            return SetProperty(change.property(), change.value())
+        case "RemoveProperty":
+            return RemoveProperty(change.property())
+        case _ if kind in _REFUSED:
+            what, hint = _REFUSED[kind]
+            raise InvalidInput(f"ALTER TABLE: {what}", hint=hint)
+        case _ if kind not in _OF_COLUMNS:
+            raise InvalidInput(f"ALTER TABLE cannot do this ({kind})", hint="weft alter lists what it can do")
+    name, *inside = change.fieldNames()
+    if inside:
+        raise InvalidInput(f"column {name!r}: fields of a struct cannot be changed", hint="add a column")
+    match kind:
+        case "AddColumn":
+            return _addition(catalog, name, change)
+        case "UpdateColumnType":
+            return WidenColumn(name, column_type(name, change.newDataType()))
+        case "UpdateColumnDefaultValue":
+            type_name = format_type(table.schema.column(name).type)
+            text = change.newDefaultValue() or "NULL"  # DROP DEFAULT gives an empty text
+            return SetDefault(name, _evaluated(catalog, name, text, type_name))
+        case "UpdateColumnComment":
+            return SetComment(name, change.newComment() or "")
+    raise AssertionError(f"{kind} is one of {_OF_COLUMNS}")
+
+
+def _addition(catalog: LakeCatalog, name: str, change: Any) -> AddColumn:
+    if not change.isNullable():
+        raise InvalidInput(
+            f"column {name!r}: NOT NULL: rows from before have no value", hint="leave NOT NULL out; use DEFAULT"
+        )
+    position = change.position()
+    if position is not None and str(position.getClass().getSimpleName()) == "First":
+        raise InvalidInput(
+            f"ADD COLUMN {name} FIRST: a new column is the last of the table",
+            hint="AFTER a column of the group that the new one belongs to",
+        )
+    kind = column_type(name, change.dataType())
+    default = change.defaultValue()
+    value = None if default is None else _evaluated(catalog, name, default.getSql(), kind)
+    return AddColumn(name, kind, value, None if position is None else position.column(), change.comment() or "")
+
+
+def drop_table(catalog: LakeCatalog, names: Sequence[str], *, purge: bool) -> bool:
+    """Drop a table; whether there was one.
+
+    Raises:
+        InvalidInput: ``purge`` is false, and somebody has written to the table: nothing brings its data back.
+        Conflict: The table has live writers or savepoints.
+    """
+    try:
+        table = _whole_table(catalog, names, "DROP TABLE")
+    except NotFound:
+        return False
+    if not purge and table.state().lanes:
+        raise InvalidInput(
+            f"DROP TABLE {'.'.join((catalog.name(), *names))}: deletes all of its data and history, for good",
+            hint="DROP TABLE ... PURGE does it, if no writer is live and the table has no savepoints",
+        )
+    drop_all_objects(table.writable())
+    catalog.lake.forget(names)
+    return True
+
+
+def _whole_table(catalog: LakeCatalog, names: Sequence[str], what: str) -> Table:
+    table, part = catalog.lake.resolve(names)
+    if part:
+        name = ".".join((catalog.name(), *table))
+        raise InvalidInput(f"{what} {name}.{part}: it is a part of a table", hint=f"name the table: {name}")
+    return catalog.lake.table(table)
+
+
+def create_namespace(catalog: LakeCatalog, names: Sequence[str], properties: Mapping[str, str]) -> None:
+    """Create a namespace. Creating a table in a namespace creates the namespace, too.
+
+    Raises:
+        InvalidInput: It has properties, or its name is not allowed.
+    """
+    given = sorted(set(properties) - {*_OF_SPARK})
+    if given:
+        raise InvalidInput(
+            f"CREATE NAMESPACE {'.'.join(names)}: a namespace is a folder, and has no {', '.join(given)}",
+            hint="leave COMMENT, LOCATION and DBPROPERTIES out",
+        )
+    if catalog.lake.has_namespace(names):
+        catalog.jvm.namespace_already_exists(names)
+    if catalog.lake.has_table(names):
+        raise Conflict(f"{'.'.join(names)} is a table", hint="choose another name")
+    make_namespace(catalog.lake.location(names), catalog.lake.storage_options)
+
+
+def drop_namespace(catalog: LakeCatalog, names: Sequence[str], *, cascade: bool) -> bool:
+    """Drop an empty namespace; whether there was one.
+
+    Raises:
+        InvalidInput: It has tables, and ``cascade`` asks to drop them with it. Without ``cascade`` it is Spark's
+            exception.
+    """
+    if not catalog.lake.has_namespace(names):
+        return False
+    if catalog.lake.tables(names) or catalog.lake.namespaces(names):
+        if cascade:
+            raise InvalidInput(
+                f"DROP NAMESPACE {'.'.join(names)} CASCADE: it is not empty", hint="drop its tables first, each by name"
+            )
+        catalog.jvm.namespace_not_empty(names)
+    remove_namespace(catalog.lake.location(names), catalog.lake.storage_options)
+    return True

@@ -1,0 +1,38 @@
+"""Rows that the driver has, as the state of a relation: they travel to a task, which gives them to Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import Filter
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from streams.read.relation.planner_interface import OneScan, Part, ReadPlan
+
+
+@dataclass(frozen=True)
+class FixedRows(OneScan):
+    """A state with these rows. All are read, whatever the filters are: Spark applies them.
+
+    Attributes:
+        name: For EXPLAIN.
+        rows: The rows.
+    """
+
+    name: str
+    rows: pa.Table
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(self.rows.schema)
+
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+        del filters, part
+        rows = self.rows.select(columns) if columns else self.rows  # without columns the number of rows would be lost
+        return ReadPlan(f"weft {self.name}", (rows,), _batches, row_count=rows.num_rows, size_bytes=rows.nbytes)
+
+
+def _batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    return iter(rows.to_batches())

@@ -1,0 +1,313 @@
+"""The object behind a catalog name in Spark: converts arguments, and dispatches. The logic is in the other modules."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from storage.errors import InvalidInput, NotFound, TableError
+from streams.catalog import definitions, procedures, writing
+from streams.catalog.catalog_jvm import CatalogJvm
+from streams.catalog.changelog import TableChangelog
+from streams.catalog.lake import Lake, Names
+from streams.catalog.metadata_columns import METADATA, MetadataTable, names_metadata
+from streams.catalog.relations import Reading, RelationFunction, Relations
+from streams.catalog.statement_options import check_options
+from streams.catalog.stream_table import STREAM_OPTIONS, ChangeStreamTable, reads_stream, stream_table
+from streams.catalog.system_tables import SYSTEM_TABLES
+from streams.catalog.table_entry import TableEntry, entry_of
+from streams.read.read_options import ReadOptions
+from streams.read.relation.callbacks import Callback, callback, check_methods
+from streams.read.stream_mark import MARK
+
+_STATE_OPTIONS: Final = (*ReadOptions.model_fields, METADATA, *STREAM_OPTIONS)
+_READ_OPTIONS: Final = tuple(name for name in _STATE_OPTIONS if name != MARK)
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class LakeCatalog(Callback):
+    """A folder of tables as a catalog of one session.
+
+    Attributes:
+        jvm: The session.
+        lake: The folder.
+    """
+
+    def __init__(self, jvm: CatalogJvm, name: str, lake: Lake) -> None:
+        super().__init__(jvm, f"weft catalog {name}: {lake.root}")
+        self.jvm: CatalogJvm = jvm
+        self.lake = lake
+        self._name = name
+        self._relations = Relations(jvm, name, lake)
+        self._state_options = self._set(_STATE_OPTIONS)
+
+    def register(self) -> None:
+        """Make the catalog known to its session."""
+        check_methods(
+            self.jvm,
+            (
+                LakeCatalog,
+                TableEntry,
+                MetadataTable,
+                TableChangelog,
+                ChangeStreamTable,
+                procedures.SparkProcedure,
+                procedures.MissingProcedure,
+                procedures.ResultScan,
+                writing.StreamTable,
+                writing.NoScan,
+                writing.Append,
+            ),
+        )
+        self.jvm.register_function(self._relations.function, RelationFunction(self.jvm, self._relations))
+        self.jvm.register_catalog(self._name, self)
+
+    # CatalogPlugin ----------------------------------------------------------------------------------------------------
+
+    def initialize(self, _name: str, _options: Any) -> None:
+        """Nothing to do."""
+
+    def name(self) -> str:
+        return self._name
+
+    @callback
+    def defaultNamespace(self) -> Any:  # noqa: N802
+        return self.jvm.strings(())
+
+    # Tables: reads ----------------------------------------------------------------------------------------------------
+
+    @callback
+    def capabilities(self) -> Any:
+        return self._set([self.jvm.TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE])
+
+    @callback
+    def tableStateOptionKeys(self) -> Any:  # noqa: N802
+        return self._state_options
+
+    @callback
+    def changelogStateOptionKeys(self) -> Any:  # noqa: N802
+        return self._set(())
+
+    @callback
+    def listTables(self, namespace: Any) -> Any:  # noqa: N802
+        found = self.lake.tables(tuple(namespace))
+        if found is None:
+            self.jvm.no_such_namespace(tuple(namespace))
+        return self.jvm.array(self.jvm.Identifier, [self.jvm.identifier((*namespace, name)) for name in found])
+
+    @callback
+    def listTableSummaries(self, namespace: Any) -> Any:  # noqa: N802
+        tables = self.listTables(namespace)
+        summary = self.jvm.TableSummary
+        return self.jvm.array(summary, [summary.of(each, summary.EXTERNAL_TABLE_TYPE) for each in tables])
+
+    @callback
+    def tableExists(self, ident: Any) -> bool:  # noqa: N802
+        names = _names(ident)
+        return self.lake.has_table(names) or self.lake.has_table(names[:-1])  # a part of a table
+
+    @callback
+    def loadTable(self, ident: Any, *given: Any) -> Any:  # noqa: N802
+        """Spark calls the form with a `TableContext` and options; the others are those of its defaults."""
+        names = _names(ident)
+        options: dict[str, str] = {}
+        privileges: frozenset[str] = frozenset()
+        if len(given) == 2:
+            context = given[0]
+            options = _options(given[1])
+            # Going through a collection of Java takes Py4J 40 ms, also if it is empty.
+            if not context.writePrivileges().isEmpty():
+                privileges = frozenset(str(each.name()) for each in context.writePrivileges())
+            if context.timeTravel().isPresent():
+                options["as_of"] = _point(self.jvm.point_in_time(context.timeTravel().get()))
+        if privileges:
+            return writing.table_for_write(self, names, privileges, options)
+        table, part = self._resolve(names)
+        if self.jvm.is_command():
+            return entry_of(self.jvm, self._full(names), self.lake.table(table), part)
+        text, relation, after = self.jvm.statement()
+        check_options(after, _READ_OPTIONS)
+        if reads_stream(options, relation):
+            if part:
+                raise InvalidInput(f"{self._full(names)} cannot be read as a stream", hint="the table itself can")
+            return stream_table(self.jvm, self._full(names), self.lake, table, options)
+        with_metadata = options.pop(METADATA, "").lower() == "true" or names_metadata(text)
+        reading = Reading.of(table, part, options)
+        return self._relations.metadata_table(reading) if with_metadata else self._relations.table(self, reading)
+
+    @callback
+    def loadChangelog(self, ident: Any, context: Any, _options: Any) -> Any:  # noqa: N802
+        names = _names(ident)
+        table, part = self._resolve(names)
+        if part:
+            raise InvalidInput(f"{self._full(names)} has no changes", hint="CHANGES of the table itself has them")
+        return self._relations.changelog(table, self.jvm.changes_range(context))
+
+    @callback
+    def invalidateTable(self, ident: Any) -> None:  # noqa: N802
+        """REFRESH TABLE: opens the table again. Queries see new commits without it."""
+        self.lake.forget(_names(ident))
+
+    # Tables: definitions ----------------------------------------------------------------------------------------------
+
+    @callback
+    def createTable(self, ident: Any, *given: Any) -> Any:  # noqa: N802
+        names = _names(ident)
+        if len(given) == 1:  # a TableInfo
+            info = given[0]
+            columns, partitioning, properties = info.columns(), info.partitions(), info.properties()
+        else:
+            columns, partitioning, properties = given
+        definitions.create_table(self, names, columns, partitioning, dict(properties))
+        # Without a result, CREATE TABLE AS SELECT asks `loadTable` for the table to write to.
+
+    @callback
+    def createTableLike(self, ident: Any, info: Any, _source: Any) -> Any:  # noqa: N802
+        return self.createTable(ident, info)
+
+    def useNullableQuerySchema(self) -> bool:  # noqa: N802
+        return True
+
+    @callback
+    def alterTable(self, ident: Any, changes: Any) -> Any:  # noqa: N802
+        names = _names(ident)
+        try:
+            definitions.alter_table(self, names, list(changes))
+        except TableError as error:
+            self.jvm.raise_user_error(error)
+        return entry_of(self.jvm, self._full(names), self.lake.table(names))
+
+    @callback
+    def dropTable(self, ident: Any) -> bool:  # noqa: N802
+        return definitions.drop_table(self, _names(ident), purge=False)
+
+    @callback
+    def purgeTable(self, ident: Any) -> bool:  # noqa: N802
+        return definitions.drop_table(self, _names(ident), purge=True)
+
+    @callback
+    def renameTable(self, ident: Any, _new: Any) -> None:  # noqa: N802
+        raise InvalidInput(
+            f"{'.'.join(_names(ident))} cannot be renamed: the name of a table is that of its folder",
+            hint="stop its writers, move the folder, and give the writers the new location",
+        )
+
+    # Namespaces -------------------------------------------------------------------------------------------------------
+
+    @callback
+    def listNamespaces(self, *given: Any) -> Any:  # noqa: N802
+        parent = tuple(given[0]) if given else ()
+        found = self.lake.namespaces(parent)
+        if found is None:
+            self.jvm.no_such_namespace(parent)
+        return self.jvm.string_arrays([(*parent, name) for name in found])
+
+    @callback
+    def namespaceExists(self, namespace: Any) -> bool:  # noqa: N802
+        return self.lake.has_namespace(tuple(namespace))
+
+    @callback
+    def loadNamespaceMetadata(self, namespace: Any) -> Any:  # noqa: N802
+        names = tuple(namespace)
+        if not self.lake.has_namespace(names):
+            self.jvm.no_such_namespace(names)
+        return self.jvm.java_map({"location": self.lake.location(names)})
+
+    @callback
+    def createNamespace(self, namespace: Any, properties: Any) -> None:  # noqa: N802
+        definitions.create_namespace(self, tuple(namespace), dict(properties))
+
+    @callback
+    def alterNamespace(self, namespace: Any, _changes: Any) -> None:  # noqa: N802
+        raise InvalidInput(
+            f"namespace {'.'.join(namespace)} has no properties to change: it is a folder",
+            hint="tables have properties",
+        )
+
+    @callback
+    def dropNamespace(self, namespace: Any, cascade: bool) -> bool:  # noqa: FBT001, N802
+        return definitions.drop_namespace(self, tuple(namespace), cascade=cascade)
+
+    # Procedures -------------------------------------------------------------------------------------------------------
+
+    @callback
+    def loadProcedure(self, ident: Any) -> Any:  # noqa: N802
+        names = _names(ident)
+        if names[:-1] != procedures.NAMESPACE:
+            error = NotFound(
+                f"{self._name} has no procedure {'.'.join(names)}",
+                hint=f"procedures are in {self._name}.{'.'.join(procedures.NAMESPACE)}",
+            )
+            return procedures.MissingProcedure(self.jvm, names[-1], error)
+        return procedures.load_procedure(self, names[-1])
+
+    @callback
+    def listProcedures(self, namespace: Any) -> Any:  # noqa: N802
+        found = procedures.procedure_names() if tuple(namespace) == procedures.NAMESPACE else []
+        return self.jvm.array(
+            self.jvm.Identifier, [self.jvm.identifier((*procedures.NAMESPACE, name)) for name in found]
+        )
+
+    def changes(self, names: Names, options: Mapping[str, str]) -> Any:
+        """A logical plan over the changes of a table; `streams.catalog.changes` has the options.
+
+        Raises:
+            NotFound: There is no such table.
+        """
+        table, part = self.lake.resolve(names)
+        if part:
+            raise NotFound(f"there is no table {self._full(names)}", hint="a system table has no changes")
+        return self._relations.view(Reading.of(table, "", options)).newest_relation()
+
+    def _resolve(self, names: Names) -> tuple[Names, str]:
+        """The table of a name, and the name of a system table or "". Raises Spark's exception if there is none.
+
+        Raises:
+            InvalidInput: It is the name of a stream.
+        """
+        try:
+            table, part = self.lake.resolve(names)
+        except NotFound:
+            self.jvm.no_such_table(names)
+        if part and part.lower() not in SYSTEM_TABLES:
+            if any(part == stream.name for stream in self.lake.table(table).schema.streams):
+                raise InvalidInput(
+                    f"{self._full(names)} is a stream of the table, which can only be written",
+                    hint=f"read the table, {self._full(table)}",
+                )
+            self.jvm.no_such_table(names)
+        return table, part.lower()
+
+    def _full(self, names: Names) -> str:
+        return ".".join((self._name, *names))
+
+    def _set(self, values: Sequence[Any]) -> Any:
+        made = self.jvm.HashSet()
+        for value in values:
+            made.add(value)
+        return made
+
+    class Java:
+        implements = (
+            "org.apache.spark.sql.connector.catalog.TableCatalog",
+            "org.apache.spark.sql.connector.catalog.SupportsNamespaces",
+            "org.apache.spark.sql.connector.catalog.ProcedureCatalog",
+        )
+
+
+def _names(ident: Any) -> Names:
+    return (*ident.namespace(), ident.name())
+
+
+def _options(given: Any) -> dict[str, str]:
+    """Options of a use, from a map of Java. The known ones are asked for, because Py4J takes 40 ms for an iterator."""
+    if given.isEmpty():
+        return {}
+    found = {name: str(value) for name in _STATE_OPTIONS if (value := given[name]) is not None}
+    return found if len(found) == given.size() else dict(given)
+
+
+def _point(given: str | int) -> str:
+    """The option ``as_of`` for a version, or for microseconds since 1970."""
+    return given if isinstance(given, str) else (_EPOCH + dt.timedelta(microseconds=given)).isoformat()

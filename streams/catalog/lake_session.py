@@ -1,0 +1,54 @@
+"""``weft sql`` over a folder of tables: they are a catalog, which is the current one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from streams.catalog.lake import Lake
+from streams.catalog.register import register_catalog
+from streams.pipeline.model import CommandSettings, TableLocation
+from streams.read.sql_query import SqlSession, spark_errors
+from streams.spark.session import temporary_session
+
+CATALOG: Final = "weft"
+"""Name of the catalog, which queries need not give: ``shop.orders`` is ``weft.shop.orders``."""
+
+_HINT: Final = "SHOW NAMESPACES and SHOW TABLES IN a namespace list the tables"
+
+
+def is_lake(location: TableLocation) -> bool:
+    """Whether a location can be a catalog: a folder that exists and is not a table itself.
+
+    The first table of a catalog can be created in a folder without tables.
+
+    Raises:
+        StoreUnavailable: The store does not list its folders.
+    """
+    return Lake(location.uri, location.storage_options).exists()
+
+
+@contextmanager
+def lake_session(settings: CommandSettings) -> Iterator[SqlSession]:
+    """Start Spark with the tables of a folder as the current catalog, and stop it at the end of the block.
+
+    Raises:
+        NotFound: Java is not installed.
+        InvalidInput: Spark refuses its settings.
+    """
+    location = settings.table
+    lake = Lake(location.uri, location.storage_options)
+    with temporary_session("weft sql", settings.spark) as spark:
+        with spark_errors(_HINT):
+            register_catalog(spark, CATALOG, location.uri, storage_options=location.storage_options)
+            spark.sql(f"USE {CATALOG}")
+        yield SqlSession(spark, _HINT, lambda: _table_names(lake))
+
+
+def _table_names(lake: Lake) -> list[str]:
+    """Tables of the root and of its namespaces; deeper ones are found by queries, but not listed here."""
+    found = list(lake.tables(()) or ())
+    for namespace in lake.namespaces(()) or ():
+        found += [f"{namespace}.{name}" for name in lake.tables((namespace,)) or ()]
+    return found

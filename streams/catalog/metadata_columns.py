@@ -1,0 +1,172 @@
+"""Metadata columns: what is known of a row besides its values. A query gets them by name, and not with `*`.
+
+    _present_<group>       boolean      whether the column group is present in the row
+    _arrival_<group>       bigint       arrival of what the row shows of the group; NULL where it is absent
+    _commit_time_<group>   timestamp    time of the commit with that arrival; NULL where the group is absent
+    _bucket                int          bucket of the key
+
+A view of Spark cannot have hidden columns. So a use of a table in a statement that names one of them, or that has the
+option ``metadata_columns``, becomes a table of its own: it is merged in tasks, and has no columns of references.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import Filter
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from storage.engine import TableSchema, bucket_numbers, state_columns
+from streams.read.native_or_merged import PinnedSnapshot
+from streams.read.relation.callbacks import Callback, callback
+from streams.read.relation.jvm import Jvm
+from streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
+from streams.read.relation.spark_scan import LiveTable, LiveView, PruningScanBuilder
+
+METADATA: Final = "metadata_columns"
+"""Option of a read without a statement: ``spark.read.option("metadata_columns", True).table(...)``."""
+
+BUCKET: Final = "_bucket"
+_ARRIVAL: Final = "_arrival_"
+_COMMIT_TIME: Final = "_commit_time_"
+_NAMED: Final = re.compile(r"\b(_present_|_arrival_|_commit_time_|_bucket\b)", re.IGNORECASE)
+_STAMP_BITS: Final = 20  # an arrival is the stamp in milliseconds, and then the number of the lane (FORMAT.md)
+
+
+def names_metadata(statement: str) -> bool:
+    """Whether a statement may name a metadata column."""
+    return _NAMED.search(statement) is not None
+
+
+def metadata_schema(schema: TableSchema) -> pa.Schema:
+    """The metadata columns of a table. A column of the user of such a name hides the metadata column."""
+    fields = [column.field for column in state_columns(schema).values()]
+    fields += [pa.field(f"{_COMMIT_TIME}{group.name}", pa.timestamp("us", tz="UTC")) for group in schema.groups]
+    fields.append(pa.field(BUCKET, pa.int32(), nullable=False))
+    return pa.schema([field for field in fields if field.name not in schema.column_by_name])
+
+
+@dataclass(frozen=True)
+class MetadataPlanner:
+    """Gives every query the state that it has of the table, with metadata columns."""
+
+    plain: Callable[[], PinnedSnapshot]
+
+    def pin(self) -> PinnedPlanner:
+        return PinnedMetadata(self.plain())
+
+
+@dataclass(frozen=True)
+class PinnedMetadata(OneScan):
+    """A state of a table with metadata columns."""
+
+    plain: PinnedSnapshot
+
+    @property
+    def hidden(self) -> pa.Schema:
+        """The metadata columns."""
+        return metadata_schema(self.plain.snapshot.table_schema)
+
+    def schema(self) -> StructType:
+        return StructType([*self.plain.schema().fields, *from_arrow_schema(self.hidden).fields])
+
+    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+        return self.plain.exact(filters, part)
+
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+        hidden = self.hidden
+        wanted = [name for name in columns if name in hidden.names]
+        if not wanted:
+            return self.plain.plan(columns, filters, part)
+        schema = self.plain.snapshot.table_schema
+        read = [name for name in columns if name not in wanted]
+        for name in wanted:
+            if name == BUCKET:
+                read += schema.key
+            else:
+                read.append(name.replace(_COMMIT_TIME, _ARRIVAL, 1) if name.startswith(_COMMIT_TIME) else name)
+        plan = self.plain.plan(tuple(dict.fromkeys(read)), filters, part)
+        # Spark's Parquet reader does not know these columns.
+        return replace(plan, parquet_files=None, read=functools.partial(_with_metadata, plan.read, schema, wanted))
+
+
+def _with_metadata(
+    read: Callable[[Any], Iterator[pa.RecordBatch]], schema: TableSchema, wanted: Sequence[str], task: Any
+) -> Iterator[pa.RecordBatch]:
+    for batch in read(task):
+        made = batch
+        for name in wanted:
+            if name == BUCKET:
+                made = made.append_column(name, bucket_numbers(schema, pa.Table.from_batches([batch])).cast(pa.int32()))
+            elif name.startswith(_COMMIT_TIME):
+                stamps = pc.shift_right(batch.column(name.replace(_COMMIT_TIME, _ARRIVAL, 1)), _STAMP_BITS)
+                made = made.append_column(
+                    name, stamps.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", "UTC"))
+                )
+        yield made
+
+
+class MetadataTable(LiveTable):
+    """A table with metadata columns (`SupportsMetadataColumns`)."""
+
+    def __init__(self, view: LiveView, state: PinnedMetadata) -> None:
+        """Take the columns of the query's state."""
+        super().__init__(view, state.plain.schema(), Part.WHOLE)
+        self._all = state.schema()
+
+    @callback
+    def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
+        return PruningScanBuilder(self._view, self._all, self._part, self._view.pins.current())
+
+    @callback
+    def metadataColumns(self) -> Any:  # noqa: N802
+        hidden = self._all.fields[len(self._schema.fields) :]
+        columns = [HiddenColumn(self.jvm, StructType([field])) for field in hidden]
+        return self.jvm.array(self.jvm.MetadataColumn, columns)
+
+    def canRenameConflictingMetadataColumns(self) -> bool:  # noqa: N802
+        return True
+
+    class Java:
+        implements = (
+            "org.apache.spark.sql.connector.catalog.SupportsRead",
+            "org.apache.spark.sql.connector.catalog.SupportsMetadataColumns",
+        )
+
+
+class HiddenColumn(Callback):
+    """A metadata column."""
+
+    def __init__(self, jvm: Jvm, column: StructType) -> None:
+        """Take the column as the only one of a struct."""
+        super().__init__(jvm, f"weft metadata column {column.simpleString()}")
+        self._column = column
+
+    def name(self) -> str:
+        return self._column.names[0]
+
+    @callback
+    def dataType(self) -> Any:  # noqa: N802
+        return self.jvm.struct(self._column).apply(0).dataType()
+
+    def isNullable(self) -> bool:  # noqa: N802
+        return self._column.fields[0].nullable
+
+    def comment(self) -> None:
+        return None
+
+    def transform(self) -> None:
+        return None
+
+    def metadataInJSON(self) -> None:  # noqa: N802
+        return None
+
+    class Java:
+        implements = ("org.apache.spark.sql.connector.catalog.MetadataColumn",)

@@ -1,0 +1,169 @@
+"""What a procedure of the catalog is. `streams.catalog.procedure_table` lists all.
+
+A procedure is one function, which calls what `storage.Table` and the command line use. Its signature is that of the
+procedure: names, types and defaults of the parameters; its docstring describes it. It returns one row (a mapping) or
+several, with the columns that it is declared with.
+
+A procedure whose effect cannot be undone does nothing without ``confirm => true``, as its command asks first.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Final, Protocol, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from storage import Table
+from storage.engine import (
+    parse_type,
+)
+from storage.errors import InvalidInput
+from streams.pipeline.model import TableLocation
+
+Row = Mapping[str, Any]
+_TYPES: Final = {str: "string", int: "bigint", float: "double", bool: "boolean", Mapping: "map<string,string>"}
+
+
+class Session(Protocol):
+    """What procedures need of a catalog."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+
+    def locate(self, table: str) -> TableLocation:
+        """The location of a table by its name in the catalog, ``shop.orders_wide``.
+
+        Raises:
+            InvalidInput: The text is not a name.
+        """
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a procedure.
+
+    Attributes:
+        name: Its name.
+        type: Spark SQL type name.
+        required: Whether it has no default.
+        default: The value if it is not given.
+    """
+
+    name: str
+    type: str
+    required: bool
+    default: Any
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """A procedure.
+
+    Attributes:
+        name: Its name in ``system``.
+        comment: What it does.
+        parameters: Its parameters, in the order of positional arguments.
+        columns: Columns of the result: name to Spark SQL type name.
+        function: Takes a session and the arguments by name.
+    """
+
+    name: str
+    comment: str
+    parameters: tuple[Parameter, ...]
+    columns: Mapping[str, str]
+    function: Callable[..., Row | Iterable[Row]]
+
+    @property
+    def result(self) -> pa.Schema:
+        """Schema of the result."""
+        return pa.schema([pa.field(name, parse_type(kind)) for name, kind in self.columns.items()])
+
+    def call(self, session: Session, arguments: Mapping[str, Any]) -> pa.Table:
+        """Run the procedure.
+
+        Args:
+            session: The catalog that calls it.
+            arguments: Values by name. A missing parameter has its default.
+
+        Returns:
+            A table with the columns `result`.
+
+        Raises:
+            InvalidInput: An argument is missing, unknown or NULL without reason, or has a wrong value.
+            TableError: The procedure failed; see the method of `storage.Table`.
+        """
+        known = {parameter.name: parameter for parameter in self.parameters}
+        for name in arguments:
+            if name not in known:
+                raise InvalidInput(f"{self.name}: there is no parameter {name!r}", hint=f"parameters: {self.form}")
+        for parameter in self.parameters:
+            needed = parameter.required or parameter.default is not None
+            if arguments.get(parameter.name, parameter.default) is None and needed:
+                missing = "is missing" if parameter.name not in arguments else "is NULL"
+                raise InvalidInput(f"{self.name}: {parameter.name} {missing}", hint=f"parameters: {self.form}")
+        rows = self.function(session, **arguments)
+        return pa.Table.from_pylist([rows] if isinstance(rows, Mapping) else list(rows), self.result)
+
+    @property
+    def form(self) -> str:
+        """The parameters as text, for messages: ``table string, retain string = '24 hours'``."""
+        return ", ".join(
+            f"{each.name} {each.type}" + ("" if each.required else f" = {json.dumps(each.default)}")
+            for each in self.parameters
+        )
+
+
+def procedure(columns: Mapping[str, str]) -> Callable[[Callable[..., Row | Iterable[Row]]], Procedure]:
+    """Turn a function of a session and arguments into a procedure of that name.
+
+    Args:
+        columns: Columns of the result: name to Spark SQL type name.
+    """
+
+    def made(function: Callable[..., Row | Iterable[Row]]) -> Procedure:
+        hints = get_type_hints(function)
+        _, *given = inspect.signature(function).parameters.values()
+        parameters = tuple(
+            Parameter(each.name, _sql_type(hints[each.name]), each.default is each.empty, _default(each))
+            for each in given
+        )
+        return Procedure(function.__name__, inspect.getdoc(function) or "", parameters, columns, function)
+
+    return made
+
+
+def _sql_type(hint: Any) -> str:
+    if isinstance(hint, UnionType):
+        (hint,) = (each for each in get_args(hint) if each is not type(None))
+    return _TYPES[get_origin(hint) or hint]
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    return None if parameter.default is parameter.empty else parameter.default
+
+
+def open_table(session: Session, table: str) -> Table:
+    """Open a table by its name in the catalog.
+
+    Raises:
+        TableError: See `storage.Table.open`.
+    """
+    location = session.locate(table)
+    return Table.open(location.uri, storage_options=location.storage_options)
+
+
+def check_confirmed(question: str, *, confirm: bool) -> None:
+    """Refuse what cannot be undone and is not confirmed.
+
+    Raises:
+        InvalidInput: It is not confirmed. The message has the question.
+    """
+    if not confirm:
+        raise InvalidInput(f"{question} It is not confirmed", hint="add confirm => true")

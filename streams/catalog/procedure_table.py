@@ -1,0 +1,29 @@
+"""All procedures of the catalog: ``CALL weft.system.compact(table => 'shop.orders_wide')``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from storage.errors import NotFound
+from streams.catalog import row_procedures, schema_procedures, service_procedures
+from streams.catalog.procedure import Procedure
+
+PROCEDURES: Final = {
+    each.name: each
+    for module in (service_procedures, row_procedures, schema_procedures)
+    for each in vars(module).values()
+    if isinstance(each, Procedure)
+}
+"""All procedures by name."""
+
+
+def find_procedure(name: str) -> Procedure:
+    """The procedure of a name, whatever its case.
+
+    Raises:
+        NotFound: There is none; the hint lists all.
+    """
+    found = PROCEDURES.get(name.lower())
+    if found is None:
+        raise NotFound(f"there is no procedure {name!r}", hint=f"procedures: {', '.join(sorted(PROCEDURES))}")
+    return found

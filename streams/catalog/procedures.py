@@ -1,0 +1,184 @@
+"""CALL weft.system.<name>(...): procedures as Spark calls them; `streams.catalog.procedure_table` has what they do."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from storage.errors import InvalidInput, NotFound
+from streams.catalog.catalog_jvm import CatalogJvm
+from streams.catalog.procedure import Parameter, Procedure
+from streams.catalog.procedure_table import PROCEDURES, find_procedure
+from streams.pipeline.model import TableLocation
+from streams.read.relation.callbacks import Callback, WithoutMetrics, callback
+
+if TYPE_CHECKING:
+    from streams.catalog.lake_catalog import LakeCatalog
+
+NAMESPACE: Final = ("system",)
+
+
+def procedure_names() -> list[str]:
+    """Names of all procedures."""
+    return sorted(PROCEDURES)
+
+
+def load_procedure(catalog: LakeCatalog, name: str) -> SparkProcedure | MissingProcedure:
+    """A procedure, for Spark an `UnboundProcedure`; a `MissingProcedure` if there is no such procedure."""
+    try:
+        return SparkProcedure(catalog, find_procedure(name))
+    except NotFound as error:
+        return MissingProcedure(catalog.jvm, name, error)
+
+
+class _Session:
+    """The catalog as procedures see it."""
+
+    def __init__(self, catalog: LakeCatalog) -> None:
+        self._catalog = catalog
+
+    @property
+    def spark(self) -> SparkSession:
+        return self._catalog.jvm.spark
+
+    def locate(self, table: str) -> TableLocation:
+        names = self._catalog.jvm.parse_name(table)
+        if names[0] == self._catalog.name():
+            names = names[1:]
+        if not names:
+            raise InvalidInput(f"table {table!r} is not the name of a table", hint="for example shop.orders_wide")
+        return TableLocation(self._catalog.lake.location(names), self._catalog.lake.storage_options)
+
+
+class SparkProcedure(Callback):
+    """A procedure that is called with the parameters that it declares."""
+
+    jvm: CatalogJvm
+
+    def __init__(self, catalog: LakeCatalog, procedure: Procedure) -> None:
+        super().__init__(catalog.jvm, f"weft procedure {catalog.name()}.{procedure.name}")
+        self._catalog, self._procedure = catalog, procedure
+
+    def name(self) -> str:
+        return self._procedure.name
+
+    def description(self) -> str:
+        return self._procedure.comment
+
+    def bind(self, _input: Any) -> Any:
+        return self
+
+    def isDeterministic(self) -> bool:  # noqa: N802
+        return False
+
+    @callback
+    def parameters(self) -> Any:
+        return self.jvm.procedure_parameters(
+            [(each.name, each.type, None if each.required else _sql(each)) for each in self._procedure.parameters]
+        )
+
+    @callback
+    def call(self, row: Any) -> Any:
+        given = {
+            parameter.name: _value(row, place, parameter.type)
+            for place, parameter in enumerate(self._procedure.parameters)
+        }
+        result = self._procedure.call(_Session(self._catalog), given)
+        return self.jvm.iterator([ResultScan(self.jvm, result)])
+
+    class Java:
+        implements = (
+            "org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",
+            "org.apache.spark.sql.connector.catalog.procedures.BoundProcedure",
+        )
+
+
+class MissingProcedure(Callback):
+    """A name that is no procedure. Spark hides the errors of the lookup, but not those of `bind`."""
+
+    jvm: CatalogJvm
+
+    def __init__(self, jvm: CatalogJvm, name: str, error: NotFound) -> None:
+        super().__init__(jvm, f"weft missing procedure {name}")
+        self._name, self._error = name, error
+
+    def name(self) -> str:
+        return self._name
+
+    @callback
+    def description(self) -> str:
+        raise self._error
+
+    @callback
+    def bind(self, _input: Any) -> Any:
+        raise self._error
+
+    class Java:
+        implements = ("org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",)
+
+
+class ResultScan(WithoutMetrics):
+    """The rows that a procedure returns."""
+
+    jvm: CatalogJvm
+
+    def __init__(self, jvm: CatalogJvm, result: pa.Table) -> None:
+        super().__init__(jvm, f"weft rows {id(result)}")
+        self._result = result
+
+    @callback
+    def rows(self) -> Any:
+        return self.jvm.internal_rows(self.jvm.spark.createDataFrame(self._result))
+
+    @callback
+    def readSchema(self) -> Any:  # noqa: N802
+        return self.jvm.struct(from_arrow_schema(self._result.schema))
+
+    def description(self) -> str:
+        return self._identity
+
+    @callback
+    def toBatch(self) -> Any:  # noqa: N802
+        raise InvalidInput("the rows of a procedure are read in the driver")
+
+    toMicroBatchStream = toContinuousStream = toBatch  # noqa: N815
+
+    @callback
+    def columnarSupportMode(self) -> Any:  # noqa: N802
+        return self.jvm.ColumnarSupportMode.UNSUPPORTED
+
+    class Java:
+        implements = ("org.apache.spark.sql.connector.read.LocalScan",)
+
+
+def _sql(parameter: Parameter) -> str:
+    """The default of a parameter as SQL."""
+    value = parameter.default
+    if isinstance(value, str):
+        return "'" + value.replace("'", "\\'") + "'"
+    return "NULL" if value is None else json.dumps(value)
+
+
+def _value(row: Any, place: int, kind: str) -> Any:
+    """An argument out of an `InternalRow`."""
+    if row.isNullAt(place):
+        return None
+    match kind:
+        case "string":
+            return row.getUTF8String(place).toString()
+        case "bigint":
+            return row.getLong(place)
+        case "double":
+            return row.getDouble(place)
+        case "boolean":
+            return row.getBoolean(place)
+    found = row.getMap(place)
+    keys, values = found.keyArray(), found.valueArray()
+    return {
+        keys.getUTF8String(each).toString(): values.getUTF8String(each).toString()
+        for each in range(found.numElements())
+    }

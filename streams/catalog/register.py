@@ -1,0 +1,180 @@
+"""Registers folders of tables as catalogs of Spark sessions.
+
+A session made by `newSession`, and the clone in which a streaming query runs, have catalogs of their own in Spark. So
+the first registration makes PySpark's sessions register the catalogs of their application when Python meets them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from storage.errors import InvalidInput
+from streams.catalog.catalog_jvm import CatalogJvm
+from streams.catalog.changes import changes_arguments
+from streams.catalog.lake import Lake, Names
+from streams.catalog.lake_catalog import LakeCatalog
+from streams.catalog.stream_table import mark_tables
+from streams.catalog.stream_to_table import route_streams
+from streams.read.relation.callbacks import Callback, callback
+from streams.read.relation.jvm import UnsupportedSessionError
+from streams.read.stream_mark import mark_streams
+from streams.read.table_source import register as register_format
+
+SETTING: Final = "spark.weft.catalog."
+"""With the name of a catalog its root; with ``.storage_options`` after the name a JSON object."""
+CHANGES: Final = "weft_changes"
+
+_RESERVED: Final = {"spark_catalog", "system", "session"}
+_FOLLOWS: Final = "weft_catalogs"
+
+_lakes: weakref.WeakKeyDictionary[Any, dict[str, Lake]] = weakref.WeakKeyDictionary()
+"""The catalogs of each application, by its Spark context."""
+_catalogs: weakref.WeakValueDictionary[tuple[str, str], LakeCatalog] = weakref.WeakValueDictionary()
+"""The catalogs by the id of their session and their name. Spark's objects keep them alive."""
+
+
+def register(spark: SparkSession) -> None:
+    """Register ``format("weft")`` (`streams.read.table_source`) and the catalogs of the settings in a session.
+
+    Raises:
+        InvalidInput: See `register_configured`.
+    """
+    register_format(spark)
+    register_configured(spark)
+
+
+def register_catalog(
+    spark: SparkSession, name: str, root: str | Path, *, storage_options: Mapping[str, Any] | None = None
+) -> None:
+    """Make the tables in a folder known as ``<name>.<namespace>.<table>``, also to later sessions of the application.
+
+    Args:
+        spark: The session.
+        name: A plain identifier. A catalog of that name is replaced.
+        root: A local folder, or the URL of an object store.
+        storage_options: Options of the fsspec file system.
+
+    Raises:
+        InvalidInput: The name is not a plain identifier; or the session is one of Spark Connect, or of another version
+            of Spark.
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name.lower() in _RESERVED:
+        raise InvalidInput(
+            f"catalog name {name!r} is not a plain identifier, or is reserved",
+            hint="use letters, digits and underscores, and begin with a letter or an underscore",
+        )
+    lake = Lake(str(root), dict(storage_options or {}))
+    try:
+        _register(CatalogJvm.connect(spark), {name: lake})
+        route_streams(spark, name, lake)
+    except UnsupportedSessionError as error:
+        raise InvalidInput(
+            f"catalog {name!r} cannot be registered: {error}",
+            hint="the catalog needs a classic session of Spark 4.3; streams.snapshot reads a table without it",
+        ) from error
+    _lakes.setdefault(spark.sparkContext, {})[name] = lake
+    _follow_sessions()
+    mark_streams()
+    mark_tables()
+
+
+def register_configured(spark: SparkSession) -> list[str]:
+    """Register the catalogs that the settings of a session name; see `SETTING`.
+
+    Returns:
+        Their names.
+
+    Raises:
+        InvalidInput: See `register_catalog`; or the storage options are not a JSON object.
+    """
+    given = {key.removeprefix(SETTING): value for key, value in spark.conf.getAll.items() if key.startswith(SETTING)}
+    names = sorted(key for key in given if "." not in key)
+    for name in names:
+        register_catalog(spark, name, given[name], storage_options=_options(name, given.get(f"{name}.storage_options")))
+    return names
+
+
+def _options(name: str, given: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(given or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInput(
+            f"{SETTING}{name}.storage_options is not a JSON object", hint="give the options of the fsspec file system"
+        )
+    return found
+
+
+def _register(jvm: CatalogJvm, lakes: Mapping[str, Lake]) -> None:
+    session = jvm.session_id()
+    for name, lake in lakes.items():
+        catalog = LakeCatalog(jvm, name, lake)
+        catalog.register()
+        _catalogs[session, name] = catalog
+    jvm.register_function(CHANGES, ChangesFunction(jvm))
+
+
+class ChangesFunction(Callback):
+    """The table function ``weft_changes`` of a session, for Scala a function `Seq[Expression] => LogicalPlan`."""
+
+    def __init__(self, jvm: CatalogJvm) -> None:
+        super().__init__(jvm, f"{CHANGES} {id(self)}")
+        self._session = jvm
+
+    @callback
+    def apply(self, arguments: Any) -> Any:
+        text, options = changes_arguments(self._session.literals(arguments))
+        catalog, names = self._find(self._session.parse_name(text))
+        return catalog.changes(names, options)
+
+    def _find(self, names: Names) -> tuple[LakeCatalog, Names]:
+        """The catalog of a table, and its name in it, as Spark finds them: with USE, or with the name of the catalog.
+
+        Outside of these catalogs the name of the catalog may be left out if there is only one.
+        """
+        session = self._session.session_id()
+        known = {name: each for (of, name), each in _catalogs.items() if of == session}
+        if len(names) > 1 and names[0] in known:
+            return known[names[0]], names[1:]
+        current, *namespace = self._session.current_place()
+        if current in known:
+            return known[current], (*namespace, *names) if len(names) == 1 else names
+        if len(known) == 1:
+            return next(iter(known.values())), names
+        raise InvalidInput(
+            f"{'.'.join(names)}: there are several catalogs",
+            hint=f"begin the name with that of a catalog: {', '.join(sorted(known))}",
+        )
+
+    class Java:
+        implements = ("scala.Function1",)
+
+
+def _follow_sessions() -> None:
+    """Make each session object of this process register the catalogs of its application; a second call does nothing."""
+    plain = SparkSession.__init__
+    if hasattr(plain, _FOLLOWS):
+        return
+
+    @functools.wraps(plain)
+    def followed(self: SparkSession, *arguments: Any, **named: Any) -> None:
+        plain(self, *arguments, **named)
+        lakes = _lakes.get(self.sparkContext)
+        if not lakes:
+            return
+        jvm = CatalogJvm.connect(self)
+        missing = {name: lake for name, lake in lakes.items() if not jvm.has_catalog(name)}
+        if missing:
+            _register(jvm, missing)
+
+    setattr(followed, _FOLLOWS, True)
+    SparkSession.__init__ = followed  # type: ignore[method-assign]

@@ -1,0 +1,192 @@
+"""What a query reads: the relation of a name, with the options of its use.
+
+A use of a table in a query is resolved in two steps:
+
+    LakeCatalog.loadTable      a view whose text is SELECT * FROM weft_catalog_<name>('shop/orders?as_of=...')
+    RelationFunction.apply     the plan over a `LiveView`, as for a view of `streams.create_view`
+
+The text names the relation completely, so the same use always finds the same `LiveView`. Spark compares plans by it:
+`CACHE TABLE` finds cached data, and all uses in one query share one snapshot.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from pyspark.sql.types import StructType
+
+from storage import Snapshot, Table
+from storage.errors import InvalidInput
+from streams.catalog.catalog_jvm import CatalogJvm, ChangesRange
+from streams.catalog.changelog import CHANGELOG, ChangelogPlanner, TableChangelog, range_options
+from streams.catalog.changes import SINCE, UNTIL, ChangesPlanner
+from streams.catalog.lake import Lake, Names
+from streams.catalog.metadata_columns import METADATA, MetadataPlanner, MetadataTable, PinnedMetadata
+from streams.catalog.system_tables import SystemTablePlanner
+from streams.read.native_or_merged import PinnedSnapshot
+from streams.read.read_options import ReadOptions
+from streams.read.relation.callbacks import Callback, callback
+from streams.read.relation.planner_interface import Planner
+from streams.read.relation.spark_scan import LiveView
+from streams.read.view import table_planner
+
+KEPT: Final = 256
+"""Relations that are remembered. Without a limit, each time of a query AS OF a time would be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read a table.
+
+    Attributes:
+        names: Name of the table in its catalog.
+        part: Name of a system table; empty for the table itself.
+        options: Options of the read, as text, in order of their names.
+    """
+
+    names: Names
+    part: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, names: Names, part: str, options: Mapping[str, str]) -> Reading:
+        return cls(names, part, tuple(sorted(options.items())))
+
+    @classmethod
+    def parse(cls, text: str) -> Reading:
+        """The inverse of `str`."""
+        where, _, given = text.partition("?")
+        path, _, part = where.partition("#")
+        names = tuple(unquote(name) for name in path.split("/"))
+        return cls(names, unquote(part), tuple(parse_qsl(given, keep_blank_values=True)))
+
+    def __str__(self) -> str:
+        path = "/".join(quote(name, safe="") for name in self.names)
+        part = f"#{quote(self.part, safe='')}" if self.part else ""
+        given = f"?{urlencode(self.options)}" if self.options else ""
+        return f"{path}{part}{given}"
+
+
+class Relations:
+    """The relations of one catalog in one session."""
+
+    def __init__(self, jvm: CatalogJvm, name: str, lake: Lake) -> None:
+        self.jvm = jvm
+        self._name = name
+        self._lake = lake
+        self._lock = threading.Lock()
+        self._views: dict[Reading, tuple[Table, LiveView]] = {}  # ordered by last use
+        self._tables: dict[Reading, tuple[StructType, Any]] = {}
+
+    @property
+    def function(self) -> str:
+        """Name of the table function."""
+        return f"weft_catalog_{self._name.lower()}"
+
+    def table(self, catalog: Any, reading: Reading) -> Any:
+        """What Spark expands in the query that is analysed on this thread, a `V1Table`.
+
+        Its columns are those of the query's state. It is made anew only if they changed.
+        """
+        schema = self.view(reading).output_schema()
+        with self._lock:
+            known = self._tables.get(reading)
+        if known is not None and known[0] == schema:
+            return known[1]
+        names = (*reading.names, reading.part) if reading.part else reading.names
+        query = f"SELECT * FROM `{self.function}`('{reading}')"  # noqa: S608 - the text is percent-encoded
+        made = self.jvm.view_as_table(catalog, names, schema, query, self.function)
+        with self._lock:
+            self._tables[reading] = (schema, made)
+            _shorten(self._tables)
+        return made
+
+    def metadata_table(self, reading: Reading) -> MetadataTable:
+        """The relation with metadata columns, a `Table` that Spark reads itself.
+
+        Raises:
+            InvalidInput: It is a system table.
+        """
+        if reading.part:
+            raise InvalidInput(f"{reading.part}: a system table has no metadata columns", hint="read the table itself")
+        view = self.view(replace(reading, part=METADATA))
+        state = view.pins.current().state
+        assert isinstance(state, PinnedMetadata), "the relation has this planner"
+        return MetadataTable(view, state)
+
+    def changelog(self, names: Names, given: ChangesRange) -> TableChangelog:
+        """The changes of a table for a CHANGES clause.
+
+        Raises:
+            InvalidInput: See `range_options`.
+        """
+        created_at_ms = self._snapshot(Reading(names)).table_log.created_at_ms()
+        reading = Reading.of(names, CHANGELOG, range_options(given, created_at_ms))
+        return TableChangelog(self.view(reading), f"{self._name} {reading}")
+
+    def view(self, reading: Reading) -> LiveView:
+        """The live view of a relation; another one after the table was opened again."""
+        table = self._lake.table(reading.names)
+        with self._lock:
+            known = self._views.pop(reading, None)
+            if known is not None and known[0] is table:
+                self._views[reading] = known  # the last one used
+                return known[1]
+        made = table, self._new_view(reading, table)
+        with self._lock:
+            known = self._views.setdefault(reading, made)
+            _shorten(self._views)
+        return known[1]
+
+    def _new_view(self, reading: Reading, table: Table) -> LiveView:
+        name = ".".join((self._name, *reading.names, *filter(None, [reading.part])))
+        return LiveView(self.jvm, name, self._planner(reading, table))
+
+    def _planner(self, reading: Reading, table: Table) -> Planner:
+        options = dict(reading.options)
+        if SINCE in options:
+            newest = functools.partial(self._snapshot, Reading(reading.names))
+            changes = ChangesPlanner(table, options[SINCE], options.get(UNTIL), newest)
+            return ChangelogPlanner(changes) if reading.part == CHANGELOG else changes
+        plain = Reading(reading.names, "", reading.options)
+        if reading.part == METADATA:
+            return MetadataPlanner(functools.partial(self._state, plain))
+        if reading.part:
+            return SystemTablePlanner(reading.part, functools.partial(self._snapshot, plain))
+        return table_planner(self.jvm.spark, table, ReadOptions.of(options))
+
+    def _snapshot(self, reading: Reading) -> Snapshot:
+        """The snapshot that the query on this thread reads of a table."""
+        return self._state(reading).snapshot
+
+    def _state(self, reading: Reading) -> PinnedSnapshot:
+        state = self.view(reading).pins.current().state
+        assert isinstance(state, PinnedSnapshot), f"{reading} is a table"
+        return state
+
+
+def _shorten(known: dict[Reading, Any]) -> None:
+    """Remove the oldest entries of what is remembered."""
+    while len(known) > KEPT:
+        del known[next(iter(known))]
+
+
+class RelationFunction(Callback):
+    """The table function of a catalog, for Scala a function `Seq[Expression] => LogicalPlan`."""
+
+    def __init__(self, jvm: CatalogJvm, relations: Relations) -> None:
+        super().__init__(jvm, f"weft relations {id(relations)}")
+        self._relations = relations
+
+    @callback
+    def apply(self, arguments: Any) -> Any:
+        [text] = self._relations.jvm.literals(arguments)
+        return self._relations.view(Reading.parse(str(text))).newest_relation()
+
+    class Java:
+        implements = ("scala.Function1",)

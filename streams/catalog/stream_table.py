@@ -1,0 +1,102 @@
+"""Streams of changes by name: `spark.readStream.table("weft.shop.orders_wide")`, `SELECT ... FROM STREAM ...`.
+
+The stream is that of ``spark.readStream.format("weft")``, with its options; it begins at ``earliest`` if no option says
+where.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from streams.catalog.catalog_jvm import CatalogJvm
+from streams.catalog.lake import Lake, Names
+from streams.read.change_stream import ChangeOptions
+from streams.read.relation.callbacks import PlainTable, callback
+from streams.read.stream_mark import MARK, SOURCE
+from streams.read.table_source import register
+
+STREAM_OPTIONS: Final = (MARK, "starting", "max_commits_per_trigger", "columns", "before")
+_MARKED: Final = "weft_tables"
+_STREAM: Final = "STREAM"
+
+assert set(STREAM_OPTIONS[1:]) <= set(ChangeOptions.model_fields)
+
+
+def reads_stream(options: Mapping[str, str], relation: str) -> bool:
+    """Whether a use of a table is a stream.
+
+    Args:
+        options: Its options.
+        relation: Its text in the statement; empty if there is none.
+    """
+    known = {name.lower() for name in options}
+    return MARK in known or "starting" in known or relation.lstrip().upper().startswith(_STREAM)
+
+
+def stream_table(jvm: CatalogJvm, name: str, lake: Lake, names: Names, options: Mapping[str, str]) -> ChangeStreamTable:
+    """A table that Spark reads as a stream.
+
+    Raises:
+        InvalidInput: An option is unknown or invalid.
+    """
+    if not jvm.has_source(SOURCE):
+        register(jvm.spark)
+    given = {key: value for key, value in options.items() if key.lower() != MARK}
+    given |= {"path": lake.location(names)}
+    if lake.storage_options:
+        given["storage_options"] = json.dumps(dict(lake.storage_options))
+    frame = jvm.spark.readStream.format(SOURCE).options(**given).load()
+    return ChangeStreamTable(jvm, name, jvm.streaming_table(frame), given | {MARK: "true"})
+
+
+def mark_tables() -> None:
+    """Make `readStream.table` say that it is a stream; Spark does not tell the catalog. A second call does nothing."""
+    plain = DataStreamReader.table
+    if hasattr(plain, _MARKED):
+        return
+
+    @functools.wraps(plain)
+    def marked(self: DataStreamReader, tableName: str) -> Any:  # noqa: N803 - Spark's name
+        return plain(self.option(MARK, value=True), tableName)
+
+    setattr(marked, _MARKED, True)
+    DataStreamReader.table = marked  # type: ignore[method-assign]
+
+
+class ChangeStreamTable(PlainTable):
+    """Spark's table of the Python data source, with the options that find the table."""
+
+    def __init__(self, jvm: CatalogJvm, name: str, inner: Any, options: Mapping[str, str]) -> None:
+        """Use `stream_table`."""
+        super().__init__(jvm, f"weft stream {name}")
+        self._session = jvm
+        self._name = name
+        self._inner = inner
+        self._options = dict(options)
+
+    def name(self) -> str:
+        return self._name
+
+    @callback
+    def newScanBuilder(self, _options: Any) -> Any:  # noqa: N802
+        return self._inner.newScanBuilder(self._session.read_options(self._options))
+
+    @callback
+    def schema(self) -> Any:
+        return self._inner.schema()
+
+    @callback
+    def columns(self) -> Any:
+        return self._inner.columns()
+
+    @callback
+    def capabilities(self) -> Any:
+        return self._inner.capabilities()
+
+    class Java:
+        implements = ("org.apache.spark.sql.connector.catalog.SupportsRead",)

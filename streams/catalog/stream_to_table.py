@@ -1,0 +1,107 @@
+"""``df.writeStream.toTable("weft.shop.orders_wide.payments")`` starts `streams.write_stream` for a stream of a catalog.
+
+Spark's own `toTable` needs a writer in the JVM for each task. So this module replaces the method in PySpark, for names
+of these catalogs only. Options, trigger, name and output mode are those of the stream writer.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any, Final, cast
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from storage.errors import InvalidInput
+from streams.catalog.catalog_jvm import CatalogJvm
+from streams.catalog.lake import Lake
+from streams.catalog.stream_writes import choose_stream
+from streams.pipeline.model import OnError
+from streams.write.sink import write_stream
+
+_MARK: Final = "weft_streams"
+_CHECKPOINT: Final = "checkpointlocation"
+_NAME: Final = "queryname"
+_LATENESS, _DEAD_LETTER, _ON_ERROR = "lateness", "dead_letter", "on_error"
+_OPTIONS: Final = {
+    _CHECKPOINT: "checkpointLocation",
+    _NAME: "queryName",
+    **{name: name for name in (_LATENESS, _DEAD_LETTER, _ON_ERROR)},
+}
+
+_lakes: weakref.WeakKeyDictionary[Any, dict[str, Lake]] = weakref.WeakKeyDictionary()
+"""The catalogs of each application, by its Spark context."""
+
+
+def route_streams(spark: SparkSession, name: str, lake: Lake) -> None:
+    """Make `toTable` of names in a catalog start a query of weft; a catalog of that name is replaced."""
+    _lakes.setdefault(spark.sparkContext, {})[name] = lake
+    plain = DataStreamWriter.toTable
+    if hasattr(plain, _MARK):
+        return
+
+    @functools.wraps(plain)
+    def routed(self: DataStreamWriter, tableName: str, *given: Any, **options: Any) -> StreamingQuery:  # noqa: N803
+        spark = self._spark
+        lakes = _lakes.get(spark.sparkContext, {})
+        if lakes:
+            jvm = CatalogJvm.connect(spark)
+            first, *names = jvm.parse_name(tableName)
+            if first in lakes and names:
+                return _start(jvm, self, lakes[first], first, tuple(names), given, options)
+        return plain(self, tableName, *given, **options)
+
+    setattr(routed, _MARK, True)
+    DataStreamWriter.toTable = routed  # type: ignore[method-assign]
+
+
+def _start(
+    jvm: CatalogJvm,
+    writer: DataStreamWriter,
+    lake: Lake,
+    catalog: str,
+    names: tuple[str, ...],
+    given: tuple[Any, ...],
+    options: dict[str, Any],
+) -> StreamingQuery:
+    """Start the query.
+
+    Raises:
+        InvalidInput: An option is unknown or missing, or the output mode is not append.
+        TableError: See `streams.write_stream`.
+    """
+    named = dict(zip(("format", "outputMode", "partitionBy", "queryName"), given, strict=False)) | options
+    for argument in ("format", "partitionBy"):
+        if named.pop(argument, None) is not None:
+            raise InvalidInput(f"toTable: {argument} is not for tables of weft", hint=f"leave {argument} out")
+    settings = jvm.stream_settings(writer)
+    mode = str(named.pop("outputMode", None) or settings.output_mode)
+    if mode.lower() != "append":
+        raise InvalidInput(f"toTable: output mode {mode}", hint="only append: each row is an event")
+    found = {key.lower(): str(value) for key, value in {**settings.options, **named}.items() if value is not None}
+    for option in found:
+        if option not in _OPTIONS:
+            hint = f"options: {', '.join(_OPTIONS.values())}"
+            raise InvalidInput(f"toTable: option {option!r} is unknown", hint=hint)
+    table, part = lake.resolve(names)
+    stream = choose_stream(lake.table(table).schema, ".".join((catalog, *table)), part)
+    if _CHECKPOINT not in found:
+        raise InvalidInput(
+            "toTable: option checkpointLocation is missing",
+            hint="give a folder that is kept when the query ends, another one for each query",
+        )
+    return write_stream(
+        writer._df,  # noqa: SLF001 - PySpark has no public form
+        lake.location(table),
+        stream.name,
+        checkpoint=found[_CHECKPOINT],
+        trigger=settings.trigger,
+        once=settings.once,
+        query_name=found.get(_NAME),
+        lateness=found.get(_LATENESS),
+        dead_letter=found.get(_DEAD_LETTER),
+        on_error=cast("OnError", found.get(_ON_ERROR, "dead_letter")),  # checked by write_stream
+        storage_options=lake.storage_options,
+    )

@@ -1,0 +1,191 @@
+"""What a statement that writes means: which stream, which columns, which rows it deletes.
+
+    INSERT INTO weft.shop.orders_wide.payments (...)   appends to the stream payments
+    INSERT INTO weft.shop.orders_wide (...)            the same, if the table has only one stream
+    DELETE FROM weft.shop.orders_wide.orders WHERE     deletes of the stream, with the ordering values of the rows
+
+An INSERT of a key that exists is an update. UPDATE and MERGE are refused: they would have to make up ordering values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from storage import Commit, Table
+from storage.engine import OP_COLUMN, Condition, Stream, TableSchema, lane_name
+from storage.errors import InvalidInput, NotFound
+from streams.write.write_batch import close_after, lane_for
+
+_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_NAME: Final = r"(?:`(?:[^`]|``)+`|[^\s.(`]+)"
+_INSERT: Final = re.compile(
+    rf"\s*(?:INSERT\s+INTO\s+(?:TABLE\s+)?)?{_NAME}(?:\s*\.\s*{_NAME})*(?:\s*WITH\s*\([^()]*\))?", re.IGNORECASE
+)
+_BY_NAME: Final = re.compile(
+    r"\s*(BY\s+NAME\b|\((?!\s*(SELECT|VALUES|WITH|FROM|TABLE|MAP|REDUCE|\()\b))", re.IGNORECASE
+)
+_MODES_WITH_DELETES: Final = ("latest", "latest_non_null")
+
+
+def choose_stream(schema: TableSchema, table: str, part: str) -> Stream:
+    """The stream that a statement writes to.
+
+    Args:
+        schema: The table's schema.
+        table: Name of the table, for messages.
+        part: Name of the stream in the statement; empty if it names the table.
+
+    Raises:
+        InvalidInput: The statement names the table, and the table has several streams.
+        NotFound: The table has no such stream.
+    """
+    streams = ", ".join(f"{table}.{stream.name}" for stream in schema.streams)
+    if part:
+        found = next((stream for stream in schema.streams if stream.name == part), None)
+        if found is None:
+            raise NotFound(f"{table} has no stream {part!r}", hint=f"write to {streams}")
+        return found
+    if len(schema.streams) > 1:
+        raise InvalidInput(f"{table} is written by streams, and the statement names none", hint=f"write to {streams}")
+    return schema.streams[0]
+
+
+def check_statement(text: str, table: str, privileges: frozenset[str], target: str | None = None) -> None:
+    """Refuse statements that a table does not support, with what to use instead.
+
+    Args:
+        text: The statement; empty for a DataFrame.
+        table: Name of the table or stream in the statement.
+        privileges: What Spark wants to do: INSERT, UPDATE, DELETE.
+        target: What the hints write to instead; ``table`` by default.
+
+    Raises:
+        InvalidInput: It is UPDATE, MERGE or INSERT OVERWRITE.
+    """
+    word = _first_word(text)
+    target = target or table
+    if "UPDATE" in privileges or word in {"UPDATE", "MERGE"}:
+        raise InvalidInput(
+            f"{word or 'UPDATE'} of {table}: an update needs an ordering value, which the statement cannot give",
+            hint=f"INSERT INTO {target} (...) SELECT ...: a row of an existing key is an update, and the one with the "
+            "larger ordering value wins",
+        )
+    if privileges >= {"INSERT", "DELETE"}:
+        raise InvalidInput(
+            f"INSERT OVERWRITE of {table}: rows are not replaced as a whole",
+            hint="INSERT INTO updates rows by key; DELETE FROM ... WHERE deletes rows",
+        )
+
+
+def _first_word(text: str) -> str:
+    return next(iter(re.findall(r"\w+", _COMMENT.sub(" ", text))), "").upper()
+
+
+def is_by_position(text: str, insert: str) -> bool:
+    """Whether a statement gives values by position: an INSERT with neither a list of columns nor BY NAME.
+
+    Args:
+        text: The statement; empty for a DataFrame, whose columns have names.
+        insert: Its text from INSERT or from the name of the table on.
+    """
+    if _first_word(text) in {"", "CREATE", "REPLACE"}:
+        return False
+    plain = _COMMENT.sub(" ", insert)
+    head = _INSERT.match(plain)
+    return head is not None and _BY_NAME.match(plain, head.end()) is None
+
+
+def delete_rows(table: Table, stream: Stream, condition: Condition) -> Commit | None:
+    """Delete the rows that the newest snapshot shows and that satisfy a condition, as events of a stream.
+
+    Each delete has the ordering values that its row has now. It comes after the event that it deletes, so it wins over
+    that one, and over every older event that comes later. An event with a larger ordering value wins over the delete,
+    also one that is committed meanwhile.
+
+    Args:
+        table: The table. Writers continue.
+        stream: A stream of the table. Its policy says whether the groups of the stream are deleted, or the row.
+        condition: Condition on the columns of the stream.
+
+    Returns:
+        The commit; None if no row satisfies the condition.
+
+    Raises:
+        InvalidInput: The stream ignores deletes, or a group of it aggregates; or the stream has no event of one of the
+            rows, and so no ordering value. The table is unchanged.
+    """
+    schema = table.schema
+    if stream.on_delete == "ignore":
+        raise InvalidInput(
+            f"DELETE: deletes of stream {stream.name!r} are ignored",
+            hint="name a stream whose on_delete is row or group",
+        )
+    groups = [schema.group(name) for name in stream.groups]
+    for group in groups:
+        if group.merge not in _MODES_WITH_DELETES:
+            raise InvalidInput(
+                f"DELETE: group {group.name!r} is merged by {group.merge!r}, whose deletes take back the values of one "
+                "event",
+                hint="use INSERT with the values to take back, and _op = 'delete'",
+            )
+    ordering = [name for group in groups for name in group.ordering]
+    present = [f"_present_{group.name}" for group in groups]
+    found = table.snapshot(references=False).to_arrow([*schema.key, *ordering, *present], condition)
+    known = [any(row) for row in zip(*(found[name].to_pylist() for name in present), strict=True)]
+    if all(group.ordering for group in groups):
+        if stream.on_delete == "row" and not all(known):
+            raise InvalidInput(
+                f"DELETE: stream {stream.name!r} has no event of {known.count(False)} of {len(known)} rows, and so no "
+                "ordering value for their deletes",
+                hint="use INSERT with ordering values and _op = 'delete', or delete with another stream",
+            )
+        found = found.filter(pa.array(known, pa.bool_()))
+    if not found.num_rows:
+        return None
+    kinds = schema.event_schema([name for name in schema.stream_columns(stream) if name not in schema.key])
+    rows = found.select([*schema.key, *ordering])
+    for field in kinds:
+        if field.name not in ordering:
+            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
+    rows = rows.append_column(OP_COLUMN, pa.array(["delete"] * rows.num_rows))
+    lane = lane_name(lane_for(stream.name, None))
+    with close_after(table, lane), table.writer(stream.name, lane) as writer:
+        return writer.append(rows)
+
+
+def columns_of(schema: TableSchema, stream: Stream) -> list[str]:
+    """The columns that a stream writes, in the order of the table."""
+    written = set(schema.stream_columns(stream))
+    return [column.name for column in schema.columns if column.name in written]
+
+
+def column_order(schema: TableSchema, stream: Stream, given: Sequence[str], *, by_position: bool) -> dict[str, str]:
+    """The column of the stream for each column of a query, by name or by position.
+
+    Args:
+        schema: The table's schema.
+        stream: The stream.
+        given: Names of the query's columns, in order.
+        by_position: Whether the first value is that of the first column, and so on.
+
+    Raises:
+        InvalidInput: By position, the number of columns is not that of the stream; or a name is not that of a column.
+    """
+    known = columns_of(schema, stream)
+    hint = f"name the columns, INSERT INTO ... (...): {', '.join(known)}; also {OP_COLUMN}"
+    if by_position:
+        if len(given) != len(known):
+            raise InvalidInput(
+                f"the query has {len(given)} columns, and stream {stream.name!r} {len(known)}: {', '.join(known)}",
+                hint=hint,
+            )
+        return dict(zip(given, known, strict=True))
+    allowed = {name.lower(): name for name in (*known, OP_COLUMN, "_supplied")}
+    for name in given:
+        if name.lower() not in allowed:
+            raise InvalidInput(f"column {name!r} is not one of stream {stream.name!r}", hint=hint)
+    return {name: allowed[name.lower()] for name in given}

@@ -1,0 +1,122 @@
+"""What commands such as DESCRIBE, SHOW CREATE TABLE and SHOW TBLPROPERTIES show of a table.
+
+The columns and properties are those with which CREATE TABLE would create it again (`storage.table_properties`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from storage import Table
+from storage.engine import TableSchema, format_type, schema_properties
+from streams.catalog.catalog_jvm import CatalogJvm
+from streams.catalog.system_tables import system_table
+from streams.read.relation.callbacks import PlainTable, callback
+
+PROVIDER: Final = "weft"
+_CURRENT_DEFAULT: Final = "CURRENT_DEFAULT"
+_COMMENT: Final = "comment"
+_EXISTS_DEFAULT: Final = "EXISTS_DEFAULT"  # Spark reads the default of a field only if it has both
+
+
+def shown_columns(fields: StructType, schema: TableSchema) -> StructType:
+    """The columns as commands show them: those of the table with their defaults and comments."""
+    shown = []
+    for field in fields:
+        column = schema.column_by_name.get(field.name)
+        metadata = dict(field.metadata)
+        if column is not None and column.default is not None:
+            text = sql_literal(column.default, format_type(column.type))
+            metadata |= {_CURRENT_DEFAULT: text, _EXISTS_DEFAULT: text}
+        if column is not None and column.comment:
+            metadata[_COMMENT] = column.comment
+        shown.append(StructField(field.name, field.dataType, field.nullable, metadata))
+    return StructType(shown)
+
+
+def sql_literal(value: Any, kind: str) -> str:
+    """A value of a column type as a constant of Spark SQL."""
+    match value:
+        case bool() | int():
+            return str(value).lower()
+        case bytes():
+            return f"X'{value.hex()}'"
+        case _:
+            text = "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+            return text if kind == "string" else f"CAST({text} AS {kind.upper()})"
+
+
+class TableEntry(PlainTable):
+    """A table for commands. It cannot be read: queries get another object."""
+
+    def __init__(
+        self,
+        jvm: CatalogJvm,
+        name: str,
+        columns: StructType,
+        properties: Mapping[str, str],
+        partition_by: Sequence[str] = (),
+    ) -> None:
+        """Use `entry_of`.
+
+        Args:
+            jvm: The session.
+            name: The whole name.
+            columns: The columns.
+            properties: The properties.
+            partition_by: The partition columns.
+        """
+        super().__init__(jvm, f"weft entry {name}: {columns.simpleString()} {sorted(properties.items())}")
+        self._name = name
+        self._columns = columns
+        self._partition_by = tuple(partition_by)
+        self._properties = {"provider": PROVIDER, **properties}
+
+    def name(self) -> str:
+        return self._name
+
+    @callback
+    def schema(self) -> Any:
+        return self.jvm.struct(self._columns)
+
+    @callback
+    def columns(self) -> Any:
+        return self.jvm.columns(self._columns)
+
+    @callback
+    def properties(self) -> Any:
+        return self.jvm.java_map(self._properties)
+
+    @callback
+    def partitioning(self) -> Any:
+        return self.jvm.array(self.jvm.Transform, [self.jvm.identity(name) for name in self._partition_by])
+
+    @callback
+    def capabilities(self) -> Any:
+        return self.jvm.HashSet()
+
+    class Java:
+        implements = ("org.apache.spark.sql.connector.catalog.Table",)
+
+
+def entry_of(jvm: CatalogJvm, name: str, table: Table, part: str = "") -> TableEntry:
+    """What commands show of a table, or of a system table.
+
+    Raises:
+        NotFound: The table has no such system table.
+    """
+    if part:
+        found = system_table(name, part)
+        return TableEntry(jvm, name, from_arrow_schema(found.columns), {"comment": found.about})
+    snapshot = table.snapshot()
+    # The location follows from the name, so SHOW CREATE TABLE need not repeat it.
+    place = {"location": table.uri, "is_managed_location": "true"}
+    schema = snapshot.table_schema
+    properties = schema_properties(schema)
+    properties.pop("partition_by", None)  # shown by `TableEntry.partitioning`
+    columns = shown_columns(from_arrow_schema(snapshot.schema), schema)
+    return TableEntry(jvm, name, columns, {**place, **properties}, schema.partition_by)

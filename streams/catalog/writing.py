@@ -1,0 +1,291 @@
+"""INSERT, writeTo and DELETE: a stream of a table as a table of Spark that can be written.
+
+Spark is told that any schema is accepted, and `streams.catalog.stream_writes` matches the columns. Otherwise Spark
+would write NULL to columns that the statement does not name, where a group without columns has to stay as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
+from storage.engine import OP_COLUMN, And, Condition
+from storage.errors import InvalidInput, NotFound
+from streams.catalog.catalog_jvm import CatalogJvm
+from streams.catalog.stream_writes import (
+    check_statement,
+    choose_stream,
+    column_order,
+    columns_of,
+    delete_rows,
+    is_by_position,
+)
+from streams.read.arrow_filters import translate
+from streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
+from streams.read.relation.pushed_filters import parse_predicate
+from streams.write.write_batch import write_batch
+
+if TYPE_CHECKING:
+    from streams.catalog.lake_catalog import LakeCatalog
+
+_SUPPLIED: Final = "_supplied"
+_TRUE: Final = "ALWAYS_TRUE"
+_QUERY_ID, _BATCH = "query_id", "batch"
+
+
+def table_for_write(
+    catalog: LakeCatalog, names: Sequence[str], privileges: frozenset[str], options: Mapping[str, str]
+) -> StreamTable:
+    """The table to write to, for Spark a `Table`.
+
+    Args:
+        catalog: The catalog.
+        names: The name in the statement: of a table, or of a stream of a table.
+        privileges: What Spark wants to do: INSERT, DELETE, UPDATE.
+        options: Options of the statement.
+
+    Raises:
+        InvalidInput: The statement is not supported, or does not say which stream it writes to.
+        NotFound: The table has no such stream.
+    """
+    try:
+        table, part = catalog.lake.resolve(names)
+    except NotFound:
+        catalog.jvm.no_such_table(names)
+    text, insert = catalog.jvm.statement_from()
+    shown = ".".join((catalog.name(), *names))
+    schema = catalog.lake.table(table).schema
+    check_statement(text, shown, privileges, shown if part or len(schema.streams) == 1 else f"{shown}.<stream>")
+    if options.get("as_of") is not None:
+        raise InvalidInput(f"{shown}: a state of the past cannot be written", hint="leave the time out")
+    choose_stream(schema, ".".join((catalog.name(), *table)), part)
+    return StreamTable(catalog, table, part, by_position=is_by_position(text, insert))
+
+
+class StreamTable(PlainTable, WithoutMetrics):
+    """A stream of a table: what INSERT and DELETE of one statement need."""
+
+    jvm: CatalogJvm
+
+    def __init__(self, catalog: LakeCatalog, names: Sequence[str], part: str, *, by_position: bool) -> None:
+        self._catalog = catalog
+        self._table = catalog.lake.table(names)
+        self._schema = self._table.schema
+        table = ".".join((catalog.name(), *names))
+        self._stream = choose_stream(self._schema, table, part)
+        self._shown = f"{table}.{self._stream.name}"
+        self._by_position = by_position
+        super().__init__(catalog.jvm, f"weft stream {self._shown} {by_position}")
+
+    def name(self) -> str:
+        return self._shown
+
+    @callback
+    def schema(self) -> Any:
+        return self.jvm.struct(self._struct())
+
+    @callback
+    def columns(self) -> Any:
+        return self.jvm.columns(self._struct())
+
+    def _struct(self) -> StructType:
+        shown = from_arrow_schema(self._schema.event_schema(columns_of(self._schema, self._stream)))
+        hidden = [StructField(OP_COLUMN, StringType()), StructField(_SUPPLIED, ArrayType(StringType()))]
+        return StructType([*shown.fields, *hidden])
+
+    @callback
+    def capabilities(self) -> Any:
+        found = self.jvm.HashSet()
+        # Spark plans a scan for a DELETE, and does not run it.
+        for each in ("BATCH_READ", "V1_BATCH_WRITE", "ACCEPT_ANY_SCHEMA"):
+            found.add(self.jvm.TableCapability.valueOf(each))
+        return found
+
+    # INSERT -----------------------------------------------------------------------------------------------------------
+
+    @callback
+    def newWriteBuilder(self, info: Any) -> Any:  # noqa: N802
+        return Append(self, dict(info.options().asCaseSensitiveMap()))
+
+    def append(self, frame: DataFrame, options: Mapping[str, str]) -> None:
+        """Append a frame to the stream, as one commit.
+
+        Args:
+            frame: Its columns are those of the stream, or some of them.
+            options: ``query_id`` and ``batch`` make the append idempotent, as in `streams.write_batch`.
+
+        Raises:
+            TableError: See `streams.write_batch`.
+        """
+        target = column_order(self._schema, self._stream, frame.columns, by_position=self._by_position)
+        kinds = {field.name: field.dataType for field in self._struct()}
+        columns = []
+        for given in frame.schema:
+            name = target[given.name]
+            if not self.jvm.can_store(given.dataType, kinds[name]):
+                raise InvalidInput(
+                    f"column {name!r} is {kinds[name].simpleString()}, not {given.dataType.simpleString()}",
+                    hint=f"CAST it to {kinds[name].simpleString()} in the query",
+                )
+            column = sf.col("`" + given.name.replace("`", "``") + "`")
+            columns.append((column if given.dataType == kinds[name] else column.cast(kinds[name])).alias(name))
+        write_batch(
+            frame.select(*columns),
+            self._table.uri,
+            self._stream.name,
+            batch=_batch(options),
+            storage_options=self._catalog.lake.storage_options,
+        )
+
+    # DELETE -----------------------------------------------------------------------------------------------------------
+
+    @callback
+    def newScanBuilder(self, _options: Any) -> Any:  # noqa: N802
+        return NoScan(self)
+
+    @callback
+    def canDeleteWhere(self, predicates: Any) -> bool:  # noqa: N802
+        self._condition(predicates)
+        return True
+
+    @callback
+    def deleteWhere(self, predicates: Any, _options: Any = None) -> None:  # noqa: N802
+        delete_rows(self._table, self._stream, self._condition(predicates))
+
+    def _condition(self, predicates: Any) -> Condition:
+        """The condition of predicates on columns of the table.
+
+        Raises:
+            InvalidInput: One of them has no equivalent.
+        """
+        if all(predicate.name() == _TRUE for predicate in predicates):
+            self.truncateTable()
+        found = []
+        schema = pa.schema([self._schema.field(name) for name in self._schema.stream_columns(self._stream)])
+        for predicate in predicates:
+            parsed = parse_predicate(predicate)
+            condition = None if parsed is None else translate(parsed, schema)
+            if condition is None:
+                raise InvalidInput(
+                    f"DELETE of {self._shown}: the condition {predicate.toString()} cannot be evaluated here",
+                    hint="use comparisons, IN, IS NULL and LIKE 'prefix%' of columns that are not float, double or "
+                    f"nested; or use INSERT with {OP_COLUMN} = 'delete'",
+                )
+            found.append(condition)
+        return And(tuple(found))
+
+    @callback
+    def truncateTable(self, _options: Any = None) -> bool:  # noqa: N802
+        raise InvalidInput(
+            f"DELETE of {self._shown} without WHERE: all rows would be deleted",
+            hint=f"WHERE {self._schema.key[0]} IS NOT NULL, if that is meant",
+        )
+
+    class Java:
+        implements = (
+            "org.apache.spark.sql.connector.catalog.SupportsRead",
+            "org.apache.spark.sql.connector.catalog.SupportsWrite",
+            "org.apache.spark.sql.connector.catalog.SupportsDeleteV2",
+        )
+
+
+class NoScan(WithoutMetrics):
+    """The scan of a DELETE, which Spark plans and does not run."""
+
+    jvm: CatalogJvm
+
+    def __init__(self, target: StreamTable) -> None:
+        super().__init__(target.jvm, f"weft delete {target.name()}")
+        self._target = target
+
+    def build(self) -> Any:
+        return self
+
+    @callback
+    def readSchema(self) -> Any:  # noqa: N802
+        return self._target.schema()
+
+    def description(self) -> str:
+        return self._identity
+
+    @callback
+    def toBatch(self) -> Any:  # noqa: N802
+        raise InvalidInput(f"{self._target.name()} is a stream, and cannot be read", hint="read its table")
+
+    def toMicroBatchStream(self, _checkpoint: Any) -> Any:  # noqa: N802
+        return self.toBatch()
+
+    toContinuousStream = toMicroBatchStream  # noqa: N815
+
+    @callback
+    def columnarSupportMode(self) -> Any:  # noqa: N802
+        return self.jvm.ColumnarSupportMode.UNSUPPORTED
+
+    class Java:
+        implements = (
+            "org.apache.spark.sql.connector.read.ScanBuilder",
+            "org.apache.spark.sql.connector.read.Scan",
+        )
+
+
+class Append(WithoutMetrics):
+    """One INSERT: Spark asks for a builder, a write and a relation, which are all this object."""
+
+    jvm: CatalogJvm
+
+    def __init__(self, target: StreamTable, options: Mapping[str, str]) -> None:
+        super().__init__(target.jvm, f"weft append {target.name()}")
+        self._target, self._options = target, options
+
+    def build(self) -> Any:
+        return self
+
+    def toInsertableRelation(self) -> Any:  # noqa: N802
+        return self
+
+    @callback
+    def insert(self, data: Any, _overwrite: bool) -> None:  # noqa: FBT001
+        self._target.append(DataFrame(data, self.jvm.spark), self._options)
+
+    def description(self) -> str:
+        return self._identity
+
+    @callback
+    def toBatch(self) -> Any:  # noqa: N802
+        raise InvalidInput(f"{self._target.name()} cannot be written in this way", hint="use INSERT INTO or writeTo")
+
+    buildForBatch = buildForStreaming = toStreaming = toBatch  # noqa: N815
+
+    class Java:
+        implements = (
+            "org.apache.spark.sql.connector.write.WriteBuilder",
+            "org.apache.spark.sql.connector.write.V1Write",
+            "org.apache.spark.sql.sources.InsertableRelation",
+        )
+
+
+def _batch(options: Mapping[str, str]) -> tuple[str, int] | None:
+    """The query id and the number of a batch in the options of a statement; None if there are none.
+
+    Raises:
+        InvalidInput: There is only one of the two, another option, or the number is not one.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = sorted(given.keys() - {_QUERY_ID, _BATCH})
+    if unknown:
+        raise InvalidInput(f"option {unknown[0]!r} is unknown", hint=f"options: {_QUERY_ID}, {_BATCH}")
+    if not given:
+        return None
+    number = given.get(_BATCH, "")
+    if _QUERY_ID not in given or not number.isdecimal():
+        raise InvalidInput(
+            f"options {_QUERY_ID} and {_BATCH}: a text that names the query, and a number, go together",
+            hint=f"WITH ('{_QUERY_ID}' = 'nightly-load', '{_BATCH}' = '7')",
+        )
+    return given[_QUERY_ID], int(number)

@@ -1,0 +1,175 @@
+"""``weft import``: makes a table from a table of another format, and translates its options."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from storage.config import load_config
+from storage.engine import check_reachable
+from storage.errors import InvalidInput
+from storage.imports.foreign_table import ForeignTable, open_foreign
+from storage.imports.import_table import ImportResult, import_table
+from storage.imports.import_table import Progress as OnRows
+from storage.imports.table_text import TableText, read_table_text
+from storage.imports.translate import to_yaml, translate
+from storage.imports.translation import Declared, Translation
+from streams.cli.arguments import Json, StorageOption, column_names, errors, parse_storage_options, usage_errors
+from streams.cli.output import counted, print_json, print_result
+from streams.cli.progress import LINE_SECONDS
+
+import_command = typer.Typer()
+
+_TEXTS: Final = (".sql", ".properties")
+SourceFormat = Literal["parquet", "delta", "iceberg", "hudi", "paimon"]
+
+
+@import_command.command("import")
+def import_(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Location of the source. Iceberg: a metadata file, or NAMESPACE.TABLE in a catalog. With --dry-run "
+            "also a file with its options: a CREATE TABLE statement (*.sql), or properties (*.properties)."
+        ),
+    ],
+    uri: Annotated[str | None, typer.Argument(metavar="[URI]", help="Location of the new table.")] = None,
+    source_format: Annotated[SourceFormat, typer.Option("--from", help="Format of the source.")] = "parquet",
+    source_version: Annotated[
+        str | None,
+        typer.Option(
+            help="Version (Delta), snapshot id (Iceberg) or commit time (Hudi) to read; the newest by default."
+        ),
+    ] = None,
+    source_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Option of the source's reader: of its store, or a property of the Iceberg catalog. May be repeated.",
+        ),
+    ] = None,
+    options: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file with options of the source that its data do not carry: CREATE TABLE of Paimon, Hudi or Doris, "
+            "or properties."
+        ),
+    ] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Key columns, if the source declares none; a,b,c.")] = None,
+    ordering: Annotated[
+        list[str] | None, typer.Option(help="Columns that order the rows of a key, if the source declares none; a,b,c.")
+    ] = None,
+    leave_out: Annotated[list[str] | None, typer.Option(help="Columns of the source to leave out; a,b,c.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration of the table (YAML), instead of the proposed one.")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the proposed configuration and what became of each option, and stop."),
+    ] = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Make a table from a table of another format: copies its rows, and translates its options.
+
+    All rows become visible in one commit. If the import fails or is killed before that, there is no table, or an empty
+    one, and the same command completes it. Needs the extra of the format: delta, iceberg, hudi or paimon.
+    """
+    with usage_errors():
+        if uri is None and not dry_run:
+            raise InvalidInput("the location of the new table is missing", hint="give URI, or --dry-run")
+        if config is not None and (options or key or ordering or leave_out):
+            raise InvalidInput(
+                "--config says everything about the table", hint="leave out --options, --key, --ordering, --leave-out"
+            )
+        given = parse_storage_options(source_option or ())
+        text = None if options is None else _read_text(options)
+        chosen = None if config is None else load_config(config)
+        opened = None
+        if source.endswith(_TEXTS):
+            if not dry_run:
+                raise InvalidInput(f"{source} is text without rows", hint="add --dry-run, or give it as --options")
+            text = _read_text(Path(source))
+        else:
+            opened = open_foreign(source_format, source, version=source_version, options=given)
+        found = None
+        if chosen is None:
+            kind = source_format if opened is not None or text is None else text.dialect
+            declared = Declared({}) if opened is None else opened.declared(column_names(leave_out) or ())
+            found = translate(kind, declared, text, key=column_names(key), ordering=column_names(ordering) or ())
+        target = parse_storage_options(storage_option or ())
+    if dry_run:
+        _print_proposal(found, as_json=as_json)
+        return
+    assert opened is not None, "only a dry run has no source"
+    assert uri is not None, "only a dry run has no target"
+    _copy(opened, uri, target, chosen if found is None else found.config, as_json=as_json)
+
+
+def _copy(source: ForeignTable, uri: str, target: Mapping[str, Any], config: Any, *, as_json: bool) -> None:
+    check_reachable(uri, target)
+    with _shown(source, quiet=as_json) as progress:
+        done = import_table(uri, source, config, storage_options=target, progress=progress)
+    print_result(done, _described(done), as_json=as_json)
+
+
+def _described(done: ImportResult) -> str:
+    what = " ".join(done.source.values())
+    if not done.imported:
+        return f"{what} is imported already: {done.uri} shows {counted(done.keys, 'row')} now"
+    lines = [f"{counted(done.rows, 'row')} of {what} are in {done.uri}: it shows {counted(done.keys, 'row')}"]
+    if done.merged:
+        lines.append(f"{counted(done.merged, 'row')} had a key that another row has, which won")
+    if done.rows_ignored:
+        lines.append(f"{counted(done.rows_ignored, 'row')} had a key alone, without any value, and are left out")
+    return "\n".join([*lines, f"next: weft compact {done.uri}"])
+
+
+def _print_proposal(found: Translation | None, *, as_json: bool) -> None:
+    if found is None:
+        raise InvalidInput("--dry-run with --config: there is nothing to propose", hint="leave out one of them")
+    if as_json:
+        print_json({"config": found.config, "report": found.report})
+    else:
+        typer.echo(to_yaml(found), nl=False)
+
+
+def _read_text(path: Path) -> TableText:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}", hint="check the file and its permissions") from error
+    return read_table_text(text)
+
+
+@contextmanager
+def _shown(source: ForeignTable, *, quiet: bool) -> Iterator[OnRows | None]:
+    """Show the number of rows that were read on standard error: a bar on a terminal, else a line from time to time."""
+    if quiet:
+        yield None
+    elif errors.is_terminal:
+        counts = (MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+        with Progress(TextColumn("importing"), BarColumn(), *counts, console=errors, transient=True) as bar:
+            task = bar.add_task("importing", total=source.rows)
+            yield lambda rows: bar.update(task, completed=rows)
+    else:
+        yield _Lines(source.rows).show
+
+
+class _Lines:
+    """Prints a line every `LINE_SECONDS`."""
+
+    def __init__(self, total: int | None) -> None:
+        self._of = "" if total is None else f" of {total:,}"
+        self._printed = time.monotonic()
+
+    def show(self, rows: int) -> None:
+        if time.monotonic() - self._printed >= LINE_SECONDS:
+            self._printed = time.monotonic()
+            errors.print(f"importing: {rows:,}{self._of} rows read", soft_wrap=True)

@@ -1,0 +1,158 @@
+"""``weft sql``: one query, a script, or a prompt."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storage import Table
+from storage.engine import check_reachable
+from storage.errors import InvalidInput, NotFound, TableError
+from streams.cli.arguments import Json, StorageOption, Target, column_names, load_target, usage_errors
+from streams.cli.query import Answer, Format, explain_query, run_query
+from streams.cli.statements import Statement, split_statements
+from streams.pipeline.model import CommandSettings
+from streams.read.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from streams.read.sql_query import SqlSession
+
+sql_command = typer.Typer()
+
+
+@sql_command.command()
+def sql(
+    target: Target,
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SQL]",
+            help="The query, or several with semicolons; the table is called t or by the name of its folder. Without "
+            "it: a script from standard input, or a prompt on a terminal.",
+        ),
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="A script: statements with semicolons.")] = None,
+    output_format: Annotated[
+        Format | None, typer.Option("--format", help="Form of the result; by default a table.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File for the result of one query, all rows of it; needed for parquet.")
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")
+    ] = None,
+    require: Annotated[list[str] | None, typer.Option(help="Groups that a row must have; a,b,c.")] = None,
+    read_optimized: Annotated[
+        bool, typer.Option("--read-optimized", help="Read base files only, as of the last compaction.")
+    ] = False,
+    complete_through: Annotated[
+        str | None, typer.Option(help="Fail if events up to this time, date or integer may still arrive.")
+    ] = None,
+    settled: Annotated[
+        bool,
+        typer.Option("--settled", help="Fail if the snapshot at the time of --as-of may still change; see weft mark."),
+    ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what would be read, and Spark's plan.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of rows; by default 100, or all with --output.")
+    ] = None,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Run Spark SQL over a table, in a new local Spark with the settings in section spark of the pipeline.
+
+    The location may also be a folder of tables, or an empty one. Then tables are called by their folders:
+    shop.orders_wide. CREATE TABLE, INSERT and CALL are for such a folder.
+
+    At the prompt a statement ends with a semicolon, Ctrl-C cancels it, Ctrl-D leaves. A script stops at the first
+    statement that fails, with exit code 1.
+    """
+    with usage_errors():
+        form = _form(output_format, output, as_json=as_json, explain=explain)
+        statements = _statements(query, file)
+        if output is not None and (statements is None or len(statements) != 1):
+            raise InvalidInput("--output is for the result of one query", hint="give one query")
+        given = {"as_of": as_of, "require": column_names(require), "complete_through": complete_through}
+        options = ReadOptions.of({**given, "read_optimized": read_optimized, "settled": settled})
+    settings = load_target(target, storage_option, "spark")
+    check_reachable(settings.table.uri, settings.table.storage_options)
+    _run(settings, options, statements, Answer(form, output, limit, options.read_optimized), explain=explain)
+
+
+def _run(
+    settings: CommandSettings,
+    options: ReadOptions,
+    statements: Sequence[Statement] | None,
+    answer: Answer,
+    *,
+    explain: bool,
+) -> None:
+    with _session(settings, options) as session:
+        run = functools.partial(explain_query if explain else run_query, session, answer)
+        if statements is None:
+            from streams.cli.sql_prompt import run_prompt
+
+            run_prompt(settings.table.name, session.names, run, session.cancel)
+            return
+        for statement in statements:
+            try:
+                run(statement.text)
+            except TableError as error:
+                if len(statements) > 1:
+                    error.message = f"line {statement.line}: {error.message}"
+                raise
+
+
+def _session(settings: CommandSettings, options: ReadOptions) -> AbstractContextManager[SqlSession]:
+    """A session over the table at the location, or over the tables below it."""
+    from streams.read.sql_query import sql_session
+
+    location = settings.table
+    try:
+        Table.open(location.uri, storage_options=location.storage_options)
+    except NotFound:
+        from streams.catalog.lake_session import is_lake, lake_session
+
+        if not is_lake(location):
+            raise
+        with usage_errors():
+            if options != ReadOptions():
+                raise InvalidInput(
+                    f"{location.uri} has several tables, each with its own snapshots",
+                    hint="say it in the query: SELECT * FROM shop.orders TIMESTAMP AS OF '...'",
+                ) from None
+        return lake_session(settings)
+    return sql_session(settings, options)
+
+
+def _form(given: Format | None, output: Path | None, *, as_json: bool, explain: bool) -> Format:
+    form = given or ("json" if as_json else "table")
+    if as_json and form != "json":
+        raise InvalidInput(f"--json and --format {form}", hint="leave one of them out")
+    if form == "parquet" and output is None:
+        raise InvalidInput("--format parquet: a file is missing", hint="--output FILE")
+    if explain and (form in {"csv", "parquet"} or output is not None):
+        raise InvalidInput("--explain prints a table, or JSON", hint="leave out --format and --output, or give --json")
+    return form
+
+
+def _statements(query: str | None, file: Path | None) -> list[Statement] | None:
+    """The statements to run; None for a prompt."""
+    if query is not None and file is not None:
+        raise InvalidInput("a query and --file", hint="leave one of them out")
+    if query is None and file is None and sys.stdin.isatty():
+        return None
+    try:
+        text = query if query is not None else sys.stdin.read() if file is None else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {file or 'standard input'}: {error}", hint="give a file in UTF-8") from error
+    found = split_statements(text)
+    if not found:
+        raise InvalidInput("there is no query", hint="give one, a script with --file, or run it on a terminal")
+    return found

@@ -1,0 +1,142 @@
+"""The prompt of ``weft sql``: statements over several lines up to a semicolon, a history, and completion."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import Completer, WordCompleter
+from prompt_toolkit.history import FileHistory, History
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from storage.errors import TableError
+from streams.cli.arguments import errors, print_error
+from streams.cli.statements import is_complete, split_statements
+
+_LEAVE: Final = frozenset({"exit", "quit", "\\q"})
+_POLL_SECONDS: Final = 0.05
+_CANCEL_SECONDS: Final = 10.0  # time for Spark to end its tasks
+_CONTINUATION: Final = "   -> "
+_KEYWORDS: Final = (
+    *("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "JOIN", "LEFT JOIN", "USING", "ON", "AS"),
+    *("AND", "OR", "NOT", "IN", "IS NULL", "IS NOT NULL", "BETWEEN", "LIKE", "CASE", "WHEN", "THEN", "ELSE", "END"),
+    *("DISTINCT", "UNION ALL", "WITH", "EXPLAIN", "DESCRIBE", "SHOW TABLES", "SHOW COLUMNS IN", "CAST", "DESC", "ASC"),
+    *("count", "sum", "min", "max", "avg", "coalesce", "date_trunc", "current_timestamp", "exit", "quit"),
+)
+_WORD: Final = re.compile(r"[\w.`$]+")
+
+
+def run_prompt(
+    name: str, names: Callable[[], Iterable[str]], run: Callable[[str], None], cancel: Callable[[], None]
+) -> None:
+    """Read statements and run them until Ctrl-D or ``exit``. Errors are printed and do not end the prompt.
+
+    Ctrl-C clears what was typed, or cancels the statement that runs.
+
+    Args:
+        name: Text of the prompt.
+        names: Names of tables and columns for completion, asked for before each statement.
+        run: Runs one statement and prints its result; called in a thread of its own.
+        cancel: Makes the statement that runs end soon.
+    """
+    prompt: PromptSession[str] = PromptSession(
+        history=_history(), key_bindings=_bindings(), multiline=True, enable_history_search=True
+    )
+    while True:
+        try:
+            text = prompt.prompt(f"{name}> ", completer=_completer(names()), prompt_continuation=_CONTINUATION)
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if text.strip().lower().rstrip(";") in _LEAVE:
+            return
+        for statement in split_statements(text):
+            try:
+                _run_until_ctrl_c(run, statement.text, cancel)
+            except KeyboardInterrupt:
+                errors.print("cancelled", style="yellow")
+                break
+            except TableError as error:
+                print_error(error)
+                break
+
+
+def _run_until_ctrl_c(run: Callable[[str], None], text: str, cancel: Callable[[], None]) -> None:
+    """Run a statement in a thread, and cancel it at Ctrl-C.
+
+    PySpark handles Ctrl-C itself, with a request on the connection of the interrupted thread. In the middle of an
+    answer that breaks the connection, so here the thread that is interrupted only waits.
+
+    Raises:
+        KeyboardInterrupt: The statement was cancelled.
+    """
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run(text)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, name="statement", daemon=True)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        thread.start()
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        cancel()
+        thread.join(_CANCEL_SECONDS)
+        if thread.is_alive():
+            errors.print("the statement does not end yet: it goes on in the background", style="yellow")
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if raised:
+        raise raised[0]
+
+
+def history_file() -> Path:
+    """The file of the history: ``weft/sql_history`` in the user's folder of state."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "weft" / "sql_history"
+
+
+def _history() -> History | None:
+    """The history in its file, which only the user can read; None, for this session only, if it cannot be written."""
+    path = history_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+    except OSError as error:
+        errors.print(f"no history: {path} cannot be written: {error}", style="dim", soft_wrap=True)
+        return None
+    return FileHistory(path)
+
+
+def _completer(names: Iterable[str]) -> Completer:
+    words: Sequence[str] = (*sorted(set(names)), *_KEYWORDS)
+    return WordCompleter(list(words), ignore_case=True, pattern=_WORD)
+
+
+def _bindings() -> KeyBindings:
+    bindings = KeyBindings()
+
+    @bindings.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        text = buffer.document.text
+        done = is_complete(text) or text.strip().lower() in _LEAVE
+        if done and not buffer.document.text_after_cursor.strip():
+            buffer.validate_and_handle()
+        else:
+            buffer.insert_text("\n")
+
+    return bindings

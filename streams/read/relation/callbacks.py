@@ -1,0 +1,101 @@
+"""Python objects that Spark calls through Py4J: equality, text and errors of all of them.
+
+The method names of such an object are those of Spark's Java interfaces. Py4J needs every method that Spark may call,
+also those with a default in the interface. Callbacks may run on any JVM thread (broadcasts are planned in a pool). Py4J
+drops its reference to a callback object when the JVM collects its proxy, so an object exists as long as the plans that
+hold it.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+from streams.read.relation.jvm import Jvm, UnsupportedSessionError
+
+__all__ = ["Callback", "PlainTable", "WithoutMetrics", "callback", "check_methods"]
+
+
+class Callback:
+    """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects."""
+
+    def __init__(self, jvm: Jvm, identity: str) -> None:
+        self.jvm = jvm
+        self._identity = identity
+
+    def hashCode(self) -> int:  # noqa: N802
+        return zlib.crc32(self._identity.encode()) >> 1
+
+    def equals(self, other: Any) -> bool:
+        # Other objects, such as plans and sequences, may have a very long text, so it is not computed for them.
+        return self.jvm.is_callback(other) and str(other) == self._identity
+
+    def toString(self) -> str:  # noqa: N802
+        return self._identity
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def callback(method: Method) -> Method:
+    """Decorator of methods that the JVM calls: errors become JVM exceptions with the original message."""
+
+    @functools.wraps(method)
+    def called(self: Callback, *arguments: Any) -> Any:
+        try:
+            return method(self, *arguments)
+        except Exception as error:
+            self.jvm.raise_in_spark(error)
+
+    return cast("Method", called)
+
+
+class PlainTable(Callback):
+    """A table of Spark without partitions, constraints, properties, an id or a version."""
+
+    @callback
+    def partitioning(self) -> Any:
+        return self.jvm.array(self.jvm.Transform)
+
+    @callback
+    def constraints(self) -> Any:
+        return self.jvm.array(self.jvm.Constraint)
+
+    @callback
+    def properties(self) -> Any:
+        return self.jvm.HashMap()
+
+    def id(self) -> None:
+        return None
+
+    def version(self) -> None:
+        return None
+
+
+class WithoutMetrics(Callback):
+    """A scan or write of Spark without metrics."""
+
+    @callback
+    def supportedCustomMetrics(self) -> Any:  # noqa: N802
+        return self.jvm.array(self.jvm.CustomMetric)
+
+    @callback
+    def reportDriverMetrics(self) -> Any:  # noqa: N802
+        return self.jvm.array(self.jvm.CustomTaskMetric)
+
+
+def check_methods(jvm: Jvm, kinds: Iterable[type]) -> None:
+    """Check that callbacks have all methods that this Spark may call, so that no query fails for lack of one.
+
+    Raises:
+        UnsupportedSessionError: An interface has a method that the callback lacks, as in a newer Spark.
+    """
+    for kind in kinds:
+        for interface in kind.Java.implements:  # type: ignore[attr-defined]
+            missing = sorted(name for name in jvm.method_names(interface) if not hasattr(kind, name))
+            if missing:
+                raise UnsupportedSessionError(
+                    f"{interface.rpartition('.')[2]} of this Spark has unknown methods: {', '.join(missing)}"
+                )

@@ -1,0 +1,58 @@
+"""Parses values that commands and procedures take as text: the key of a row, and the default of a column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from storage.engine import TableSchema, format_type
+from storage.errors import InvalidInput
+
+
+def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[str, Any]:
+    """The key that texts give, by column.
+
+    Args:
+        schema: The schema of the table.
+        texts: ``COLUMN=VALUE`` for each key column; of a key of one column also the value alone. Binaries in
+            hexadecimal.
+        argument: Name of the argument, for messages.
+
+    Raises:
+        InvalidInput: A column is missing, unknown or given twice, or a value is not of its type.
+    """
+    shape = ", ".join(f"{name} {format_type(schema.column(name).type)}" for name in schema.key)
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or name not in schema.key:
+            if len(schema.key) > 1:
+                raise InvalidInput(
+                    f"{argument} {text!r} names no key column", hint=f"{argument} COLUMN=VALUE; the key is ({shape})"
+                )
+            name, value = schema.key[0], text
+        if name in found:
+            raise InvalidInput(f"{argument} has column {name!r} twice", hint=f"the key is ({shape})")
+        kind = schema.column(name).type
+        try:
+            found[name] = bytes.fromhex(value) if pa.types.is_binary(kind) else pa.scalar(value).cast(kind).as_py()
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            raise InvalidInput(
+                f"{argument} {text!r}: {value!r} is no {format_type(kind)}", hint=f"the key is ({shape})"
+            ) from error
+    missing = [name for name in schema.key if name not in found]
+    if missing:
+        raise InvalidInput(f"{argument} lacks column {', '.join(missing)}", hint=f"the key is ({shape})")
+    return found
+
+
+def parse_default(text: str | None) -> Any:
+    """A default value: of JSON if the text is JSON, else the text. None stays None."""
+    if text is not None:
+        with suppress(ValueError):
+            return json.loads(text)
+    return text

@@ -1,0 +1,3 @@
+{{ config(materialized="view") }}
+
+SELECT * FROM {{ ref("orders_by_status") }} WHERE orders > 1

@@ -1,0 +1,110 @@
+-- Tables and namespaces: CREATE, SHOW CREATE TABLE, ALTER, DROP.
+CREATE NAMESPACE weft.shop;
+CREATE NAMESPACE weft.shop;
+--! SCHEMA_ALREADY_EXISTS
+CREATE NAMESPACE IF NOT EXISTS weft.shop;
+
+CREATE TABLE weft.shop.orders_wide (
+    order_id BIGINT NOT NULL, region STRING,
+    status STRING DEFAULT 'it''s new', order_ts TIMESTAMP, note STRUCT<text: STRING, tags: ARRAY<STRING>>,
+    clicks BIGINT, page STRING, click_ts BIGINT,
+    paid DECIMAL(12,2) DEFAULT 0 COMMENT 'in EUR, it''s net', pay_ts INT)
+USING weft PARTITIONED BY (region) COMMENT 'orders; "wide"'
+TBLPROPERTIES (
+    'key' = 'region, order_id', 'buckets' = '2',
+    'group.order' = 'status, order_ts, note', 'group.order.ordering' = 'order_ts',
+    'group.click' = 'clicks, page, click_ts', 'group.click.ordering' = 'click_ts', 'group.click.merge' = 'aggregate',
+    'group.click.function.clicks' = 'sum',
+    'group.click.function.page' = 'listagg', 'group.click.function.page.delimiter' = ', ',
+    'group.payment' = 'paid, pay_ts', 'group.payment.ordering' = 'pay_ts', 'group.payment.merge' = 'latest_non_null',
+    'stream.orders' = 'order', 'stream.orders.on_delete' = 'row', 'stream.payments' = 'payment',
+    'stream.clicks' = 'click', 'stream.clicks.on_delete' = 'ignore', 'ttl.rows' = '90 days');
+CREATE TABLE IF NOT EXISTS weft.shop.orders_wide (order_id BIGINT);
+CREATE TABLE weft.shop.orders_wide (order_id BIGINT) TBLPROPERTIES ('key' = 'order_id');
+--! TABLE_OR_VIEW_ALREADY_EXISTS
+
+-- What the statement lacks or has too much is refused, and nothing is created.
+CREATE TABLE weft.shop.bad (id BIGINT, v STRING) USING weft;
+--! InvalidInput: property 'key' is missing
+CREATE TABLE weft.shop.bad (id BIGINT, v STRING) TBLPROPERTIES ('key' = 'id', 'group.g' = 'v,w', 'stream.s' = 'g');
+--! InvalidInput: property group.g: there is no 'w'
+CREATE TABLE weft.shop.bad (id BIGINT, v STRING) TBLPROPERTIES ('key' = 'id', 'grup.g' = 'v');
+--! did you mean
+CREATE TABLE weft.shop.bad (id BIGINT, v VARCHAR(10)) TBLPROPERTIES ('key' = 'id', 'group.g' = 'v', 'stream.s' = 'g');
+--! InvalidInput: column 'v': a table cannot have the type VARCHAR(10)
+CREATE TABLE weft.shop.bad (id BIGINT, v INT NOT NULL) TBLPROPERTIES ('key' = 'id', 'group.g' = 'v', 'stream.s' = 'g');
+--! InvalidInput: column 'v': NOT NULL
+CREATE TABLE weft.shop.bad (id BIGINT, v INT) USING parquet;
+--! InvalidInput: USING parquet: this catalog has weft tables only
+CREATE TABLE weft.shop.bad (id BIGINT, v INT) LOCATION '/elsewhere' TBLPROPERTIES ('key' = 'id');
+--! InvalidInput: LOCATION: a table of this catalog is in the folder of its name
+CREATE TABLE weft.shop.bad (id BIGINT, v INT) PARTITIONED BY (bucket(4, id)) TBLPROPERTIES ('key' = 'id');
+--! 'buckets' = '8'
+CREATE TABLE weft.shop.bad (id BIGINT, v DATE) PARTITIONED BY (days(v)) TBLPROPERTIES ('key' = 'id');
+--! InvalidInput: PARTITIONED BY (days(v)): only columns of the key
+SHOW TABLES IN weft.shop;
+--> shop | orders_wide | false
+
+-- Changes: a column joins the group of the column that it follows.
+ALTER TABLE weft.shop.orders_wide ADD COLUMNS (tip DOUBLE COMMENT 'for the driver' AFTER paid, channel STRING DEFAULT 'web' AFTER status);
+ALTER TABLE weft.shop.orders_wide ADD COLUMN tip2 DOUBLE;
+--! AFTER paid for group payment
+ALTER TABLE weft.shop.orders_wide ADD COLUMN tip2 DOUBLE FIRST;
+--! InvalidInput: ADD COLUMN tip2 FIRST
+ALTER TABLE weft.shop.orders_wide ALTER COLUMN pay_ts TYPE BIGINT;
+ALTER TABLE weft.shop.orders_wide ALTER COLUMN paid DROP DEFAULT;
+ALTER TABLE weft.shop.orders_wide ALTER COLUMN page SET DEFAULT 'none';
+ALTER TABLE weft.shop.orders_wide ALTER COLUMN page COMMENT 'pages\nseen';
+ALTER TABLE weft.shop.orders_wide ALTER COLUMN nope COMMENT 'text';
+--! UNRESOLVED_COLUMN
+DESCRIBE weft.shop.orders_wide tip;
+--> col_name | tip
+--> data_type | double
+--> comment | for the driver
+COMMENT ON TABLE weft.shop.orders_wide IS NULL;
+COMMENT ON TABLE weft.shop.orders_wide IS 'it''s "wide"';
+ALTER TABLE weft.shop.orders_wide SET TBLPROPERTIES ('stream.fixes' = 'payment', 'stream.fixes.on_delete' = 'ignore');
+ALTER TABLE weft.shop.orders_wide SET TBLPROPERTIES ('group.order.merge' = 'latest_non_null');
+--! InvalidInput: properties of group 'order' cannot be changed
+ALTER TABLE weft.shop.orders_wide UNSET TBLPROPERTIES ('ttl');
+ALTER TABLE weft.shop.orders_wide RENAME COLUMN tip TO gratuity;
+--! InvalidInput: ALTER TABLE: a column cannot be renamed
+ALTER TABLE weft.shop.orders_wide DROP COLUMN tip;
+--! InvalidInput: ALTER TABLE: a column cannot be dropped
+ALTER TABLE weft.shop.orders_wide RENAME TO weft.shop.orders;
+--! InvalidInput: shop.orders_wide cannot be renamed
+ALTER TABLE weft.shop.orders_wide ADD COLUMN n STRING NOT NULL AFTER paid;
+--! NOT NULL
+
+-- The statement that SHOW CREATE TABLE prints creates the same table.
+SHOW CREATE TABLE weft.shop.orders_wide;
+--= created
+SHOW TBLPROPERTIES weft.shop.orders_wide;
+--= properties
+DESCRIBE EXTENDED weft.shop.orders_wide;
+--= described
+DROP TABLE weft.shop.orders_wide;
+{created};
+SHOW CREATE TABLE weft.shop.orders_wide;
+--= created
+SHOW TBLPROPERTIES weft.shop.orders_wide;
+--= properties
+DESCRIBE EXTENDED weft.shop.orders_wide;
+--= described
+
+-- A table that somebody has written to is dropped only with PURGE.
+INSERT INTO weft.shop.orders_wide.payments (order_id, region, paid, tip, pay_ts) VALUES (1, 'eu', 9.5, 1, 7);
+DROP TABLE weft.shop.orders_wide;
+--! DROP TABLE ... PURGE does it
+DROP NAMESPACE weft.shop;
+--! SCHEMA_NOT_EMPTY
+DROP NAMESPACE weft.shop CASCADE;
+--! InvalidInput: DROP NAMESPACE shop CASCADE: it is not empty
+DROP TABLE weft.shop.orders_wide.payments PURGE;
+--! it is a part of a table
+DROP TABLE weft.shop.orders_wide PURGE;
+DROP TABLE IF EXISTS weft.shop.orders_wide PURGE;
+DROP TABLE weft.shop.orders_wide PURGE;
+--! TABLE_OR_VIEW_NOT_FOUND
+DROP NAMESPACE weft.shop;
+SHOW NAMESPACES IN weft;

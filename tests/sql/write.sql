@@ -1,0 +1,77 @@
+-- INSERT names a stream; DELETE deletes what the table shows; UPDATE and MERGE are refused.
+CREATE TABLE weft.shop.orders_wide (
+    order_id BIGINT, status STRING, order_ts BIGINT, paid DECIMAL(12,2), pay_ts TIMESTAMP)
+TBLPROPERTIES (
+    'key' = 'order_id', 'group.order' = 'status,order_ts', 'group.order.ordering' = 'order_ts',
+    'group.payment' = 'paid,pay_ts', 'group.payment.ordering' = 'pay_ts',
+    'stream.orders' = 'order', 'stream.orders.on_delete' = 'row', 'stream.payments' = 'payment');
+
+INSERT INTO weft.shop.orders_wide.orders VALUES (1, 'new', 10), (2, 'new', 11), (3, 'new', 12);
+INSERT INTO weft.shop.orders_wide.payments (pay_ts, order_id, paid) SELECT timestamp '2026-01-01 00:00:00', 1, 9.5;
+INSERT INTO weft.shop.orders_wide.orders BY NAME SELECT 20 AS order_ts, 'sent' AS status, 2 AS order_id;
+INSERT INTO weft.shop.orders_wide.orders (order_id, order_ts, status) VALUES (3, 5, 'older, so it loses');
+SELECT order_id, status, order_ts, paid, string(pay_ts) FROM weft.shop.orders_wide ORDER BY order_id;
+--> 1 | new | 10 | 9.50 | 2026-01-01 00:00:00
+--> 2 | sent | 20 | NULL | NULL
+--> 3 | new | 12 | NULL | NULL
+
+-- A batch that is sent again is stored once.
+INSERT INTO weft.shop.orders_wide.orders WITH ('query_id' = 'load', 'batch' = '1') (order_id, status, order_ts)
+    VALUES (4, 'first', 1);
+INSERT INTO weft.shop.orders_wide.orders WITH ('query_id' = 'load', 'batch' = '1') (order_id, status, order_ts)
+    VALUES (4, 'again', 2);
+-- A delete as an event, with an ordering value of its own: later events with smaller ones lose.
+INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts, _op) VALUES (2, NULL, 30, 'delete');
+INSERT INTO weft.shop.orders_wide.orders VALUES (2, 'late', 25);
+SELECT order_id, status FROM weft.shop.orders_wide ORDER BY order_id;
+--> 1 | new
+--> 3 | new
+--> 4 | first
+
+-- DELETE has the ordering values of the rows that it deletes.
+DELETE FROM weft.shop.orders_wide.payments WHERE order_id = 1;
+DELETE FROM weft.shop.orders_wide.orders WHERE order_id IN (3, 4) AND status LIKE 'ne%';
+SELECT * FROM weft.shop.orders_wide ORDER BY order_id;
+--> 1 | new | 10 | NULL | NULL
+--> 4 | first | 1 | NULL | NULL
+
+-- Bad statements change nothing.
+INSERT INTO weft.shop.orders_wide VALUES (9, 'x', 1);
+--! write to weft.shop.orders_wide.orders, weft.shop.orders_wide.payments
+INSERT INTO weft.shop.orders_wide.order VALUES (9, 'x', 1);
+--! NotFound: weft.shop.orders_wide has no stream 'order'
+INSERT INTO weft.shop.orders_wide.orders VALUES (9, 'x');
+--! the query has 2 columns, and stream 'orders' 3: order_id, status, order_ts
+INSERT INTO weft.shop.orders_wide.orders (order_id, paid) VALUES (9, 1);
+--! paid
+INSERT INTO weft.shop.orders_wide.orders (order_id, status) VALUES (9, 'x');
+--! order_ts
+INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts) VALUES ('9', 'x', 1);
+--! InvalidInput: column 'order_id' is bigint, not string
+INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts) VALUES (NULL, 'x', 1);
+--! column 'order_id': NULL in a key column
+INSERT INTO weft.shop.orders_wide.orders WITH ('batch' = '1') VALUES (9, 'x', 1);
+--! options query_id and batch
+INSERT OVERWRITE weft.shop.orders_wide.orders VALUES (9, 'x', 1);
+--! InvalidInput: INSERT OVERWRITE
+UPDATE weft.shop.orders_wide.orders SET status = 'x' WHERE order_id = 1;
+--! InvalidInput: UPDATE of weft.shop.orders_wide.orders: an update needs an ordering value
+MERGE INTO weft.shop.orders_wide.orders AS t USING (SELECT 1 AS id) AS s ON t.order_id = s.id WHEN MATCHED THEN DELETE;
+--! InvalidInput: MERGE of weft.shop.orders_wide.orders
+UPDATE weft.shop.orders_wide SET status = 'x' WHERE order_id = 1;
+--! hint: INSERT INTO weft.shop.orders_wide.<stream> (...) SELECT
+DELETE FROM weft.shop.orders_wide.orders WHERE length(status) = 3;
+--! status
+DELETE FROM weft.shop.orders_wide.orders;
+--! WHERE order_id IS NOT NULL, if that is meant
+SELECT count(*), max(order_ts) FROM weft.shop.orders_wide;
+--> 2 | 10
+
+-- A table with one stream needs no name of it, so CREATE TABLE AS SELECT works.
+CREATE TABLE weft.shop.totals TBLPROPERTIES ('key' = 'id', 'group.g' = 'n', 'stream.s' = 'g')
+    AS SELECT order_ts + 1 AS n, order_id AS id FROM weft.shop.orders_wide;
+INSERT INTO weft.shop.totals VALUES (50, 5);
+SELECT * FROM weft.shop.totals ORDER BY id;
+--> 11 | 1
+--> 2 | 4
+--> 50 | 5
