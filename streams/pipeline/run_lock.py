@@ -23,6 +23,7 @@ from typing import Final
 
 from storage.errors import Conflict, InvalidInput
 from streams.pipeline.status import ORPHAN_SECONDS
+from streams.spark.process_alive import is_alive
 
 LOCKS: Final = "locks"
 """Folder of the lock files, in the state folder."""
@@ -114,13 +115,7 @@ def _is_dead(holder: Mapping[str, object]) -> bool:
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass  # the process runs as another user
-    return False
+    return not is_alive(pid)
 
 
 def _describe(holder: Mapping[str, object]) -> str:

@@ -40,6 +40,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, Self
 
+from streams.spark.process_alive import is_alive
+
 _LOOKUP: Final = "pyspark.sql.worker.lookup_data_sources"
 _DAEMONS: Final = (_LOOKUP, "pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
 """Modules that Spark starts through its daemon; a worker serves several requests, one after the other."""
@@ -94,10 +96,12 @@ class PlanningThreads:
         """Start nothing yet.
 
         Args:
-            folder: Folder for the script and its pipe, on a local disk. All other content of it is deleted.
+            folder: Folder on a local disk. The script and its pipe are in a folder of this process in it; folders of
+                processes that have ended are deleted, and so is all its other content.
         """
         self.python = sys.executable
-        self._folder = folder
+        # Not shared with a successor: a writer that was frozen and replaced ends, and deletes its folder, later.
+        self._folder = folder / str(os.getpid())
         self._starts = -1
         self._listeners: dict[str, socket.socket] = {}
         self._known: dict[str, list[_Start]] = {module: [] for module in _DAEMONS}
@@ -106,7 +110,7 @@ class PlanningThreads:
         self._closed = False
 
     def __enter__(self) -> Self:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        _delete_ended(self._folder.parent)
         self._folder.mkdir(parents=True, mode=0o700)
         pipe, script = self._folder / "starts", self._folder / "python"
         try:
@@ -134,6 +138,8 @@ class PlanningThreads:
         if self._starts >= 0:
             os.write(self._starts, b"\n")  # ends the thread that reads it
         shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._folder.parent.rmdir()  # if no other process uses it
 
     def _text(self, pipe: Path) -> str:
         cases = [
@@ -227,6 +233,17 @@ def _file(connection: socket.socket) -> Iterator[Any]:
         connection.settimeout(None)
         with connection.makefile("rwb") as file:
             yield file
+
+
+def _delete_ended(parent: Path) -> None:
+    """Delete the content of a folder, except folders of other processes that are alive."""
+    for path in parent.glob("*"):
+        if path.name.isdecimal() and int(path.name) != os.getpid() and is_alive(int(path.name)):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _runs(script: Path) -> bool:

@@ -161,11 +161,47 @@ def test_no_files_or_threads_remain_at_the_end(tmp_path: Path) -> None:
     with PlanningThreads(tmp_path / "planning"):
         threads = set(threading.enumerate()) - before
         assert {thread.name for thread in threads} == {"weft-planning"}
-        assert oct((tmp_path / "planning").stat().st_mode & 0o777) == "0o700"
+        folder = tmp_path / "planning" / str(os.getpid())
+        assert oct(folder.stat().st_mode & 0o777) == "0o700"
     assert not (tmp_path / "planning").exists()
     for thread in threads:
         thread.join(SECONDS)
         assert not thread.is_alive()
+
+
+OTHER_PROCESS = """
+import sys
+from pathlib import Path
+from streams.spark.planning_threads import PlanningThreads
+with PlanningThreads(Path(sys.argv[1])) as threads:
+    print(threads.python, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_end_of_a_replaced_process_leaves_the_script_of_its_successor(tmp_path: Path) -> None:
+    folder = tmp_path / "planning"
+    with started(sys.executable, "-c", OTHER_PROCESS, str(folder)) as replaced:
+        assert replaced.stdin is not None
+        assert replaced.stdout is not None
+        its = Path(replaced.stdout.readline().decode().strip())
+        with PlanningThreads(folder) as threads:
+            assert its.exists(), "a process that is alive keeps its script"
+            replaced.stdin.close()
+            assert replaced.wait(SECONDS) == 0
+            assert not its.exists()
+            assert Path(threads.python).exists()
+
+
+def test_what_a_killed_process_left_is_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "planning"
+    with started(sys.executable, "-c", OTHER_PROCESS, str(folder)) as killed:
+        assert killed.stdout is not None
+        its = Path(killed.stdout.readline().decode().strip())
+    assert its.exists()
+    (folder / "starts").write_text("of an earlier version")
+    with PlanningThreads(folder) as threads:
+        assert [path.name for path in folder.iterdir()] == [Path(threads.python).parent.name]
 
 
 def test_without_pipes_spark_starts_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
