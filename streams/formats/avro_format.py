@@ -82,9 +82,9 @@ class JsonSchemaFormat(JsonFormat):
     def message(self, parsed: Column) -> Column:
         return super().message(parsed["json"])
 
-    def reason(self, parsed: Column, value: Column) -> Column:
+    def reason(self, parsed: Column, value: Column, fields: StructType) -> Column:
         data = F.substring(value.cast("binary"), HEADER_BYTES + 1, 2**31 - 1)
-        plain = super().reason(parsed["json"], data)
+        plain = super().reason(parsed["json"], data, fields)
         return F.when(~_has_header(value), NO_HEADER).otherwise(F.coalesce(plain, parsed["mismatch"]))
 
     def extras(self, parsed: Column) -> Extras:

@@ -86,8 +86,14 @@ class MessageFormat(ABC):
         """The decoded message: a struct of the declared fields. Its content does not matter if there is a reason."""
 
     @abstractmethod
-    def reason(self, parsed: Column, value: Column) -> Column:
-        """Why the value cannot be decoded, string; NULL if it was decoded as a whole. Not used for a NULL value."""
+    def reason(self, parsed: Column, value: Column, fields: StructType) -> Column:
+        """Why the value cannot be decoded, string; NULL if it was decoded as a whole. Not used for a NULL value.
+
+        Args:
+            parsed: The result of `parse`.
+            value: The value of the message, binary or string.
+            fields: The declared fields of the message.
+        """
 
     def extras(self, parsed: Column) -> Extras:
         """What the format knows of a message besides its fields."""

@@ -48,5 +48,5 @@ class WorkerFormat(MessageFormat):
     def message(self, parsed: Column) -> Column:
         return parsed["message"]
 
-    def reason(self, parsed: Column, value: Column) -> Column:
+    def reason(self, parsed: Column, value: Column, fields: StructType) -> Column:
         return parsed["reason"]

@@ -256,7 +256,7 @@ def _parsed(
     more: list[str] = []
 
     def judged(parsed: Column) -> Column:
-        reason = F.when(value.isNull(), without_value).otherwise(message_format.reason(parsed, value))
+        reason = F.when(value.isNull(), without_value).otherwise(message_format.reason(parsed, value, message))
         extras = _extra_columns(message_format.extras(parsed))
         more[:] = extras
         reason = F.coalesce(reason.cast("string"), bad_key)

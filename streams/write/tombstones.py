@@ -50,7 +50,7 @@ def add_key(rows: DataFrame, raw: Column, key: StructType, key_format: MessageFo
         return rows.select("*", F.inline(F.array(known)))
 
     def judged(parsed: Column) -> Column:
-        reason = F.when(raw.isNotNull(), key_format.reason(parsed, raw)).cast("string")
+        reason = F.when(raw.isNotNull(), key_format.reason(parsed, raw, key)).cast("string")
         decoded = F.when(raw.isNotNull() & reason.isNull(), key_format.message(parsed))
         return F.struct(decoded.alias(DECODED_KEY), reason.alias(KEY_REASON))
 

@@ -96,7 +96,7 @@ BAD = [
 REASONS = {
     (0, 1): "the value is not one JSON object",
     (0, 2): "the message has no value (a tombstone)",
-    (0, 4): "a field of the value does not have its declared type",
+    (0, 4): "field 'seq' is not of type bigint",
     (1, 0): "the value is not UTF-8",
     (1, 1): "column 'id': NULL in a key column",
     (1, 3): "column '_op': not an operation",
