@@ -50,7 +50,7 @@ from storage.read.bucket_numbers import bucket_numbers
 from storage.read.change_tasks import ChangeTask
 from storage.read.changes import ChangeScan, expiring
 from storage.read.divide_scan import divide
-from storage.read.explanation import EXPLANATION_SCHEMA, Explanation
+from storage.read.explanation import EXPLANATION_SCHEMA, Explanation, StoredVersion
 from storage.read.filter_input import parse_filter
 from storage.read.joined_changes import JoinedChangeScan, shows_references
 from storage.read.joined_scan import JoinedScan, choose_joined, uses_references
@@ -71,7 +71,9 @@ from storage.services.erase.erase import EraseResult
 from storage.services.expiry import ExpiryResult
 from storage.services.fold import NOT_FOLDED, FoldResult
 from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, TimelineEntry
+from storage.services.inspect_groups import GroupFile
 from storage.services.inspect_references import ReferenceReport, inspect_references
+from storage.services.inspect_snapshots import SnapshotPoint
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample
 from storage.services.namespaces import make_namespace, remove_namespace
 from storage.services.parallel_tasks import in_threads
@@ -121,6 +123,7 @@ __all__ = [
     "FileReport",
     "FileSlice",
     "FoldResult",
+    "GroupFile",
     "In",
     "Inspection",
     "IsNull",
@@ -152,10 +155,12 @@ __all__ = [
     "SchemaChange",
     "Shared",
     "SliceFile",
+    "SnapshotPoint",
     "SqlColumn",
     "StartsWith",
     "Steps",
     "StoreProbe",
+    "StoredVersion",
     "Stream",
     "StreamReport",
     "TableMeasures",

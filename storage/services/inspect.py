@@ -26,6 +26,7 @@ from storage.log.pins import unexpired
 from storage.log.table_log import TableLog
 from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
+from storage.services.inspect_groups import GroupFile, group_files, waiting_since
 from storage.services.inspect_references import ReferenceReport, inspect_references
 from storage.services.inspect_snapshots import SnapshotPoint, StoredFile, snapshot_points, stored_files
 from storage.services.stream_report import StreamReport, stream_report
@@ -228,6 +229,21 @@ class Inspection:
             for entry in found[:limit]
         ]
 
+    def heads(self) -> dict[LaneName, int]:
+        """The last entry of each lane in the snapshot, "" for the table lane."""
+        return {TABLE_LANE: self._state.head, **self._lanes}
+
+    def entries(self, lane: LaneName, after: int, until: int) -> list[TimelineEntry]:
+        """The entries after + 1, ..., until of one lane, in order. They are not kept in memory.
+
+        Raises:
+            CorruptData: One of them is missing or damaged.
+        """
+        found = self._table_log.commit_log.uncached().read_after(lane, after, until)
+        return [
+            _describe(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry)) for entry in found
+        ]
+
     def snapshots(self) -> list[SnapshotPoint]:
         """The states that the log names, newest first; see `storage.services.inspect_snapshots`."""
         return snapshot_points(self._snapshot)
@@ -235,6 +251,14 @@ class Inspection:
     def stored_files(self) -> list[StoredFile]:
         """The files that reading the whole snapshot needs, in order of their paths."""
         return stored_files(self._snapshot)
+
+    def group_files(self, file_group: str) -> list[GroupFile]:
+        """The files of one file group; see `storage.services.inspect_groups`."""
+        return group_files(self._snapshot, file_group)
+
+    def waiting_since(self) -> dict[str, int]:
+        """When the oldest commit that waits in each file group was made; see `storage.services.inspect_groups`."""
+        return waiting_since(self._snapshot)
 
     def files(self) -> list[FileReport]:
         """Every file group, in order."""

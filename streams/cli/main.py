@@ -50,6 +50,7 @@ from streams.cli.service_commands import services
 from streams.cli.show import What, show_table
 from streams.cli.sql_command import sql_command
 from streams.cli.table_services import table_services
+from streams.cli.ui_command import ui_command
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.supervisor import JobStatus, ending_of_all
@@ -232,6 +233,7 @@ app.add_typer(publish_command)
 app.add_typer(table_services)
 app.add_typer(package)
 app.add_typer(doctoring)
+app.add_typer(ui_command)
 app.add_typer(alter, name="alter")
 app.add_typer(letters, name="dead-letters")
 

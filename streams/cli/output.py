@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime as dt
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,8 +10,8 @@ import typer
 from rich.table import Table as Grid
 from rich.text import Text
 
-from storage.engine import TableSchema
 from streams.cli.arguments import console
+from streams.read.plain_values import json_value
 
 T = TypeVar("T")
 
@@ -30,27 +27,6 @@ def print_result(result: Any, text: str, *, as_json: bool) -> None:
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     typer.echo(json.dumps(json_value(value), ensure_ascii=False))
-
-
-def json_value(value: Any) -> Any:
-    """Convert a value for JSON: dataclasses and structs become objects, types that JSON lacks become text."""
-    if isinstance(value, TableSchema):
-        return value.to_json()
-    if dataclasses.is_dataclass(value):
-        return {field.name: json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): json_value(item) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "__fields__"):  # a struct, as Spark's rows have it
-        return {name: json_value(item) for name, item in zip(value.__fields__, value, strict=True)}
-    if isinstance(value, list | tuple | frozenset | set):
-        return [json_value(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, dt.datetime | dt.date):
-        return value.isoformat()
-    return value.hex() if isinstance(value, bytes | bytearray) else str(value)
 
 
 def draw(facts: Iterable[T], columns: Mapping[str, Callable[[T], str]], right: Sequence[str] = ()) -> Grid:

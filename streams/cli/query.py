@@ -22,7 +22,8 @@ from rich.text import Text
 
 from storage.errors import InvalidInput
 from streams.cli.arguments import PIPE_WIDTH, console, errors
-from streams.cli.output import counted, draw_rows, json_value, limit_note, print_json, print_rows
+from streams.cli.output import counted, draw_rows, limit_note, print_json, print_rows
+from streams.read.plain_values import csv_cell, json_value
 
 if TYPE_CHECKING:
     from streams.read.native_or_merged import ScanFacts
@@ -127,21 +128,13 @@ def _write(columns: Sequence[str], rows: Sequence[Sequence[Any]], form: Format, 
         case "csv":
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(columns)
-            writer.writerows([_csv_cell(value) for value in row] for row in rows)
+            writer.writerows([csv_cell(value) for value in row] for row in rows)
         case "json":
             for row in rows:
                 named = json_value(dict(zip(columns, row, strict=True)))
                 file.write(json.dumps(named, ensure_ascii=False) + "\n")
         case _:
             Console(file=file, highlight=False, markup=False, width=PIPE_WIDTH).print(draw_rows(columns, rows))
-
-
-def _csv_cell(value: Any) -> str:
-    """A value as text; NULL is empty, and nested values are JSON."""
-    plain = json_value(value)
-    if plain is None:
-        return ""
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 @contextmanager

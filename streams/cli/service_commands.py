@@ -44,13 +44,14 @@ from streams.cli.arguments import (
     print_override,
     usage_errors,
 )
-from streams.cli.output import json_value, print_result
+from streams.cli.output import print_result
 from streams.cli.progress import finish_shown
 from streams.pipeline.letter_places import expire_letters, load_letter_places, retentions_of
 from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
 from streams.pipeline.pipeline import is_pipeline
 from streams.pipeline.services import CLEAN, COMPACTION
 from streams.read.as_of import check_clocks, parse_point
+from streams.read.plain_values import json_value
 
 services = typer.Typer()
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Final
 
 from rich.table import Table as Grid
 from rich.text import Text
@@ -25,8 +22,7 @@ from storage.engine import (
 )
 from streams.cli.arguments import console
 from streams.cli.output import draw, print_json
-
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
+from streams.pipeline.quantities import age, duration, moment, size
 
 
 class What(StrEnum):
@@ -79,7 +75,7 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
     key = f"{', '.join(schema.key)}, {1 << schema.bucket_bits} buckets"
     if schema.partition_by:
         key += f", partitioned by {', '.join(schema.partition_by)}"
-    logs = f"{_bytes(table.log_bytes)} in logs, {table.file_groups} file groups"
+    logs = f"{size(table.log_bytes)} in logs, {table.file_groups} file groups"
     waiting = f"{table.commits_waiting:,} commits are not compacted yet"
     if table.compactions_open:
         waiting += f", {table.compactions_open} open"
@@ -87,17 +83,17 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
     yield Text(table.uri, "bold")
     if schema.comment:
         yield Text(f"comment     {schema.comment}")
-    yield Text(f"created     {_moment(table.created_at_ms)}")
+    yield Text(f"created     {moment(table.created_at_ms)}")
     yield Text(f"key         {key}")
     yield Text(f"rows        {rows}")
-    yield Text(f"stored      {_bytes(table.base_bytes)} in bases, {logs}")
+    yield Text(f"stored      {size(table.base_bytes)} in bases, {logs}")
     yield Text(f"compaction  {waiting}")
     yield Text(f"snapshot    {table.cut}")
     kept = "all snapshots" if oldest <= 1 else f"snapshots from entry {oldest} of the table lane on"
     yield Text(f"kept        {kept}")
     for keeper in table.keepers:
-        since = "" if keeper.since_ms is None else f", since {_age(keeper.since_ms)}"
-        until = "" if keeper.until_ms is None else f", until {_moment(keeper.until_ms)}"
+        since = "" if keeper.since_ms is None else f", since {age(keeper.since_ms)}"
+        until = "" if keeper.until_ms is None else f", until {moment(keeper.until_ms)}"
         note = f": {keeper.note}" if keeper.note else ""
         yield Text(f"            {keeper.cut} by {keeper.what} {keeper.name}{since}{until}{note}")
     if schema.ttl is not None:
@@ -146,22 +142,22 @@ def _reference_state(reference: ReferenceReport) -> str:
 
 def _time_to_live(ttl: Ttl) -> str:
     by = ttl.by or "their last event"
-    rows = "for ever" if ttl.rows_ms is None else f"for {_duration(ttl.rows_ms / 1000)} by {by}"
-    return f"rows are kept {rows}, deletes for {_duration(ttl.deletes_ms / 1000)}"
+    rows = "for ever" if ttl.rows_ms is None else f"for {duration(ttl.rows_ms / 1000)} by {by}"
+    return f"rows are kept {rows}, deletes for {duration(ttl.deletes_ms / 1000)}"
 
 
 def _draw_timeline(entries: Sequence[TimelineEntry]) -> Grid:
     return draw(
         entries,
         {
-            "when": lambda entry: _moment(entry.committed_at_ms),
-            "age": lambda entry: _age(entry.committed_at_ms),
+            "when": lambda entry: moment(entry.committed_at_ms),
+            "age": lambda entry: age(entry.committed_at_ms),
             "lane": lambda entry: "(table)" if entry.lane == TABLE_LANE else entry.lane,
             "seq": lambda entry: str(entry.seq),
             "kind": lambda entry: entry.kind,
             "rows": lambda entry: _count(entry.rows, absent=""),
             "files": lambda entry: str(entry.files or ""),
-            "size": lambda entry: _bytes(entry.bytes) if entry.files else "",
+            "size": lambda entry: size(entry.bytes) if entry.files else "",
             "what": lambda entry: entry.detail,
         },
         right=("age", "seq", "rows"),
@@ -174,13 +170,13 @@ def _draw_files(files: Sequence[FileReport]) -> Grid:
         {
             "file group": lambda file: file.file_group,
             "base rows": lambda file: _count(file.base_rows),
-            "base": lambda file: _bytes(file.base_bytes),
+            "base": lambda file: size(file.base_bytes),
             "shadow rows": lambda file: _count(file.shadow_rows),
-            "shadow": lambda file: _bytes(file.shadow_bytes),
+            "shadow": lambda file: size(file.shadow_bytes),
             "commits": lambda file: str(file.commits),
             "log files": lambda file: str(file.log_files),
             "log rows": lambda file: _count(file.log_rows),
-            "logs": lambda file: _bytes(file.log_bytes),
+            "logs": lambda file: size(file.log_bytes),
         },
         right=("base rows", "base", "shadow rows", "shadow", "commits", "log files", "log rows", "logs"),
     )
@@ -195,7 +191,7 @@ def _draw_streams(lanes: Sequence[LaneReport], table: Inspection) -> Iterator[Gr
             "writer": _writer,
             "epoch": lambda lane: str(lane.epoch),
             "commit": lambda lane: _count(lane.last_commit),
-            "age": lambda lane: "-" if lane.committed_at_ms is None else _age(lane.committed_at_ms),
+            "age": lambda lane: "-" if lane.committed_at_ms is None else age(lane.committed_at_ms),
             "batch": lambda lane: _count(lane.batch),
             "rows": lambda lane: f"{'' if lane.rows_complete else '> '}{lane.rows:,}",
             "waiting": lambda lane: _count(lane.rows_waiting),
@@ -216,7 +212,7 @@ def _draw_watermarks(marks: Sequence[StreamReport]) -> Grid:
             "group": lambda mark: mark.group,
             "column": lambda mark: str(mark.column),
             "watermark": lambda mark: "-" if mark.watermark is None else str(mark.watermark),
-            "lag": lambda mark: "-" if mark.lag_ms is None else _duration(mark.lag_ms / 1000),
+            "lag": lambda mark: "-" if mark.lag_ms is None else duration(mark.lag_ms / 1000),
             "late": lambda mark: _count(mark.late),
             "waits for": lambda mark: ", ".join(f"lane {lane}" for lane in mark.held_by) or "-",
         },
@@ -229,33 +225,10 @@ def _writer(lane: LaneReport) -> str:
     if lane.closed:
         return "lane closed"
     if lane.heartbeat_at_ms is not None:
-        age = _age(lane.heartbeat_at_ms)
-        return f"silent for {age}" if lane.writer == "silent" else f"{lane.writer}, {age} ago"
+        heard = age(lane.heartbeat_at_ms)
+        return f"silent for {heard}" if lane.writer == "silent" else f"{lane.writer}, {heard} ago"
     return "ended" if lane.writer == "closed" else lane.writer
 
 
 def _count(value: int | None, absent: str = "-") -> str:
     return absent if value is None else f"{value:,}"
-
-
-def _bytes(size: float) -> str:
-    for unit in _UNITS[:-1]:
-        if size < 1000:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} {_UNITS[-1]}"
-
-
-def _moment(milliseconds: int) -> str:
-    return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _age(milliseconds: int) -> str:
-    return _duration(max(0.0, time.time() - milliseconds / 1000))
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"

@@ -392,6 +392,7 @@ EVERY_COMMAND = [
     ["alter", "add-reference", "x", "../x", "--on", "status"],
     ["alter", "drop-reference", "x"],
     ["explain", "--key", "5"],
+    ["ui"],
     ["publish", "--iceberg", "shop.orders", "--catalog-option", "type=sql", "--catalog-option", "uri=sqlite://"],
 ]
 

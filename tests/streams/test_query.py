@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from storage import Table
 from storage.errors import InvalidInput
 from streams.cli.main import app
-from streams.cli.output import json_value
 from streams.cli.query import Format, _replacing, _write
 from streams.pipeline.model import TableLocation
+from streams.read.plain_values import json_value
 from streams.read.sql_query import view_names
 from tests.storage.shop import SHOP, append, orders
 

@@ -1,0 +1,55 @@
+"""``weft ui``: a web page about a table and its pipeline, served on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from storage.errors import NotFound
+from streams.cli.arguments import StorageOption, Target, errors, load_target
+from streams.pipeline.pipeline import is_pipeline
+
+ui_command = typer.Typer()
+
+
+@ui_command.command()
+def ui(
+    target: Target,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 takes a free one.")] = 8088,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on. Others than 127.0.0.1 need a token.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        bool,
+        typer.Option(
+            "--token", help="Ask for a token on this machine, too: for machines with other users. See WEFT_UI_TOKEN."
+        ),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A further name by which browsers reach the page. May be repeated."),
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Allow replays of dead letters.")] = False,
+    storage_option: StorageOption = None,
+) -> None:
+    """Show a table and its pipeline in a browser, live: weft ui shop/orders_wide, then open the printed address.
+
+    Overview with what is wrong, timeline of the log, file groups, rows and why they are so, changes, SQL, completeness
+    and dead letters. Lag and dead letters need a pipeline file. Nothing is changed unless --write is given.
+
+    The token is that of the environment variable WEFT_UI_TOKEN; without it, a new one at each start. Stop with Ctrl-C.
+    """
+    settings = load_target(target, storage_option, "spark", "compaction")
+    try:
+        from streams.ui.serve import Serving, serve
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in {"starlette", "uvicorn", "jinja2", "anyio"}:
+            raise
+        raise NotFound(f"weft ui needs the package {error.name}", hint="pip install 'weft[ui]'") from error
+    serving = Serving(host, port, token, tuple(allow_host or ()), write)
+    serve(settings, target if is_pipeline(target) else None, serving, _print_address)
+
+
+def _print_address(address: str) -> None:
+    errors.print(f"weft ui: {address}   (Ctrl-C ends it)", soft_wrap=True)

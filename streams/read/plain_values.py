@@ -1,0 +1,41 @@
+"""Values of rows and results as JSON and as text, the same in every output."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from storage.engine import TableSchema
+
+
+def json_value(value: Any) -> Any:
+    """Convert a value for JSON: dataclasses and structs become objects, types that JSON lacks become text."""
+    if isinstance(value, TableSchema):
+        return value.to_json()
+    if dataclasses.is_dataclass(value):
+        return {field.name: json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "__fields__"):  # a struct, as Spark's rows have it
+        return {name: json_value(item) for name, item in zip(value.__fields__, value, strict=True)}
+    if isinstance(value, list | tuple | frozenset | set):
+        return [json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dt.datetime | dt.date):
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes | bytearray) else str(value)
+
+
+def csv_cell(value: Any) -> str:
+    """A value as text; NULL is empty, and nested values are JSON."""
+    plain = json_value(value)
+    if plain is None:
+        return ""
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""The page ``weft ui``: a local web application that shows a table and its pipeline. Start at `streams.ui.serve`."""

@@ -1,0 +1,61 @@
+"""The web application: its routes, its guard, and how errors are shown."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from storage.errors import TableError
+from streams.ui import letter_pages, live_events, row_pages, table_pages
+from streams.ui.guard import Access, Guard
+from streams.ui.site import Site, render, render_error
+
+ASSETS: Final = Path(__file__).with_name("assets")
+
+
+def build_application(site: Site, access: Access) -> Starlette:
+    """The application; it changes nothing unless ``site.write``.
+
+    Args:
+        site: What it shows.
+        access: Who may ask.
+    """
+
+    @contextlib.asynccontextmanager
+    async def running(_: Starlette) -> AsyncIterator[None]:
+        yield
+        if site.lag is not None:
+            site.lag.close()
+
+    application = Starlette(
+        routes=[
+            *table_pages.ROUTES,
+            *row_pages.ROUTES,
+            *letter_pages.ROUTES,
+            *live_events.ROUTES,
+            Mount("/assets", StaticFiles(directory=ASSETS), name="assets"),
+        ],
+        middleware=[Middleware(Guard, access=access)],
+        exception_handlers={TableError: render_error, HTTPException: _http_error},
+        lifespan=running,
+    )
+    application.state.site = site
+    return application
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    message = f"there is no page {request.url.path}" if status is HTTPStatus.NOT_FOUND else status.phrase
+    return render(request, "error.html", status, message=message, hint="the menu has all pages")

@@ -1,0 +1,101 @@
+// What every page does: follow the table, change the theme, draw charts, fill in times.
+import { drawRates } from "./rates.js";
+import { drawTimeline } from "./timeline.js";
+import { drawHeat } from "./heat.js";
+
+const charts = { rates: drawRates, timeline: drawTimeline, heat: drawHeat };
+const drawn = [];
+
+function start() {
+  for (const box of document.querySelectorAll("[data-chart]")) {
+    drawn.push(charts[box.dataset.chart](box));
+  }
+  document.getElementById("theme-button").addEventListener("click", changeTheme);
+  document.body.addEventListener("weft-news", () => drawn.forEach((chart) => chart.renew()));
+  document.addEventListener("click", fillPoint);
+  document.addEventListener("submit", beforeSubmit);
+  addEventListener("resize", later(() => drawn.forEach((chart) => chart.resize()), 150));
+  follow();
+}
+
+function changeTheme() {
+  const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = theme;
+  localStorage.setItem("weft-theme", theme);
+  drawn.forEach((chart) => chart.recolour());
+}
+
+// Server-sent events say that the table has changed; htmx then renews the living part of the page.
+function follow() {
+  const button = document.getElementById("live-button");
+  const text = document.getElementById("live-text");
+  const trouble = document.getElementById("trouble");
+  let source = null;
+  let first = true;
+
+  function open() {
+    source = new EventSource("/events");
+    source.addEventListener("table", () => {
+      trouble.hidden = true;
+      button.classList.remove("trouble");
+      text.textContent = "live";
+      if (first) {
+        first = false;
+        return;
+      }
+      document.body.dispatchEvent(new CustomEvent("weft-news"));
+    });
+    source.addEventListener("trouble", (event) => say(JSON.parse(event.data)));
+    source.onerror = () => say("The page does not reach weft ui any more; it tries again.");
+  }
+  function say(message) {
+    button.classList.add("trouble");
+    text.textContent = "no answer";
+    trouble.textContent = message;
+    trouble.hidden = false;
+    first = false;
+  }
+  button.addEventListener("click", () => {
+    const paused = button.getAttribute("aria-pressed") === "true";
+    button.setAttribute("aria-pressed", String(!paused));
+    text.textContent = paused ? "paused" : "live";
+    if (paused) {
+      source.close();
+    } else {
+      first = false;
+      open();
+    }
+  });
+  addEventListener("pagehide", () => source.close());
+  open();
+}
+
+function fillPoint(event) {
+  const button = event.target.closest("[data-point]");
+  if (!button) return;
+  const input = button.closest("form").elements[button.dataset.point];
+  const ago = Number(button.dataset.ago);
+  input.value = ago ? new Date(Date.now() - ago * 1000).toISOString().replace(/\.\d+Z$/, "Z") : "";
+  input.focus();
+}
+
+function beforeSubmit(event) {
+  const form = event.target;
+  if (form.dataset.confirm && !confirm(form.dataset.confirm)) {
+    event.preventDefault();
+    return;
+  }
+  for (const shown of form.querySelectorAll("[data-key]")) {
+    shown.nextElementSibling.value = `${shown.dataset.key}=${shown.value}`;
+  }
+}
+
+export function later(action, milliseconds) {
+  let timer = 0;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(action, milliseconds);
+  };
+}
+
+start();

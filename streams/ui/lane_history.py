@@ -1,0 +1,226 @@
+"""The log of a table as arrays, for charts: the kind, time and size of each entry of each lane.
+
+A history of 100,000 commits takes a while to read, so the newest entries of each lane are read first, and a thread
+reads older ones. What changes later is read with the next question. Entries are aggregated here into cells (lane,
+time, kind), of which there are at most as many as a screen can show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.engine import TABLE_LANE, Inspection, LaneName, TimelineEntry
+from storage.errors import TableError
+
+Ints = npt.NDArray[np.int64]
+
+KINDS: Final = ("commit", "claim", "compaction", "fold", "clean", "savepoint", "restore", "schema", "plan", "mark")
+"""What entries are drawn as."""
+_KIND_OF: Final[Mapping[str, str]] = {
+    "DATA": "commit",
+    "CLAIM": "claim",
+    "BASE": "compaction",
+    "FOLD": "fold",
+    "CLEAN_INTENT": "clean",
+    "CLEAN_DONE": "clean",
+    "SAVEPOINT": "savepoint",
+    "RELEASE": "savepoint",
+    "INTENT": "restore",
+    "DONE": "restore",
+    "CREATE": "schema",
+    "SCHEMA": "schema",
+    "LANE_ADD": "schema",
+    "PLAN": "plan",
+    "ABORT": "plan",
+    "MARK": "mark",
+}
+_NUMBER: Final = {name: KINDS.index(kind) for name, kind in _KIND_OF.items()}
+_COMMIT: Final = KINDS.index("commit")
+_FIRST: Final = 2_000  # entries of a lane that are read before the page is shown
+_PAGE: Final = 5_000
+_COLUMNS: Final = 4  # seq, time, kind, rows
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Entries after ``low`` and up to ``high``, as rows (seq, time, kind, rows)."""
+
+    low: int
+    high: int
+    parts: list[Ints] = field(default_factory=list)
+
+    def rows(self) -> Ints:
+        if len(self.parts) != 1:
+            self.parts = [np.concatenate(self.parts) if self.parts else np.empty((0, _COLUMNS), np.int64)]
+        return self.parts[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Entries of a span of time by lane, kind and part of the span; parallel columns.
+
+    Attributes:
+        begin_ms, end_ms: The span.
+        lanes: Names of the lanes; "" is the table lane.
+        lane, part, kind: Of each cell: position of its lane, number of the part of the span, position in `KINDS`.
+        count, rows, seq: Its entries, their rows, and the last entry.
+    """
+
+    begin_ms: int
+    end_ms: int
+    lanes: Sequence[str]
+    lane: list[int]
+    part: list[int]
+    kind: list[int]
+    count: list[int]
+    rows: list[int]
+    seq: list[int]
+
+
+class LaneHistory:
+    """What was read of the log so far. Usable from any thread."""
+
+    def __init__(self) -> None:
+        """Nothing was read yet."""
+        self._lanes: dict[LaneName, _Lane] = {}
+        self._lock = threading.RLock()
+        self._older: threading.Thread | None = None
+
+    def update(self, inspection: Inspection) -> None:
+        """Read what is new in each lane, and begin to read older entries in a thread.
+
+        Raises:
+            CorruptData: An entry is missing or damaged.
+            StoreUnavailable: The store does not answer.
+        """
+        with self._lock:
+            for lane, head in inspection.heads().items():
+                known = self._lanes.get(lane)
+                if known is None:
+                    first = max(0, head - _FIRST)
+                    self._lanes[lane] = known = _Lane(first, first)
+                if head > known.high:
+                    known.parts.append(_rows(inspection.entries(lane, known.high, head)))
+                    known.high = head
+            if self._older is None and any(lane.low for lane in self._lanes.values()):
+                self._older = threading.Thread(
+                    target=self._read_older, args=(inspection,), name="weft-ui-history", daemon=True
+                )
+                self._older.start()
+
+    def _read_older(self, inspection: Inspection) -> None:
+        """Read all older entries, those of all lanes in turn."""
+        with contextlib.suppress(TableError):  # the next update tries again
+            while waiting := [(name, lane.low) for name, lane in list(self._lanes.items()) if lane.low]:
+                for name, low in waiting:
+                    after = max(0, low - _PAGE)
+                    found = _rows(inspection.entries(name, after, low))
+                    with self._lock:
+                        lane = self._lanes[name]
+                        lane.parts.insert(0, found)
+                        lane.low = after
+        self._older = None
+
+    @property
+    def loaded(self) -> float:
+        """The share of the entries that was read."""
+        with self._lock:
+            there = sum(lane.high for lane in self._lanes.values())
+            return 1.0 if not there else sum(lane.high - lane.low for lane in self._lanes.values()) / there
+
+    def span(self) -> tuple[int, int]:
+        """Times of the first and the last entry that was read; (0, 0) if there is none."""
+        with self._lock:
+            times = [lane.rows()[:, 1] for lane in self._lanes.values() if len(lane.rows())]
+        return (0, 0) if not times else (int(min(t.min() for t in times)), int(max(t.max() for t in times)))
+
+    def cells(self, begin_ms: int, end_ms: int, parts: int) -> Cells:
+        """Aggregate the entries of a span of time.
+
+        Args:
+            begin_ms: Its begin, Unix milliseconds.
+            end_ms: Its end, inclusive.
+            parts: Number of equal parts of the span.
+        """
+        width = max(1, end_ms - begin_ms + 1)
+        with self._lock:
+            lanes = [(name, lane.rows()) for name, lane in self._lanes.items()]
+        found = []
+        for position, (_, rows) in enumerate(lanes):
+            times = rows[:, 1]
+            low, high = np.searchsorted(times, (begin_ms, end_ms + 1))  # times of a lane never decrease
+            chosen = rows[low:high]
+            part = (chosen[:, 1] - begin_ms) * parts // width
+            code, last, count = _last_of_runs(part * len(KINDS) + chosen[:, 2])
+            summed = np.zeros(len(code), np.int64)
+            np.add.at(summed, np.searchsorted(code, part * len(KINDS) + chosen[:, 2]), chosen[:, 3])
+            found.append((np.full(len(code), position), code, count, summed, chosen[last, 0]))
+        lane, code, count, summed, seq = (
+            np.concatenate(column) if found else np.empty(0, np.int64) for column in zip(*found, strict=True)
+        )
+        return Cells(
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            lanes=[name for name, _ in lanes],
+            lane=lane.tolist(),
+            part=(code // len(KINDS)).tolist(),
+            kind=(code % len(KINDS)).tolist(),
+            count=count.tolist(),
+            rows=summed.tolist(),
+            seq=seq.tolist(),
+        )
+
+    def rows_per_second(
+        self, streams: Mapping[str, Sequence[str]], end_ms: int, seconds: int, parts: int
+    ) -> dict[str, list[float]]:
+        """Rows that were committed per second, by stream, in equal parts of the time before ``end_ms``."""
+        begin, width = end_ms - seconds * 1000, seconds * 1000 / parts
+        found = {}
+        with self._lock:
+            for stream, lanes in streams.items():
+                total = np.zeros(parts, np.int64)
+                for name in lanes:
+                    lane = self._lanes.get(LaneName(name))
+                    if lane is None:
+                        continue
+                    rows = lane.rows()
+                    low, high = np.searchsorted(rows[:, 1], (begin, end_ms))
+                    chosen = rows[low:high]
+                    chosen = chosen[chosen[:, 2] == _COMMIT]
+                    np.add.at(total, ((chosen[:, 1] - begin) / width).astype(np.int64), chosen[:, 3])
+                found[stream] = (total / (width / 1000)).tolist()
+        return found
+
+    def claims(self, lane: str, since_ms: int) -> int:
+        """Claims of a lane since a time: each is a start of its writer."""
+        with self._lock:
+            known = self._lanes.get(LaneName(lane))
+            rows = known.rows() if known is not None else np.empty((0, _COLUMNS), np.int64)
+        return int(((rows[:, 1] >= since_ms) & (rows[:, 2] == KINDS.index("claim"))).sum())
+
+
+def _rows(entries: Sequence[TimelineEntry]) -> Ints:
+    made: list[tuple[Any, ...]] = [
+        (entry.seq, entry.committed_at_ms, _NUMBER[entry.kind], entry.rows or 0) for entry in entries
+    ]
+    return np.array(made, np.int64).reshape(-1, _COLUMNS)
+
+
+def _last_of_runs(codes: Ints) -> tuple[Ints, Ints, Ints]:
+    """Distinct codes in order, the last position of each, and how often it occurs."""
+    distinct, inverse, count = np.unique(codes, return_inverse=True, return_counts=True)
+    last = np.zeros(len(distinct), np.int64)
+    last[inverse] = np.arange(len(codes))  # later positions overwrite earlier ones
+    return distinct, last, count
+
+
+def is_table_lane(name: str) -> bool:
+    """Whether a lane is that of the table, and not of a writer."""
+    return name == TABLE_LANE

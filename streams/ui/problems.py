@@ -1,0 +1,153 @@
+"""What is wrong with a table and its streams, the worst first, in words, with what to do.
+
+Limits and texts that an alert rule has, too (deploy/prometheus/alerts.yaml), are the same here; a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from streams.pipeline.quantities import age, duration
+from streams.ui.stream_rows import StreamRow
+from streams.ui.watched_table import Look
+
+AMPLIFICATION: Final = 3.0
+WAITING_COMMITS: Final = 10_000
+STUCK_SECONDS: Final = 600.0
+STALE_SECONDS: Final = 900.0
+LAGGING: Final = 100_000
+
+ALERT_TEXTS: Final[Mapping[str, str]] = {
+    "WeftCompactionBehind": "Reads fetch many times the bytes of their base",
+    "WeftNoCommits": "A batch hangs or is too large: see the running stage in the Spark UI, and set "
+    "max_offsets_per_trigger.",
+    "WeftNotFresh": "The table has everything that the topic had so long ago. Give the writer more cores.",
+    "WeftLagGrows": "Give the writer more cores; OPERATIONS.md has rates.",
+    "WeftDeadLetters": "They are kept in the folder of dead letters, with the reason.",
+    "WeftOutage": "It continues by itself when they do. weft doctor says more.",
+}
+"""Texts that are parts of the descriptions of these alerts."""
+
+
+class Severity(IntEnum):
+    """How bad a problem is."""
+
+    CRITICAL = 0
+    WARNING = 1
+    NOTE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem.
+
+    Attributes:
+        severity: How bad it is.
+        title: What is wrong, in a few words.
+        action: What to do about it.
+        view: The view that shows more; "" for none.
+    """
+
+    severity: Severity
+    title: str
+    action: str
+    view: str = ""
+
+
+def find_problems(look: Look, streams: Sequence[StreamRow], unmeasured: str = "") -> list[Problem]:
+    """All problems, the worst first.
+
+    Args:
+        look: The table.
+        streams: Its streams.
+        unmeasured: Why the lag is not measured; "" if it is, or is not to be.
+    """
+    found = [*_of_clock(look), *_of_table(look)]
+    for stream in streams:
+        found += _of_stream(stream)
+    found += _of_references(look)
+    if unmeasured:
+        found.append(Problem(Severity.NOTE, f"Lag is not measured: {unmeasured}", "weft check says what to change."))
+    return sorted(found, key=lambda problem: problem.severity)
+
+
+def _of_clock(look: Look) -> Iterator[Problem]:
+    if look.clock_lead_ms:
+        yield Problem(
+            Severity.WARNING,
+            f"The newest entry of the table is {duration(look.clock_lead_ms / 1000)} ahead of this machine's clock",
+            "Set the clocks of all machines. Until then use cuts and savepoints for the past, not times.",
+            "timeline",
+        )
+
+
+def _of_table(look: Look) -> Iterator[Problem]:
+    measures = look.measures
+    factor = measures.read_amplification or 1.0
+    if factor > AMPLIFICATION or measures.commits_waiting > WAITING_COMMITS:
+        yield Problem(
+            Severity.WARNING,
+            f"Compaction does not keep up: {measures.commits_waiting:,} commits wait, and reads fetch {factor:.1f} "
+            "times the bytes of their base",
+            f"{ALERT_TEXTS['WeftCompactionBehind']}. Run weft compact, or give the compaction service more.",
+            "files",
+        )
+    elif measures.events_waiting and not measures.base_rows and measures.commits_waiting > 1:
+        yield Problem(
+            Severity.NOTE,
+            f"The table was never compacted: {measures.commits_waiting:,} commits are merged by each read",
+            "weft run compacts by itself; without it run weft compact.",
+            "files",
+        )
+
+
+def _of_stream(stream: StreamRow) -> Iterator[Problem]:
+    name = f"Stream {stream.name}"
+    if stream.outage:
+        yield Problem(Severity.WARNING, f"{name}: {stream.outage}", ALERT_TEXTS["WeftOutage"])
+    if stream.writer == "silent" and stream.heartbeat_at_ms is not None:
+        yield Problem(
+            Severity.CRITICAL,
+            f"{name}: its writer is silent for {age(stream.heartbeat_at_ms)}; it died or is paused",
+            "Start it again: weft run continues where its commits end.",
+            "timeline",
+        )
+    idle = stream.idle_seconds
+    if stream.lag and idle is not None and idle > STUCK_SECONDS:
+        yield Problem(
+            Severity.CRITICAL,
+            f"{name} has {stream.lag:,} messages to commit, and has committed nothing for {duration(idle)}",
+            ALERT_TEXTS["WeftNoCommits"],
+        )
+    elif stream.lag is not None and stream.lag > LAGGING:
+        yield Problem(Severity.WARNING, f"{name} lags by {stream.lag:,} messages", ALERT_TEXTS["WeftLagGrows"])
+    elif stream.freshness is not None and stream.freshness > STALE_SECONDS:
+        yield Problem(
+            Severity.WARNING,
+            f"{name} is {duration(stream.freshness)} behind its topic",
+            ALERT_TEXTS["WeftNotFresh"],
+        )
+    if stream.dead_letters:
+        letters = f"{stream.dead_letters:,} message{'s' * (stream.dead_letters != 1)}"
+        yield Problem(
+            Severity.WARNING,
+            f"{name} could not store {letters}",
+            f"{ALERT_TEXTS['WeftDeadLetters']} Mend the cause, then replay them.",
+            "letters",
+        )
+    if stream.starts_in_hour > 3:
+        yield Problem(
+            Severity.WARNING,
+            f"{name}: its writer was started {stream.starts_in_hour} times in the last hour",
+            "The last lines of its log are in the status of weft run.",
+            "timeline",
+        )
+
+
+def _of_references(look: Look) -> Iterator[Problem]:
+    for reference in look.overview.references:
+        if reference.problem:
+            yield Problem(Severity.CRITICAL, reference.problem, reference.hint)

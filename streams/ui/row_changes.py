@@ -1,0 +1,91 @@
+"""The rows that differ between two snapshots, with what they were before, for the page."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Final
+
+from storage import Table
+from storage.engine import BEFORE, CHANGE, CHANGED_GROUPS
+from storage.errors import InvalidInput
+from streams.read.as_of import parse_point
+
+_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedCell:
+    """A value of a changed row: as it is, and as it was; ``changed`` if these differ."""
+
+    now: Any
+    before: Any
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRow:
+    """One row that differs."""
+
+    change: str
+    groups: tuple[str, ...]
+    key: dict[str, Any]
+    cells: list[ChangedCell]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """Rows that differ.
+
+    Attributes:
+        columns: Names of the columns of the rows.
+        rows: The rows.
+        counts: Rows that were seen, by kind of change.
+        more: Whether there are more.
+    """
+
+    columns: list[str]
+    rows: list[ChangedRow]
+    counts: Counter[str]
+    more: bool
+
+
+def find_changes(table: Table, since: str, until: str, limit: int) -> RowChanges:
+    """The first rows that differ.
+
+    Args:
+        table: The table.
+        since: The earlier snapshot: a time, savepoint or cut.
+        until: The later one; "" for now.
+        limit: Rows at most.
+
+    Raises:
+        InvalidInput: ``since`` is missing or not before ``until``.
+        NotFound, OffsetExpired, OffsetInvalidated: See `storage.Table.changes`.
+    """
+    if not since.strip():
+        raise InvalidInput("since when?", hint="a time such as 2026-11-20T10:30:00Z, a savepoint or a cut")
+    reader = table.changes(parse_point(since.strip()), parse_point(until.strip() or None), before=True)
+    names = [name for name in reader.schema.names if name not in {CHANGE, CHANGED_GROUPS, BEFORE}]
+    key = table.schema.key
+    rows: list[ChangedRow] = []
+    began = time.monotonic()
+    for batch in reader:
+        rows += [_row(row, names, key) for row in batch.slice(0, limit + 1 - len(rows)).to_pylist()]
+        if len(rows) > limit or time.monotonic() - began > _SECONDS:
+            break
+    return RowChanges(names, rows[:limit], Counter(row.change for row in rows[:limit]), len(rows) > limit)
+
+
+def _row(row: dict[str, Any], names: list[str], key: Any) -> ChangedRow:
+    before = row[BEFORE] or {}
+    change = row[CHANGE]
+    cells = []
+    for name in names:
+        now, was = row[name], before.get(name)
+        if name in key:
+            cells.append(ChangedCell(now, now, changed=False))
+        else:
+            cells.append(ChangedCell(now, was, changed=change != "insert" and now != was))
+    return ChangedRow(change, tuple(row[CHANGED_GROUPS] or ()), {name: row[name] for name in key}, cells)

@@ -1,0 +1,164 @@
+"""The pages about rows: filter and download, one row with its picture, and changes between two snapshots."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from storage.errors import InvalidInput, TableError
+from streams.read.as_of import parse_point
+from streams.read.plain_values import csv_cell
+from streams.read.text_values import parse_key
+from streams.ui.row_changes import find_changes
+from streams.ui.row_picture import HEIGHT, LOWER, UPPER, draw_groups
+from streams.ui.row_query import (
+    MOST_DOWNLOADED,
+    MOST_SHOWN,
+    OPERATORS,
+    Clause,
+    answer,
+    batches,
+    parse_limit,
+    parse_query,
+)
+from streams.ui.site import fields_of, render, site_of
+
+_CHANGES: Final = 200
+
+
+def data(request: Request) -> Response:
+    """Rows of a snapshot, found by Arrow."""
+    site = site_of(request)
+    look = site.look()
+    values: dict[str, Any] = {"problem": None, "found": None, "query": None}
+    try:
+        values["query"] = query = parse_query(fields_of(request))
+        values["found"] = answer(site.watched.table, query)
+    except TableError as error:
+        values["problem"] = error
+    query = values["query"]
+    given = query.clauses if query is not None else ()
+    return render(
+        request,
+        "data.html",
+        view="data",
+        schema=site.watched.table.snapshot().schema,
+        key=look.overview.schema.key,
+        groups=[group.name for group in look.overview.schema.groups],
+        savepoints=site.watched.table.savepoints(),
+        operators=OPERATORS,
+        clauses=[*given, Clause("", "=", "")],
+        most=MOST_SHOWN,
+        download=request.url.query,
+        **values,
+    )
+
+
+def download(request: Request) -> Response:
+    """The rows of a question as a file."""
+    site, form = site_of(request), request.path_params["form"]
+    schema, found = batches(site.watched.table, parse_query({**fields_of(request), "limit": []}))
+    return send_table(schema, found, form, site.watched.name)
+
+
+def send_table(schema: pa.Schema, found: Iterator[pa.RecordBatch], form: str, name: str) -> Response:
+    """Rows as a file that the browser stores.
+
+    Raises:
+        InvalidInput: The form is neither csv nor parquet.
+    """
+    headers = {"Content-Disposition": f'attachment; filename="{name}.{form}"'}
+    if form == "csv":
+        return StreamingResponse(_csv_parts(schema, found), media_type="text/csv; charset=utf-8", headers=headers)
+    if form == "parquet":
+        target = io.BytesIO()
+        with pq.ParquetWriter(target, schema) as writer:
+            for batch in found:
+                writer.write_batch(batch)
+        return Response(target.getvalue(), media_type="application/vnd.apache.parquet", headers=headers)
+    raise InvalidInput(f"{form!r} is no form of a download", hint="csv or parquet")
+
+
+def _csv_parts(schema: pa.Schema, found: Iterator[pa.RecordBatch]) -> Iterator[str]:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(schema.names)
+    for batch in found:
+        columns = [column.to_pylist() for column in batch.columns]
+        writer.writerows([csv_cell(value) for value in row] for row in zip(*columns, strict=True))
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue()
+
+
+def row(request: Request) -> Response:
+    """One row: its values, and why it has them."""
+    site = site_of(request)
+    fields = fields_of(request)
+    as_of = request.query_params.get("as_of", "").strip()
+    history = request.query_params.get("history") == "1"
+    given = [text for text in fields.get("key", []) if text]
+    values: dict[str, Any] = {"problem": None, "found": None, "pictures": []}
+    if given:
+        try:
+            snapshot = site.watched.table.snapshot(parse_point(as_of or None))
+            values["found"] = snapshot.explain(parse_key(snapshot.table_schema, given, "key"), history=history)
+            values["pictures"] = draw_groups(values["found"])
+        except TableError as error:
+            values["problem"] = error
+    return render(
+        request,
+        "row.html",
+        view="data",
+        key=site.look().overview.schema.key,
+        given=dict(text.partition("=")[::2] for text in given),
+        as_of=as_of,
+        history=history,
+        savepoints=site.watched.table.savepoints(),
+        upper=UPPER,
+        lower=LOWER,
+        height=HEIGHT,
+        **values,
+    )
+
+
+def changes(request: Request) -> Response:
+    """What differs between two snapshots."""
+    site = site_of(request)
+    since, until = (request.query_params.get(name, "").strip() for name in ("since", "until"))
+    values: dict[str, Any] = {"problem": None, "found": None}
+    if since:
+        try:
+            limit = parse_limit(request.query_params.get("limit", ""), _CHANGES, MOST_SHOWN)
+            values["found"] = find_changes(site.watched.table, since, until, limit)
+        except TableError as error:
+            values["problem"] = error
+    return render(
+        request,
+        "changes.html",
+        view="changes",
+        since=since,
+        until=until,
+        limit=_CHANGES,
+        savepoints=site.watched.table.savepoints(),
+        **values,
+    )
+
+
+ROUTES: Final[list[Any]] = [
+    Route("/data", data),
+    Route("/data/rows.{form}", download),
+    Route("/row", row),
+    Route("/changes", changes),
+]
+
+__all__ = ["MOST_DOWNLOADED", "ROUTES", "send_table"]

@@ -1,0 +1,206 @@
+"""A question to a snapshot that Arrow answers: columns, conditions and a limit, as the fields of a form."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage import Snapshot, Table
+from storage.engine import format_type
+from storage.errors import InvalidInput
+from streams.read.as_of import parse_point
+
+OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "contains", "starts with", "is null", "is not null")
+_COMPARE: Final = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+SHOWN: Final = 100
+MOST_SHOWN: Final = 1_000
+MOST_DOWNLOADED: Final = 1_000_000
+SECONDS: Final = 20.0  # for a page; a download has no limit of time
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One line of the filter; several are joined by AND."""
+
+    column: str
+    operator: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowQuery:
+    """What is asked.
+
+    Attributes:
+        as_of: A time, savepoint or cut; "" for now.
+        columns: Columns of the result; empty for all.
+        clauses: The filter.
+        require: Groups that must be present.
+        limit: Rows at most.
+    """
+
+    as_of: str = ""
+    columns: tuple[str, ...] = ()
+    clauses: tuple[Clause, ...] = ()
+    require: tuple[str, ...] = ()
+    limit: int = SHOWN
+
+
+@dataclass(frozen=True, slots=True)
+class RowAnswer:
+    """Rows of a snapshot.
+
+    Attributes:
+        snapshot: Where they are from.
+        rows: The rows.
+        more: Whether there are more.
+        stopped: Whether the search was given up before its end, because it took too long.
+        seconds: How long it took.
+    """
+
+    snapshot: Snapshot
+    rows: pa.Table
+    more: bool
+    stopped: bool
+    seconds: float
+
+
+def parse_query(fields: Mapping[str, Sequence[str]]) -> RowQuery:
+    """The question in the fields of a form.
+
+    Raises:
+        InvalidInput: A field is not what it should be.
+    """
+    columns, operators, values = (fields.get(name, ()) for name in ("column", "operator", "value"))
+    if not len(columns) == len(operators) == len(values):
+        raise InvalidInput("the filter is not complete", hint="each line has column, operator and value")
+    clauses = tuple(
+        Clause(column, operator, value)
+        for column, operator, value in zip(columns, operators, values, strict=True)
+        if column
+    )
+    for clause in clauses:
+        if clause.operator not in OPERATORS:
+            raise InvalidInput(f"{clause.operator!r} is no operator", hint=f"one of {', '.join(OPERATORS)}")
+    return RowQuery(
+        as_of=_first(fields, "as_of").strip(),
+        columns=tuple(fields.get("show", ())),
+        clauses=clauses,
+        require=tuple(fields.get("require", ())),
+        limit=parse_limit(_first(fields, "limit"), SHOWN, MOST_SHOWN),
+    )
+
+
+def parse_limit(text: str, default: int, most: int) -> int:
+    """A number of rows.
+
+    Raises:
+        InvalidInput: It is not a number from 1 to ``most``.
+    """
+    if not text:
+        return default
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise InvalidInput(f"limit {text!r}", hint=f"a number from 1 to {most:,}")
+    return int(text)
+
+
+def take_snapshot(table: Table, as_of: str) -> Snapshot:
+    """The snapshot of a field ``as_of``; raises what `storage.Table.snapshot` raises."""
+    return table.snapshot(parse_point(as_of.strip() or None))
+
+
+def answer(table: Table, query: RowQuery) -> RowAnswer:
+    """Read rows until the limit is reached, or `SECONDS` have passed.
+
+    Raises:
+        InvalidInput: A value is not of the type of its column.
+        NotFound: There is no such column, group, savepoint or cut.
+        SnapshotExpired: Cleaning has removed the snapshot.
+    """
+    began = time.monotonic()
+    snapshot = take_snapshot(table, query.as_of)
+    reader = _reader(snapshot, query)
+    found: list[pa.RecordBatch] = []
+    rows, stopped = 0, False
+    for batch in reader:
+        found.append(batch)
+        rows += len(batch)
+        if rows > query.limit:
+            break
+        if time.monotonic() - began > SECONDS:
+            stopped = True
+            break
+    whole = pa.Table.from_batches(found, reader.schema)
+    return RowAnswer(snapshot, whole.slice(0, query.limit), rows > query.limit, stopped, time.monotonic() - began)
+
+
+def batches(table: Table, query: RowQuery) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The rows of a download, at most `MOST_DOWNLOADED`. Raises what `answer` raises."""
+    reader = _reader(take_snapshot(table, query.as_of), query)
+
+    def read() -> Iterator[pa.RecordBatch]:
+        left = MOST_DOWNLOADED
+        for batch in reader:
+            if left <= 0:
+                return
+            yield batch.slice(0, left)
+            left -= len(batch)
+
+    return reader.schema, read()
+
+
+def _reader(snapshot: Snapshot, query: RowQuery) -> pa.RecordBatchReader:
+    schema = snapshot.schema
+    conditions = [_condition(schema, clause) for clause in query.clauses]
+    combined = conditions[0] if conditions else None
+    for condition in conditions[1:]:
+        combined = combined & condition
+    columns = None
+    if query.columns:
+        key = snapshot.table_schema.key  # each row leads to its page, so its key is always there
+        columns = [*key, *(name for name in query.columns if name not in key)]
+    return snapshot.to_reader(columns, combined, query.require or None)
+
+
+def _condition(schema: pa.Schema, clause: Clause) -> pc.Expression:
+    if clause.column not in schema.names:
+        raise InvalidInput(f"there is no column {clause.column!r}", hint=f"columns: {', '.join(schema.names)}")
+    kind, field = schema.field(clause.column).type, pc.field(clause.column)
+    match clause.operator:
+        case "is null":
+            return field.is_null()
+        case "is not null":
+            return ~field.is_null()
+        case "contains" | "starts with" if not pa.types.is_string(kind):
+            raise InvalidInput(f"{clause.column} is {format_type(kind)}, not a string", hint="compare it with =")
+        case "contains":
+            return pc.match_substring(field, clause.value)
+        case "starts with":
+            return pc.starts_with(field, clause.value)
+        case "in":
+            values = [_value(clause.column, kind, text.strip()) for text in clause.value.split(",")]
+            return field.isin(pa.array(values, kind))
+    return _COMPARE[clause.operator](field, pa.scalar(_value(clause.column, kind, clause.value), kind))
+
+
+def _value(column: str, kind: pa.DataType, text: str) -> Any:
+    try:
+        return bytes.fromhex(text) if pa.types.is_binary(kind) else pa.scalar(text).cast(kind).as_py()
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise InvalidInput(f"{column}: {text!r} is no {format_type(kind)}", hint="binaries in hexadecimal") from error
+
+
+def _first(fields: Mapping[str, Sequence[str]], name: str) -> str:
+    return next(iter(fields.get(name, ())), "")

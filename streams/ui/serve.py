@@ -1,0 +1,153 @@
+"""Serves the page ``weft ui`` until it is stopped. START HERE.
+
+serve         checks what was given, opens the table, listens, and runs the application
+application   the routes; guard: who may ask; site: what pages need, and templates
+*_pages       one function for each page: it asks the table, and renders a template
+assets        style and scripts; vendor: htmx, idiomorph and uPlot as published, with their licences
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import uvicorn
+
+from storage.errors import InvalidInput
+from streams.pipeline.model import CommandSettings
+from streams.ui.application import build_application
+from streams.ui.guard import Access
+from streams.ui.letter_book import LetterBook
+from streams.ui.site import Site
+from streams.ui.source_lag import SourceLag
+from streams.ui.watched_table import WatchedTable
+
+LOCAL: Final = "127.0.0.1"
+TOKEN_VARIABLE: Final = "WEFT_UI_TOKEN"  # noqa: S105 - the name of a variable
+_SHORTEST_TOKEN: Final = 16
+_STOP_SECONDS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Where and how the page is served.
+
+    Attributes:
+        host: Address to listen on.
+        port: Port; 0 for any free one.
+        token: Whether a token is needed on this machine, too. On other addresses it always is.
+        allow_hosts: Further names of this server.
+        write: Whether the page may change something.
+    """
+
+    host: str = LOCAL
+    port: int = 0
+    token: bool = False
+    allow_hosts: Sequence[str] = ()
+    write: bool = False
+
+
+def serve(settings: CommandSettings, pipeline: str | None, serving: Serving, on_ready: Callable[[str], None]) -> None:
+    """Serve the page until SIGINT or SIGTERM.
+
+    Args:
+        settings: Settings of the table.
+        pipeline: The pipeline file; None for a location.
+        serving: Where and how.
+        on_ready: Called with the address of the page, which has the token.
+
+    Raises:
+        NotFound: There is no table.
+        StoreUnavailable: The store does not answer.
+        InvalidInput: The address or the port cannot be used, or the token is too short.
+    """
+    policy = None if settings.compaction is None else settings.compaction.policy
+    watched = WatchedTable(settings.table, policy)
+    site = Site(
+        settings,
+        watched,
+        write=serving.write,
+        pipeline=pipeline,
+        letters=None if pipeline is None else LetterBook(pipeline, watched.table, settings.table),
+        lag=None if pipeline is None else SourceLag(pipeline),
+    )
+    with _listening(serving.host, serving.port) as listener:
+        port = listener.getsockname()[1]
+        access = access_of(serving, port)
+        shown = "localhost" if _is_any(serving.host) else serving.host
+        host = f"[{shown}]" if ":" in shown else shown
+        on_ready(f"http://{host}:{port}/" + (f"?token={access.token}" if access.token else ""))
+        config = uvicorn.Config(
+            build_application(site, access),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_STOP_SECONDS,
+        )
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended in order
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def access_of(serving: Serving, port: int) -> Access:
+    """Who may ask a server.
+
+    Raises:
+        InvalidInput: The token of the environment is too short.
+    """
+    local = _is_loopback(serving.host)
+    names = {name.lower() for name in serving.allow_hosts} | {"localhost", serving.host.lower()}
+    names |= {LOCAL, "::1"} if local or _is_any(serving.host) else set()
+    if not local:
+        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+    token = ""
+    if serving.token or not local:
+        token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+        if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or set(token) & set(' ;,"\\'):
+            raise InvalidInput(
+                f"{TOKEN_VARIABLE} is not usable as a token",
+                hint=f"at least {_SHORTEST_TOKEN} letters, digits, - and _; without the variable one is made",
+            )
+    return Access(frozenset(names), any_address=not local, token=token, cookie=f"weft_{port}")
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise InvalidInput(
+            f"--host {host}: {error.strerror}", hint=f"an address of this machine, such as {LOCAL}"
+        ) from error
+    with contextlib.closing(socket.socket(family, kind, protocol)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(128)
+        except OSError as error:
+            raise InvalidInput(
+                f"cannot listen at {host}:{port}: {error.strerror}", hint="choose another --port; 0 takes a free one"
+            ) from error
+        yield listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

@@ -1,0 +1,210 @@
+"""What the pages show, and how they are rendered: templates, with every value escaped."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from storage.engine import format_type
+from storage.errors import NotFound, StoreUnavailable, TableError
+from streams.pipeline.model import CommandSettings
+from streams.pipeline.quantities import age, duration, moment, size
+from streams.read.plain_values import json_value
+from streams.ui.lane_history import LaneHistory
+from streams.ui.letter_book import LetterBook
+from streams.ui.source_lag import SourceLag
+from streams.ui.stream_rows import StreamRow, stream_rows
+from streams.ui.watched_table import Look, WatchedTable
+
+VIEWS: Final = (
+    ("overview", "/", "Overview"),
+    ("timeline", "/timeline", "Timeline"),
+    ("files", "/files", "File groups"),
+    ("data", "/data", "Data"),
+    ("changes", "/changes", "Changes"),
+    ("sql", "/sql", "SQL"),
+    ("completeness", "/completeness", "Completeness"),
+    ("letters", "/letters", "Dead letters"),
+)
+"""Name, address and title of each view, in the order of the menu."""
+PATHS: Final = {name: path for name, path, _ in VIEWS}
+_CELL: Final = 300  # characters of a value in a grid
+
+
+@dataclass
+class Site:
+    """Everything that the pages need.
+
+    Attributes:
+        settings: Of the table, from the pipeline file or the command line.
+        watched: The table.
+        write: Whether pages may change something.
+        pipeline: The pipeline file; None for a location.
+        letters: Its dead letters; None for a location.
+        lag: Measures how far its writers are behind; None for a location.
+        history: The log.
+    """
+
+    settings: CommandSettings
+    watched: WatchedTable
+    write: bool = False
+    pipeline: str | None = None
+    letters: LetterBook | None = None
+    lag: SourceLag | None = None
+    history: LaneHistory = field(default_factory=LaneHistory)
+
+    def look(self) -> Look:
+        """The table now; the history has all entries that this look knows."""
+        found = self.watched.look()
+        self.history.update(found.inspection)
+        return found
+
+    def streams(self, look: Look) -> list[StreamRow]:
+        """The streams now."""
+        lags = {} if self.lag is None else self.lag.measure(look.lanes)
+        outages = {} if self.lag is None else self.lag.outages()
+        letters: Counter[str] | None = None
+        if self.letters is not None:
+            waiting = self.letters.counts().waiting
+            letters = Counter()
+            for place in self.letters.places:
+                letters[place.stream] += waiting[place.writer]
+        return stream_rows(look, self.history, lags, outages, letters)
+
+
+def site_of(request: Request) -> Site:
+    """The site of a request."""
+    found: Site = request.app.state.site
+    return found
+
+
+def render(request: Request, template: str, status: int = HTTPStatus.OK, **values: Any) -> Response:
+    """A page; for a request of htmx, which renews a part of a page, that part alone."""
+    site = site_of(request)
+    renews = "HX-Request" in request.headers
+    found = _templates().get_template(template)
+    text = found.render(
+        layout="part.html" if renews else "page.html",
+        views=VIEWS,
+        path=request.url.path,
+        here=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
+        table_name=site.watched.name,
+        table_uri=site.watched.table.uri,
+        pipeline=site.pipeline,
+        write=site.write,
+        **values,
+    )
+    return HTMLResponse(text, status)
+
+
+def render_error(request: Request, error: Exception) -> Response:
+    """An error of weft as a page, or as JSON for a chart."""
+    assert isinstance(error, TableError)
+    if isinstance(error, NotFound):
+        status = HTTPStatus.NOT_FOUND
+    elif isinstance(error, StoreUnavailable):
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+    else:
+        status = HTTPStatus.BAD_REQUEST
+    if request.url.path.endswith(".json"):
+        return JSONResponse({"error": error.message, "hint": error.hint}, status)
+    if request.headers.get("HX-Request"):
+        # htmx leaves a page as it is after an error; the message has to be seen.
+        status = HTTPStatus.OK
+    template = "error_part.html" if request.headers.get("HX-Request") else "error.html"
+    return render(request, template, status, message=error.message, hint=error.hint)
+
+
+def fields_of(request: Request) -> dict[str, list[str]]:
+    """The fields of the address."""
+    return {name: request.query_params.getlist(name) for name in request.query_params}
+
+
+def key_query(key: Mapping[str, Any], as_of: str = "") -> str:
+    """The query of the page of a row."""
+    given = [("key", f"{name}={_key_text(value)}") for name, value in key.items()]
+    return urlencode([*given, ("as_of", as_of)] if as_of else given)
+
+
+def _key_text(value: Any) -> str:
+    plain = json_value(value)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def cell_text(value: Any) -> str:
+    """A value in a grid."""
+    plain = json_value(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def short_text(value: Any) -> str:
+    """A value in a grid, cut if it is long."""
+    text = cell_text(value)
+    return text if len(text) <= _CELL else f"{text[:_CELL]}…"
+
+
+def _plural(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _per_second(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 or rate == 0 else f"{rate:,.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("streams.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        age=age,
+        cell=short_text,
+        whole=cell_text,
+        duration=duration,
+        iso=_iso,
+        moment=moment,
+        number=_number,
+        percent=_percent,
+        per_second=_per_second,
+        plural=_plural,
+        size=size,
+        type=format_type,
+    )
+    made.globals.update(key_of=_key_of, key_query=key_query, paths=PATHS, urlencode=_encoded)
+    return made
+
+
+def _key_of(row: Mapping[str, Any], key: Sequence[str]) -> dict[str, Any]:
+    return {name: row[name] for name in key}
+
+
+def _iso(milliseconds: int) -> str:
+    moment_then = dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC)
+    return moment_then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _encoded(pairs: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> str:
+    return urlencode(list(pairs.items()) if isinstance(pairs, Mapping) else list(pairs))

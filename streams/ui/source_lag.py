@@ -1,0 +1,71 @@
+"""How far each writer of a pipeline is behind its topics, measured from the brokers while somebody looks.
+
+The position of a writer is what its last commit in the table recorded, so the writers need not run on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from storage.engine import LaneReport
+from storage.errors import TableError
+from streams.kafka.options import parse_options
+from streams.pipeline.lag import Lag, LagMeter, kafka_offsets
+from streams.pipeline.pipeline import load_pipeline
+
+_EVERY_SECONDS: Final = 5.0
+
+
+class SourceLag:
+    """The lag of each lane. Usable from any thread."""
+
+    def __init__(self, pipeline: str) -> None:
+        """Connect to no broker yet.
+
+        Args:
+            pipeline: The pipeline file.
+        """
+        self._pipeline = pipeline
+        self._meters: dict[str, LagMeter] | None = None
+        self._running = contextlib.ExitStack()
+        self._lock = threading.Lock()
+        self.problem = ""
+        """Why nothing is measured: the pipeline file is wrong, or needs an environment variable that is not set."""
+
+    def measure(self, lanes: Sequence[LaneReport]) -> dict[str, Lag]:
+        """The lag of the lanes whose brokers have answered; the first call starts the measurement."""
+        with self._lock:
+            if self._meters is None:
+                self._meters = {}
+                try:
+                    self._start(self._meters)
+                except TableError as error:
+                    self.problem = error.message
+            found = {}
+            for lane in lanes:
+                meter = self._meters.get(lane.lane)
+                if meter is not None:
+                    meter.reached(kafka_offsets(lane.source))
+                    if (lag := meter.lag) is not None:
+                        found[lane.lane] = lag
+            return found
+
+    def outages(self) -> dict[str, str]:
+        """Why brokers do not answer, by lane."""
+        meters = self._meters or {}
+        return {lane: meter.outage.message for lane, meter in meters.items() if meter.outage is not None}
+
+    def _start(self, meters: dict[str, LagMeter]) -> None:
+        from streams import kafka
+
+        for writer in load_pipeline(self._pipeline).writers.values():
+            if writer.reader_format == kafka.FORMAT:
+                options = parse_options(writer.reader_options, default_starting="latest")
+                meters[writer.lane] = self._running.enter_context(LagMeter(options, every_seconds=_EVERY_SECONDS))
+
+    def close(self) -> None:
+        """End the measurement."""
+        self._running.close()

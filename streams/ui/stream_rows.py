@@ -1,0 +1,122 @@
+"""The streams of a table as the page lists them: rate, lag, freshness, last commit, restarts and dead letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from storage.engine import LaneReport
+from streams.pipeline.lag import Lag
+from streams.ui.lane_history import LaneHistory
+from streams.ui.watched_table import Look
+
+RATE_SECONDS: Final = 60
+_HOUR_MS: Final = 3_600_000
+_WORST_FIRST: Final = ("silent", "live", "closed", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """One stream. None means unknown.
+
+    Attributes:
+        name: Its name.
+        lanes: Its open lanes.
+        closed_lanes: Number of closed lanes.
+        writer: State of its writers, the worst one: see `storage.engine.LaneReport`.
+        heartbeat_at_ms: Last heartbeat of that writer.
+        rate: Rows per second in the last `RATE_SECONDS`.
+        committed_at_ms: Time of the last commit.
+        idle_seconds: Time since then.
+        rows_waiting: Rows that are not compacted.
+        starts: Starts of its writers so far: claims of its open lanes.
+        starts_in_hour: Those in the last hour, without the first one ever.
+        lag: Upper bound of the messages that are in the source and not in the table.
+        freshness: The table has everything that the source had this many seconds ago.
+        dead_letters: Letters that can be replayed.
+        late: Events below the watermark so far.
+        outage: Why the broker does not answer; "" if it does.
+    """
+
+    name: str
+    lanes: tuple[str, ...]
+    closed_lanes: int
+    writer: str
+    heartbeat_at_ms: int | None
+    rate: float
+    committed_at_ms: int | None
+    idle_seconds: float | None
+    rows_waiting: int
+    starts: int
+    starts_in_hour: int
+    lag: int | None
+    freshness: float | None
+    dead_letters: int | None
+    late: int
+    outage: str
+
+
+def stream_rows(
+    look: Look,
+    history: LaneHistory,
+    lags: Mapping[str, Lag],
+    outages: Mapping[str, str],
+    letters: Counter[str] | None,
+) -> list[StreamRow]:
+    """Every stream of the schema, in order.
+
+    Args:
+        look: The table.
+        history: Its log, up to date.
+        lags: What was measured, by lane.
+        outages: Why brokers do not answer, by lane.
+        letters: Dead letters by stream; None without a pipeline.
+    """
+    by_stream: dict[str, list[LaneReport]] = {}
+    for lane in look.lanes:
+        by_stream.setdefault(lane.stream, []).append(lane)
+    names = [stream.name for stream in look.overview.schema.streams]
+    rates = history.rows_per_second(
+        {name: [lane.lane for lane in by_stream.get(name, [])] for name in names}, look.at_ms, RATE_SECONDS, 1
+    )
+    return [
+        _row(name, by_stream.get(name, []), rates[name][0], look, history, lags, outages, letters) for name in names
+    ]
+
+
+def _row(
+    name: str,
+    lanes: Sequence[LaneReport],
+    rate: float,
+    look: Look,
+    history: LaneHistory,
+    lags: Mapping[str, Lag],
+    outages: Mapping[str, str],
+    letters: Counter[str] | None,
+) -> StreamRow:
+    opened = [lane for lane in lanes if not lane.closed]
+    worst = min(opened, key=lambda lane: _WORST_FIRST.index(lane.writer), default=None)
+    committed = max((lane.committed_at_ms for lane in lanes if lane.committed_at_ms is not None), default=None)
+    measured = [lags[lane.lane] for lane in opened if lane.lane in lags]
+    complete = [lag.complete_at_ms for lag in measured if lag.complete_at_ms is not None]
+    recent = sum(min(history.claims(lane.lane, look.at_ms - _HOUR_MS), max(0, lane.epoch - 1)) for lane in opened)
+    return StreamRow(
+        name=name,
+        lanes=tuple(lane.lane for lane in opened),
+        closed_lanes=len(lanes) - len(opened),
+        writer="never" if worst is None else worst.writer,
+        heartbeat_at_ms=None if worst is None else worst.heartbeat_at_ms,
+        rate=rate,
+        committed_at_ms=committed,
+        idle_seconds=None if committed is None else max(0, look.at_ms - committed) / 1000,
+        rows_waiting=sum(lane.rows_waiting for lane in lanes),
+        starts=sum(lane.epoch for lane in opened),
+        starts_in_hour=recent,
+        lag=sum(lag.waiting for lag in measured) if measured else None,
+        freshness=max(0, look.at_ms - min(complete)) / 1000 if complete else None,
+        dead_letters=None if letters is None else letters[name],
+        late=sum(lane.late for lane in lanes),
+        outage=next((outages[lane.lane] for lane in opened if lane.lane in outages), ""),
+    )

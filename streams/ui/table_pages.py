@@ -1,0 +1,220 @@
+"""The pages about the table and its streams: overview, timeline, file groups and completeness."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from storage.engine import TABLE_LANE, lane_name
+from storage.errors import InvalidInput, NotComplete, NotFound
+from streams.ui.lane_history import KINDS
+from streams.ui.problems import Problem, Severity, find_problems
+from streams.ui.site import Site, render, site_of
+from streams.ui.watched_table import Look
+
+_RATE_PARTS: Final = 120
+_NEWEST: Final = 50
+_MOST_PARTS: Final = 2_000
+
+
+def overview(request: Request) -> Response:
+    """What is wrong, the streams, and the table."""
+    site = site_of(request)
+    look = site.look()
+    streams = site.streams(look)
+    return render(
+        request,
+        "overview.html",
+        view="overview",
+        look=look,
+        table=look.overview,
+        measures=look.measures,
+        streams=streams,
+        problems=find_problems(look, streams, "" if site.lag is None else site.lag.problem),
+        severity=Severity,
+        minutes=_minutes(request),
+    )
+
+
+def rates(request: Request) -> Response:
+    """Rows per second of each stream, for the chart."""
+    site, minutes = site_of(request), _minutes(request)
+    look = site.look()
+    lanes: dict[str, list[str]] = {stream.name: [] for stream in look.overview.schema.streams}
+    for lane in look.lanes:
+        lanes.setdefault(lane.stream, []).append(lane.lane)
+    seconds = minutes * 60
+    step = max(1.0, seconds / _RATE_PARTS)
+    # The parts of the time begin at whole multiples, so that a chart that is renewed does not tremble.
+    end = int(look.at_ms / 1000 // step * step)
+    found = site.history.rows_per_second(lanes, end * 1000, seconds, _RATE_PARTS)
+    times = [end - seconds + seconds * part / _RATE_PARTS for part in range(_RATE_PARTS)]
+    return JSONResponse({"times": times, "streams": list(found), "rates": list(found.values())})
+
+
+def _minutes(request: Request) -> int:
+    return _whole(request, "minutes", 15, 1, 60 * 24 * 7)
+
+
+def timeline(request: Request) -> Response:
+    """The log as swim-lanes, and its newest entries."""
+    site = site_of(request)
+    look = site.look()
+    return render(
+        request,
+        "timeline.html",
+        view="timeline",
+        look=look,
+        entries=look.inspection.timeline(_NEWEST),
+        loaded=site.history.loaded,
+        kinds=KINDS,
+    )
+
+
+def timeline_cells(request: Request) -> Response:
+    """Entries of a span of time, aggregated for the width of the screen."""
+    site = site_of(request)
+    site.look()
+    first, last = site.history.span()
+    begin = _whole(request, "begin", first, 0, 1 << 53)
+    end = _whole(request, "end", max(last, begin), 0, 1 << 53)
+    if end < begin:
+        raise InvalidInput("the end of the timeline is before its begin", hint="zoom out")
+    parts = _whole(request, "parts", 600, 1, _MOST_PARTS)
+    cells = site.history.cells(begin, end, parts)
+    streams = {str(lane): known.stream for lane, known in site.watched.look().snapshot.state.lanes.items()}
+    return JSONResponse(
+        {
+            "first": first,
+            "last": last,
+            "begin": begin,
+            "end": end,
+            "parts": parts,
+            "kinds": KINDS,
+            "loaded": site.history.loaded,
+            "lanes": [{"name": lane, "stream": streams.get(lane, "")} for lane in cells.lanes],
+            "cells": [cells.lane, cells.part, cells.kind, cells.count, cells.rows, cells.seq],
+        }
+    )
+
+
+def timeline_entry(request: Request) -> Response:
+    """One entry with all its details."""
+    look = site_of(request).look()
+    lane = request.query_params.get("lane", "")
+    seq = _whole(request, "seq", 0, 1, 1 << 53)
+    name = TABLE_LANE if lane == TABLE_LANE else lane_name(lane)
+    head = look.inspection.heads().get(name, 0)
+    if seq > head:
+        raise NotFound(f"lane {lane or 'of the table'} has {head:,} entries, not {seq:,}", hint="reload the page")
+    (entry,) = look.inspection.entries(name, seq - 1, seq)
+    return render(request, "timeline_entry.html", entry=entry, table_lane=TABLE_LANE)
+
+
+def files(request: Request) -> Response:
+    """The file groups as a heat map, and as a list of the worst."""
+    look = site_of(request).look()
+    found = sorted(look.files, key=lambda file: (-_ratio(file.log_bytes, file.base_bytes), file.file_group))
+    return render(
+        request,
+        "files.html",
+        view="files",
+        look=look,
+        files=found[:_NEWEST],
+        total=len(found),
+        measures=look.measures,
+        ratio=_ratio,
+        waiting_since=look.waiting_since,
+    )
+
+
+def _ratio(log_bytes: int, base_bytes: int) -> float:
+    """Log bytes for each byte of the base; without a base as if it had one."""
+    return log_bytes / max(1, base_bytes)
+
+
+def file_cells(request: Request) -> Response:
+    """All file groups as columns, for the heat map."""
+    look = site_of(request).look()
+    since = look.waiting_since
+    now = time.time_ns() // 1_000_000
+    found = look.files
+    return JSONResponse(
+        {
+            "names": [file.file_group for file in found],
+            "rows": [file.base_rows + file.log_rows for file in found],
+            "base": [file.base_bytes + file.shadow_bytes for file in found],
+            "log": [file.log_bytes for file in found],
+            "commits": [file.commits for file in found],
+            "age": [
+                round((now - since[file.file_group]) / 1000) if file.file_group in since else None for file in found
+            ],
+        }
+    )
+
+
+def file_group(request: Request) -> Response:
+    """The files of one file group."""
+    look = site_of(request).look()
+    name = request.query_params.get("name", "")
+    return render(request, "file_group.html", name=name, files=look.inspection.group_files(name))
+
+
+def completeness(request: Request) -> Response:
+    """Watermarks, and what is missing for a time."""
+    look = site_of(request).look()
+    through = request.query_params.get("through", "").strip()
+    require = [name for name in request.query_params.getlist("require") if name]
+    return render(
+        request,
+        "completeness.html",
+        view="completeness",
+        marks=look.inspection.streams(),
+        groups=[group.name for group in look.overview.schema.groups],
+        references=look.overview.references,
+        through=through,
+        require=require,
+        verdict=_verdict(look, through, require),
+    )
+
+
+def _verdict(look: Look, through: str, require: list[str]) -> Problem | None:
+    """What the table lacks to be complete through a value; None if it was not asked."""
+    if not through:
+        return None
+    try:
+        look.snapshot.check_complete(through, require or None)
+    except NotComplete as error:
+        return Problem(Severity.WARNING, error.message, error.hint)
+    except (InvalidInput, NotFound) as error:
+        return Problem(Severity.CRITICAL, error.message, error.hint)
+    return Problem(Severity.NOTE, f"Complete through {through}: no stream will send such events any more", "")
+
+
+def _whole(request: Request, name: str, default: int, least: int, most: int) -> int:
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise InvalidInput(f"{name} is {text[:40]!r}", hint=f"a whole number from {least:,} to {most:,}")
+    return int(text)
+
+
+ROUTES: Final[list[Any]] = [
+    Route("/", overview),
+    Route("/overview/rates.json", rates),
+    Route("/timeline", timeline),
+    Route("/timeline/cells.json", timeline_cells),
+    Route("/timeline/entry", timeline_entry),
+    Route("/files", files),
+    Route("/files/cells.json", file_cells),
+    Route("/files/group", file_group),
+    Route("/completeness", completeness),
+]
+
+
+__all__ = ["ROUTES", "Site"]

@@ -1,0 +1,296 @@
+"""The pages over real tables: what they show is what the table says, and what is stored is never taken for markup."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from starlette.testclient import TestClient
+
+from storage import Table
+from storage.engine import Inspection
+from streams.ui import problems
+from streams.ui.problems import ALERT_TEXTS
+from tests.storage.shop import SHOP, append, fill_with_every_state, orders
+from tests.streams.letters.rig import CONFIG, Place, bad, good
+from tests.streams.ui.site import ORIGIN, client_of, make_site
+
+MARKUP = "<script>alert(1)</script>"
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    table = Table.create(tmp_path_factory.mktemp("pages") / "wide", SHOP)
+    fill_with_every_state(table)
+    table.savepoint("before")
+    append(table, orders(7, status=MARKUP, ts=100))
+    return table
+
+
+@pytest.fixture(scope="module")
+def client(table: Table) -> TestClient:
+    return client_of(make_site(table.uri))
+
+
+def text_of(client: TestClient, path: str, **headers: str) -> str:
+    answer = client.get(path, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def test_the_overview_has_the_numbers_of_weft_show(client: TestClient, table: Table) -> None:
+    shown = text_of(client, "/")
+    overview = Inspection(table.uri).overview()
+    assert f"<dd>{overview.rows_in_base:,}<" in shown
+    assert overview.cut in shown
+    for stream in ("orders", "payments"):
+        assert f'<th scope="row">{stream}' in shown
+
+
+def test_a_request_of_htmx_gets_the_living_part_alone(client: TestClient) -> None:
+    part = text_of(client, "/", **{"HX-Request": "true", "HX-Target": "live"})
+    assert "<html" not in part
+    assert "<h1>Overview</h1>" in part
+
+
+@pytest.mark.parametrize("path", ["/", "/timeline", "/files", "/data", "/row", "/changes", "/completeness", "/letters"])
+def test_every_page_of_an_empty_table_says_so(tmp_path: Path, path: str) -> None:
+    empty = Table.create(tmp_path / "wide", SHOP)
+    shown = text_of(client_of(make_site(empty.uri)), path)
+    assert "<h1>" in shown
+    assert client_of(make_site(empty.uri)).get("/files/cells.json").json()["names"] == []
+
+
+def test_stored_values_are_escaped_everywhere(client: TestClient) -> None:
+    for path in ("/data?column=id&operator=%3D&value=7", "/row?key=7&history=1", "/changes?since=before"):
+        shown = text_of(client, path)
+        assert "alert(1)" in shown, path
+        assert MARKUP not in shown, path
+
+
+def test_parameters_are_escaped(client: TestClient) -> None:
+    for path in ("/data?as_of=", "/row?key=", "/changes?since=", "/completeness?through=", "/files/group?name=", "/x"):
+        answer = client.get(path + MARKUP.replace("/", "%2F"))
+        assert MARKUP not in answer.text, path
+
+
+def test_timeline_cells_sum_up_to_the_log(client: TestClient, table: Table) -> None:
+    found = client.get("/timeline/cells.json?parts=10").json()
+    assert sum(found["cells"][3]) == len(Inspection(table.uri).timeline())
+    assert {lane["name"] for lane in found["lanes"]} == {"", "orders", "payments"}
+
+
+def test_one_entry_has_its_details(client: TestClient, table: Table) -> None:
+    (entry,) = [each for each in Inspection(table.uri).timeline() if each.lane == "orders" and each.seq == 2]
+    shown = text_of(client, "/timeline/entry?lane=orders&seq=2")
+    assert entry.detail in shown
+    assert f"<dd>{entry.rows:,}</dd>" in shown
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("/timeline/entry?lane=orders&seq=9999", 404, "entries, not 9,999"),
+        ("/timeline/entry?lane=orders&seq=x", 400, "seq is"),
+        ("/timeline/cells.json?parts=0", 400, "parts is"),
+        ("/timeline/cells.json?begin=5&end=4", 400, "before its begin"),
+        ("/files/group?name=b00-9", 404, "no file group"),
+        ("/overview/rates.json?minutes=-1", 400, "minutes is"),
+        ("/nothing", 404, "no page"),
+        ("/data/rows.xlsx", 400, "no form of a download"),
+        ("/letters/letter?name=q/0-0:1", 400, "belong to a pipeline"),
+    ],
+)
+def test_bad_input_has_a_specific_error(client: TestClient, path: str, status: int, message: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == status
+    assert message in answer.text
+
+
+def test_the_heat_map_has_every_file_group(client: TestClient, table: Table) -> None:
+    found = client.get("/files/cells.json").json()
+    files = Inspection(table.uri).files()
+    assert found["names"] == [file.file_group for file in files]
+    assert found["log"] == [file.log_bytes for file in files]
+    assert found["commits"] == [file.commits for file in files]
+    assert [age is None for age in found["age"]] == [file.log_files == 0 for file in files]
+
+
+def test_a_file_group_lists_its_files(client: TestClient, table: Table) -> None:
+    inspection = Inspection(table.uri)
+    for report in inspection.files():
+        shown = text_of(client, f"/files/group?name={report.file_group}")
+        for file in inspection.group_files(report.file_group):
+            assert file.path in shown
+
+
+def download(client: TestClient, query: str) -> tuple[list[dict[str, str]], pa.Table]:
+    text = client.get(f"/data/rows.csv?{query}").text
+    stored = client.get(f"/data/rows.parquet?{query}")
+    assert stored.headers["Content-Disposition"].startswith("attachment")
+    return list(csv.DictReader(io.StringIO(text))), pq.read_table(io.BytesIO(stored.content))
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("column=status&operator=%3D&value=later", lambda row: row["status"] == "later"),
+        ("column=status&operator=starts+with&value=late", lambda row: (row["status"] or "").startswith("late")),
+        ("column=status&operator=contains&value=ater", lambda row: "ater" in (row["status"] or "")),
+        ("column=paid&operator=is+null&value=", lambda row: row["paid"] is None),
+        ("column=paid&operator=is+not+null&value=", lambda row: row["paid"] is not None),
+        ("column=id&operator=in&value=1,7,%20639", lambda row: row["id"] in {1, 7, 639}),
+        (
+            "column=id&operator=%3E&value=100&column=id&operator=%3C%3D&value=105",
+            lambda row: 100 < row["id"] <= 105,
+        ),
+        ("require=payment", lambda row: row["pts"] is not None),
+        ("as_of=before&column=id&operator=%3D&value=7", lambda row: row["id"] == 7),
+    ],
+)
+def test_filters_give_the_rows_that_a_look_at_each_gives(
+    client: TestClient, table: Table, query: str, expected
+) -> None:
+    as_of = "before" if "as_of=before" in query else None
+    rows = [row for row in table.snapshot(as_of).to_arrow().to_pylist() if expected(row)]
+    text, stored = download(client, query)
+    assert sorted(stored.to_pylist(), key=lambda row: row["id"]) == sorted(rows, key=lambda row: row["id"])
+    assert sorted(int(row["id"]) for row in text) == sorted(row["id"] for row in rows)
+    assert rows
+    shown = text_of(client, f"/data?{query}&limit=1000")
+    assert f"{len(rows):,} row" in shown
+
+
+def test_the_limit_is_kept_and_more_is_said(client: TestClient) -> None:
+    shown = text_of(client, "/data?limit=3")
+    assert shown.count('<tr><th scope="row">') == 3
+    assert "and more" in shown
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("column=nope&operator=%3D&value=1", "there is no column"),
+        ("column=id&operator=%3D&value=seven", "is no bigint"),
+        ("column=id&operator=contains&value=7", "not a string"),
+        ("column=id&operator=like&value=7", "is no operator"),
+        ("column=id", "not complete"),
+        ("limit=0", "limit"),
+        ("limit=9999999", "limit"),
+        ("as_of=nowhere", "savepoint"),
+        ("as_of=2026:11", "is not a time"),
+        ("require=nope", "nope"),
+        ("show=nope", "nope"),
+    ],
+)
+def test_a_wrong_question_is_answered_with_what_is_wrong(client: TestClient, query: str, message: str) -> None:
+    shown = text_of(client, f"/data?{query}")
+    assert 'role="alert"' in shown
+    assert message in shown.partition('role="alert"')[2]
+
+
+def test_a_row_is_drawn_with_its_winner(client: TestClient, table: Table) -> None:
+    shown = text_of(client, "/row?key=id%3D600&history=1")
+    explanation = table.explain_row(600, history=True)
+    for version in explanation.versions:
+        assert version.file in shown
+    assert shown.count('<g class="event') == len(explanation.versions)
+    assert shown.count('<g class="event wins') == sum(version.result == "wins" for version in explanation.versions)
+
+
+def test_a_row_that_is_hidden_or_missing_is_said(client: TestClient) -> None:
+    assert "The row is not visible" in text_of(client, "/row?key=10")
+    assert "999999" in text_of(client, "/row?key=999999").partition('role="alert"')[2]
+    assert "is no bigint" in text_of(client, "/row?key=seven")
+
+
+def test_changes_show_what_was_and_what_is(client: TestClient, table: Table) -> None:
+    shown = text_of(client, "/changes?since=before")
+    (row,) = table.changes("before", before=True).read_all().to_pylist()
+    assert row["id"] == 7
+    assert f"<del>{row['_before']['status']}</del>" in shown
+    assert "1 update" in shown
+    assert 'role="alert"' in text_of(client, "/changes?since=nowhere")
+
+
+def test_completeness_says_what_is_missing(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "wide", SHOP)
+    with table.writer("orders", lateness=5) as writer:
+        writer.append(orders(1, ts=100))
+    client = client_of(make_site(table.uri))
+    assert "<strong>95</strong>" in text_of(client, "/completeness")
+    assert "Complete through 94" in text_of(client, "/completeness?through=94&require=order")
+    assert "payments" in text_of(client, "/completeness?through=94").partition('role="status"')[2]
+
+
+def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
+    place = Place.new(tmp_path / "place")
+    place.write(good(1), bad(2))
+    shown = text_of(client_of(make_site(place.uri, pipeline=pipeline(place))), "/")
+    assert "Stream s could not store 1 message" in shown
+    assert ALERT_TEXTS["WeftDeadLetters"] in shown
+    assert shown.index("could not store") < shown.index("Streams</h2>")
+
+
+def pipeline(place: Place) -> Path:
+    path = place.folder / "p.yaml"
+    writers = {"main": {"source": {"type": "kafka", "topic": "t"}, "stream": "s"}}
+    path.write_text(yaml.safe_dump({"table": {"uri": "./table", "config": CONFIG}, "writers": writers}))
+    return path
+
+
+def test_letters_are_counted_listed_and_shown_with_their_bytes(tmp_path: Path) -> None:
+    place = Place.new(tmp_path / "place")
+    place.write(good(1), bad(2), bad(3))
+    client = client_of(make_site(place.uri, pipeline=pipeline(place)))
+    shown = text_of(client, "/letters?writer=main")
+    assert '<td class="n">2</td>' in shown
+    assert "weft dead-letters replay" in shown  # read-only: it says how
+    assert "<button" not in shown.partition("<main")[2]
+    letter = text_of(client, "/letters/letter?name=q/0-0:1")
+    assert b'{"id": 3'.hex(" ") in letter
+    refused = client.post("/letters/replay", headers={"Origin": ORIGIN})
+    assert refused.status_code == 400
+    assert "read-only" in refused.text
+    assert client.get("/letters/letter?name=q/9-0:1").status_code == 404
+    assert client.get("/letters/letter?name=x").status_code == 400
+
+
+def test_a_table_that_is_gone_is_said_on_the_page(tmp_path: Path) -> None:
+    site = make_site(Table.create(tmp_path / "wide", SHOP).uri)
+    site.watched.table = Table(site.watched.table.env)  # it has read nothing yet
+    shutil.rmtree(tmp_path / "wide")
+    client = client_of(site)
+    answer = client.get("/files")
+    assert answer.status_code == 404
+    assert "there is no table at" in answer.text.partition('role="alert"')[2]
+    assert "there is no table at" in client.get("/files/cells.json").json()["error"]
+    part = client.get("/files", headers={"HX-Request": "true"})  # htmx shows nothing of an answer with an error
+    assert part.status_code == 200
+    assert "there is no table at" in part.text
+
+
+def test_limits_and_texts_of_problems_are_those_of_the_alerts() -> None:
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())["groups"][0]["rules"]
+    by_name = {rule["alert"]: rule for rule in rules}
+    for name, text in ALERT_TEXTS.items():
+        assert text in by_name[name]["annotations"]["description"], name
+    assert f"> {problems.AMPLIFICATION:g} " in by_name["WeftCompactionBehind"]["expr"]
+    assert f"> {problems.WAITING_COMMITS}" in by_name["WeftCompactionBehind"]["expr"]
+    assert f"> {problems.STUCK_SECONDS:g}" in by_name["WeftNoCommits"]["expr"]
+    assert f"> {problems.STALE_SECONDS:g}" in by_name["WeftNotFresh"]["expr"]
+    assert f"> {problems.LAGGING} " in by_name["WeftLagGrows"]["expr"]
+
+
+def test_rates_of_the_chart_have_one_number_for_each_time(client: TestClient) -> None:
+    found = json.loads(text_of(client, "/overview/rates.json?minutes=60"))
+    assert found["streams"] == ["orders", "payments"]
+    assert all(len(rates) == len(found["times"]) for rates in found["rates"])
