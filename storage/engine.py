@@ -71,9 +71,7 @@ from storage.services.erase.erase import EraseResult
 from storage.services.expiry import ExpiryResult
 from storage.services.fold import NOT_FOLDED, FoldResult
 from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, TimelineEntry
-from storage.services.inspect_groups import GroupFile
 from storage.services.inspect_references import ReferenceReport, inspect_references
-from storage.services.inspect_snapshots import SnapshotPoint
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample
 from storage.services.namespaces import make_namespace, remove_namespace
 from storage.services.parallel_tasks import in_threads
@@ -123,7 +121,6 @@ __all__ = [
     "FileReport",
     "FileSlice",
     "FoldResult",
-    "GroupFile",
     "In",
     "Inspection",
     "IsNull",
@@ -155,7 +152,6 @@ __all__ = [
     "SchemaChange",
     "Shared",
     "SliceFile",
-    "SnapshotPoint",
     "SqlColumn",
     "StartsWith",
     "Steps",
@@ -387,10 +383,7 @@ def expire_in_steps(table: Table, execute: Execute = one_by_one) -> Steps[Expiry
 
 
 def with_small_tasks(table: Table, task_bytes: int) -> Table:
-    """The table opened again, so that tasks of its compactions and folds read at most this many stored bytes.
-
-    Only one file group cannot be divided.
-    """
+    """The table opened again: tasks of its compactions and folds read at most these stored bytes, or one file group."""
     tuning = table.env.tuning
     sizes = {
         "shared_file_bytes": min(task_bytes, tuning.shared_file_bytes),
