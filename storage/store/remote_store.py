@@ -2,7 +2,7 @@
 
 A file system is supported only if its ``pipe_file(mode="create")`` is *one* request that the *server* decides
 (STORES.md describes each). Most others check first and then write, which a probe cannot detect. Other differences
-between stores are handled in `_KINDS` and `_normalise_sdk_errors` only.
+between stores are handled in `_KINDS` and `storage.store.sdk_errors` only.
 
 SDKs retry by themselves, so "it exists" may be the answer to a retry of a put that has succeeded. So `publish` reads
 the object.
@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
@@ -29,22 +28,15 @@ from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 
 from storage.core.names import Path
-from storage.errors import InvalidInput, StoreRefused, StoreUnavailable, TableError
-from storage.store.object_store import (
-    Ranges,
-    Wanted,
-    check_create_size,
-    missing,
-    no_answer,
-    normalise_errors,
-    wrong_size,
-)
+from storage.errors import InvalidInput, StoreRefused, StoreUnavailable
+from storage.store.object_store import Ranges, Wanted, check_create_size, normalise_errors
+from storage.store.remote_input import RemoteInput, merge_ranges
+from storage.store.sdk_errors import normalise_sdk_errors
 
 MAX_PARALLEL_REQUESTS: Final = 64
 """Limit for each call and for the process, and the number of connections of the S3 client. A snapshot reads the ends of
 64 lanes in one round, a query 64 small log files."""
 MAX_PARALLEL_DELETES: Final = 16  # each in a thread, for stores without a bulk delete
-_MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
 _S3_DELETES: Final = 1_000  # maximum number of objects in one request
 
 _QUICK: Final = {"connect_timeout": 3, "read_timeout": 4, "retries": {"mode": "standard", "total_max_attempts": 2}}
@@ -158,7 +150,7 @@ class RemoteStore:
         if self._kind.quick:
             options["config_kwargs"] = {**self._kind.quick, **options.get("config_kwargs", {})}
         try:
-            with _normalise_sdk_errors():
+            with normalise_sdk_errors():
                 file_system, root = fsspec.url_to_fs(self._uri, **options)
                 file_system.retries = 1  # s3fs retries in addition to its SDK
                 asked = f"{root.rstrip('/')}/{_MISSING}"
@@ -196,7 +188,7 @@ class RemoteStore:
         """Names of the folders in this one, sorted; None if there is no object in it. Needs one request per page."""
         with normalise_errors(Path(self._uri)):
             try:
-                with _normalise_sdk_errors():
+                with normalise_sdk_errors():
                     found = self._fs.ls(self._root, detail=True)
             except FileNotFoundError:
                 return None
@@ -206,24 +198,24 @@ class RemoteStore:
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         check_create_size(path, data)
         try:
-            with _normalise_sdk_errors():
+            with normalise_sdk_errors():
                 self._fs.pipe_file(self._full(path), data, mode="create")
         except FileExistsError:
             return False
         return True
 
     def put(self, path: Path, data: pa.Buffer | bytes) -> None:
-        with normalise_errors(path), _normalise_sdk_errors():
+        with normalise_errors(path), normalise_sdk_errors():
             self._fs.pipe_file(self._full(path), bytes(data))
 
     @contextlib.contextmanager
     def open_output(self, path: Path) -> Iterator[BinaryIO]:
         with normalise_errors(path):
-            with _normalise_sdk_errors():
+            with normalise_sdk_errors():
                 file = self._fs.open(self._full(path), "wb")
             try:
                 yield cast("BinaryIO", _Output(file))
-                with _normalise_sdk_errors():
+                with normalise_sdk_errors():
                     file.close()
             except BaseException:
                 _discard(file)
@@ -231,7 +223,7 @@ class RemoteStore:
 
     def get(self, path: Path) -> bytes | None:
         try:
-            with _normalise_sdk_errors():
+            with normalise_sdk_errors():
                 return self._fs.cat_file(self._full(path), **self._kind.whole)
         except FileNotFoundError:
             return None
@@ -240,7 +232,7 @@ class RemoteStore:
         if not paths:
             return []
         full = [self._full(path) for path in paths]
-        with _normalise_sdk_errors():
+        with normalise_sdk_errors():
             answers = self._fs.cat_ranges(
                 full, None, None, batch_size=MAX_PARALLEL_REQUESTS, on_error="return", **self._kind.whole
             )
@@ -257,10 +249,12 @@ class RemoteStore:
             for source, asked in found
         ]
 
-    def _inputs(self, wanted: Sequence[Wanted]) -> list[_Input]:
+    def _inputs(self, wanted: Sequence[Wanted]) -> list[RemoteInput]:
         """The objects, with all wanted ranges fetched by one call."""
-        inputs = [_Input(self._fs, self._full(asked.path), asked.path, asked.size) for asked in wanted]
-        spans = [(source, *span) for source, asked in zip(inputs, wanted, strict=True) for span in _merge(asked.ranges)]
+        inputs = [RemoteInput(self._fs, self._full(asked.path), asked.path, asked.size) for asked in wanted]
+        spans = [
+            (source, *span) for source, asked in zip(inputs, wanted, strict=True) for span in merge_ranges(asked.ranges)
+        ]
         if spans:
             answers = self._fs.cat_ranges(
                 [source.full_path for source, _, _ in spans],
@@ -280,7 +274,7 @@ class RemoteStore:
         top = self._full(folder)
         with normalise_errors(folder):
             try:
-                with _normalise_sdk_errors():
+                with normalise_sdk_errors():
                     found = self._fs.find(top, detail=True)
             except FileNotFoundError:
                 return []
@@ -292,12 +286,12 @@ class RemoteStore:
 
     def modified_at(self, path: Path) -> float:
         """Time when an object was written, by the clock of the store; in Unix seconds."""
-        with _normalise_sdk_errors():
+        with normalise_sdk_errors():
             found: dt.datetime = self._fs.modified(self._full(path))
         return found.timestamp()
 
     def delete(self, path: Path) -> None:
-        with contextlib.suppress(FileNotFoundError), _normalise_sdk_errors():
+        with contextlib.suppress(FileNotFoundError), normalise_sdk_errors():
             self._fs.rm_file(self._full(path))
 
     def delete_many(self, paths: Sequence[Path]) -> None:
@@ -312,7 +306,7 @@ class RemoteStore:
     def _delete_at_once(self, paths: Sequence[Path]) -> None:
         bucket, _, _ = self._fs.split_path(self._full(paths[0]))
         names = [{"Key": self._fs.split_path(self._full(path))[1]} for path in paths]
-        with normalise_errors(paths[0]), _normalise_sdk_errors():
+        with normalise_errors(paths[0]), normalise_sdk_errors():
             answer = self._fs.call_s3("delete_objects", Bucket=bucket, Delete={"Objects": names, "Quiet": True})
         failed = answer.get("Errors", [])  # the bulk delete of fsspec would ignore them
         if failed:
@@ -330,47 +324,6 @@ class RemoteStore:
         return f"{self._root}/{path}"
 
 
-@contextlib.contextmanager
-def _normalise_sdk_errors() -> Iterator[None]:
-    """Turn every error of an SDK into an OSError of the right type; fsspec does so only for some.
-
-    Raises:
-        FileExistsError: The server answers that the object exists (412).
-        PermissionError: The server refuses access (401, 403), or there are no credentials.
-        OSError: Any other failure, such as an undecided conflict (409), or no answer.
-    """
-    try:
-        yield
-    except (FileExistsError, FileNotFoundError, PermissionError, TableError):
-        raise
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        match _status(error):
-            case HTTPStatus.PRECONDITION_FAILED:
-                raise FileExistsError(message) from error
-            case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
-                raise PermissionError(message) from error
-        if isinstance(error, OSError):
-            raise
-        raise OSError(message) from error
-
-
-def _status(error: BaseException) -> int | None:
-    """The HTTP status in an SDK's error or in its cause."""
-    if type(error).__name__ == "NoCredentialsError":  # botocore raises this before it sends a request
-        return HTTPStatus.UNAUTHORIZED
-    if type(error) is OSError and str(error).startswith("Forbidden:"):  # gcsfs keeps only the message
-        return HTTPStatus.FORBIDDEN
-    response = getattr(error, "response", None)
-    if isinstance(response, Mapping):  # botocore
-        return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    for name in ("status_code", "code"):  # Azure, gcsfs
-        value = getattr(error, name, None)
-        if isinstance(value, int):
-            return value
-    return None if error.__cause__ is None else _status(error.__cause__)
-
-
 def _whole(answer: Any) -> bytes | None:
     """One answer of `cat_ranges`.
 
@@ -380,7 +333,7 @@ def _whole(answer: Any) -> bytes | None:
     if isinstance(answer, FileNotFoundError):
         return None
     if isinstance(answer, BaseException):
-        with _normalise_sdk_errors():
+        with normalise_sdk_errors():
             raise answer
     return answer
 
@@ -407,89 +360,5 @@ class _Output(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        with _normalise_sdk_errors():
+        with normalise_sdk_errors():
             return self._file.write(view)
-
-
-class _Input(io.RawIOBase):
-    """A remote object of known size. Parts that were fetched ahead are in memory; others are fetched on demand."""
-
-    def __init__(self, fs: Any, full_path: str, path: Path, size: int) -> None:
-        super().__init__()
-        self._fs, self.full_path, self._path, self._size = fs, full_path, path, size
-        self._position = 0
-        self._parts: list[tuple[int, bytes]] = []
-
-    def keep(self, start: int, end: int, answer: Any) -> None:
-        """Store the answer of the store for a range; the answer may be an error."""
-        self._parts.append((start, self._checked(answer, start, end)))
-
-    def part(self, start: int, end: int) -> bytes:
-        for offset, part in self._parts:
-            if offset <= start and end <= offset + len(part):
-                return part[start - offset : end - offset]
-        try:
-            answer = self._fs.cat_file(self.full_path, start=start, end=end)
-        except Exception as error:
-            raise self._failure(error) from error
-        return self._checked(answer, start, end)
-
-    def _checked(self, answer: Any, start: int, end: int) -> bytes:
-        if isinstance(answer, Exception):
-            raise self._failure(answer) from answer
-        if len(answer) != end - start:
-            found = start + len(answer) if answer else self._found()
-            raise wrong_size(self._path, found, self._size)
-        return answer
-
-    def _failure(self, error: Exception) -> TableError:
-        try:
-            with _normalise_sdk_errors():
-                raise error
-        except FileNotFoundError:
-            return missing(self._path)
-        except OSError as known:
-            # For a range after the end of the object stores return an error (416) or no bytes.
-            with contextlib.suppress(StoreUnavailable):
-                found = self._found()
-                if found != self._size:
-                    return wrong_size(self._path, found, self._size)
-            return no_answer(self._path, known)
-
-    def _found(self) -> int:
-        with normalise_errors(self._path), _normalise_sdk_errors():
-            return self._fs.info(self.full_path)["size"]
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size is None or size < 0 else min(self._position + size, self._size)
-        start, self._position = self._position, max(end, self._position)
-        if end <= start:
-            return b""
-        return self.part(start, end)
-
-
-def _merge(ranges: Ranges) -> list[tuple[int, int]]:
-    """(start, end) of what to fetch for ranges in ascending order."""
-    spans: list[tuple[int, int]] = []
-    for offset, length in ranges:
-        end = offset + length
-        if spans and offset - spans[-1][1] <= _MERGE_GAP_BYTES:
-            start, before = spans.pop()
-            spans.append((start, max(before, end)))
-        else:
-            spans.append((offset, end))
-    return spans
