@@ -83,7 +83,7 @@ from storage.services.stream_report import StreamReport
 from storage.services.tasks import UNPACKED, Execute, Shared, Task, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
 from storage.store.object_store import ObjectStore
-from storage.store.open_store import check_reachable, list_folders, open_store
+from storage.store.open_store import check_reachable, is_empty_prefix, list_folders, open_store
 from storage.store.probe_store import StoreProbe, probe_store
 from storage.table import Table
 from storage.table_properties import SqlColumn, config_from_properties, parse_names, schema_properties
@@ -195,6 +195,7 @@ __all__ = [
     "format_type",
     "in_threads",
     "is_cut",
+    "is_empty_prefix",
     "lane_name",
     "lane_progress",
     "list_folders",

@@ -79,6 +79,21 @@ def list_folders(uri: str, storage_options: Mapping[str, Any] | None = None) -> 
     return store.folders()
 
 
+def is_empty_prefix(uri: str, storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Whether a location is in a bucket that exists, and nothing is there: an object store has no empty folders.
+
+    False for a local folder. Arguments and errors are those of `list_folders`.
+    """
+    store = open_store(uri, storage_options)
+    if isinstance(store, LocalStore):
+        return False
+    if isinstance(store, MemoryStore):
+        return store.folders() is None
+    from storage.store.remote_store import RemoteStore
+
+    return isinstance(store, RemoteStore) and store.folders() is None and store.has_bucket()
+
+
 def check_reachable(
     uri: str, storage_options: Mapping[str, Any] | None = None, *, within_seconds: float = REACH_SECONDS
 ) -> None:

@@ -195,6 +195,18 @@ class RemoteStore:
         names = (str(each["name"]).rstrip("/") for each in found if each["type"] == "directory")
         return sorted({name.rpartition("/")[2] for name in names if name != self._root})
 
+    def has_bucket(self) -> bool:
+        """Whether the bucket or container exists, so that objects can be created in it. Needs one request."""
+        with normalise_errors(Path(self._uri)):
+            try:
+                with _normalise_sdk_errors():
+                    self._fs.ls(self._root)
+            except FileNotFoundError as error:
+                if self._kind is _S3:
+                    return _status(error) is None  # else the answer is that there is no such bucket
+                return bool(self._fs.exists(self._root.partition("/")[0]))
+        return True
+
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         check_create_size(path, data)
         try:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from storage import Table
-from storage.engine import list_folders
+from storage.engine import is_empty_prefix, list_folders
 from storage.errors import InvalidInput, NotFound
 
 Names = tuple[str, ...]
@@ -42,9 +42,15 @@ class Lake:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def exists(self) -> bool:
-        """Whether the root is a folder that exists, and not a table itself. Raises as `tables`."""
+        """Whether the root can be a catalog: a folder that is not a table, or an empty prefix. Raises as `tables`."""
         inside = list_folders(self.root, self.storage_options)
-        return inside is not None and _TABLE_FOLDER not in inside
+        if inside is None:
+            return is_empty_prefix(self.root, self.storage_options)
+        return _TABLE_FOLDER not in inside
+
+    def is_empty(self) -> bool:
+        """Whether nothing is in the root yet. Raises as `tables`."""
+        return not list_folders(self.root, self.storage_options)
 
     def location(self, names: Sequence[str]) -> str:
         """Location of a table or namespace, whether or not it exists.

@@ -19,7 +19,7 @@ _HINT: Final = "SHOW NAMESPACES and SHOW TABLES IN a namespace list the tables"
 
 
 def is_lake(location: TableLocation) -> bool:
-    """Whether a location can be a catalog: a folder that exists and is not a table itself.
+    """Whether a location can be a catalog: a folder that exists and is not a table itself, or an empty prefix.
 
     The first table of a catalog can be created in a folder without tables.
 
@@ -27,6 +27,13 @@ def is_lake(location: TableLocation) -> bool:
         StoreUnavailable: The store does not list its folders.
     """
     return Lake(location.uri, location.storage_options).exists()
+
+
+def note_on_empty(location: TableLocation) -> str | None:
+    """What to tell the user of a catalog with nothing in it: the location may be mistyped. None for others."""
+    if not Lake(location.uri, location.storage_options).is_empty():
+        return None
+    return f"there is nothing at {location.uri} yet: CREATE TABLE makes the first table"
 
 
 @contextmanager

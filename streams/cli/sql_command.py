@@ -14,7 +14,7 @@ import typer
 from storage import Table
 from storage.engine import check_reachable
 from storage.errors import InvalidInput, NotFound, TableError
-from streams.cli.arguments import Json, StorageOption, Target, column_names, load_target, usage_errors
+from streams.cli.arguments import Json, StorageOption, Target, column_names, errors, load_target, usage_errors
 from streams.cli.query import Answer, Format, explain_query, run_query
 from streams.cli.statements import Statement, split_statements
 from streams.pipeline.model import CommandSettings
@@ -67,8 +67,8 @@ def sql(
 ) -> None:
     """Run Spark SQL over a table, in a new local Spark with the settings in section spark of the pipeline.
 
-    The location may also be a folder of tables, or an empty one. Then tables are called by their folders:
-    shop.orders_wide. CREATE TABLE, INSERT and CALL are for such a folder.
+    The location may also be a folder of tables, or an empty one (in a bucket: a prefix without objects). Then tables
+    are called by their folders: shop.orders_wide. CREATE TABLE, INSERT and CALL are for such a folder.
 
     At the prompt a statement ends with a semicolon, Ctrl-C cancels it, Ctrl-D leaves. A script stops at the first
     statement that fails, with exit code 1.
@@ -117,7 +117,7 @@ def _session(settings: CommandSettings, options: ReadOptions) -> AbstractContext
     try:
         Table.open(location.uri, storage_options=location.storage_options)
     except NotFound:
-        from streams.catalog.lake_session import is_lake, lake_session
+        from streams.catalog.lake_session import is_lake, lake_session, note_on_empty
 
         if not is_lake(location):
             raise
@@ -127,6 +127,9 @@ def _session(settings: CommandSettings, options: ReadOptions) -> AbstractContext
                     f"{location.uri} has several tables, each with its own snapshots",
                     hint="say it in the query: SELECT * FROM shop.orders TIMESTAMP AS OF '...'",
                 ) from None
+        note = note_on_empty(location)
+        if note is not None:
+            errors.print(note, style="dim", soft_wrap=True, markup=False)
         return lake_session(settings)
     return sql_session(settings, options)
 
