@@ -70,7 +70,13 @@ def create_table(catalog: Catalog, name: str, schema: Schema, table_id: str) -> 
     Raises:
         Conflict: Another process has created a table that shows something else.
     """
-    catalog.create_namespace_if_not_exists(catalog.namespace_from(name))
+    namespace = catalog.namespace_from(name)
+    try:
+        catalog.create_namespace_if_not_exists(namespace)
+    except Exception as error:
+        # An SQL catalog first looks and then inserts; another process was faster.
+        if type(error).__name__ != "IntegrityError" or not catalog.namespace_exists(namespace):
+            raise
     with contextlib.suppress(TableAlreadyExistsError):
         catalog.create_table(name, schema, properties={**PROPERTIES, TABLE_ID: table_id})
     target = find_table(catalog, name, table_id)

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, StoreUnavailable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 FOLDER: Final = "folder"
 """The type of a catalog that is none: tables in folders."""
+
+_SQL: Final = "sqlalchemy"
+"""The package through which pyiceberg asks databases. It is imported only for an SQL catalog."""
+_PROPERTIES: Final = "give its properties, such as uri and warehouse, or write them to .pyiceberg.yaml"
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -25,6 +29,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
     Raises:
         InvalidInput: pyiceberg is not installed, or does not find or open the catalog.
+        StoreUnavailable: The database of the catalog does not answer, or refuses access.
     """
     if find_spec("pyiceberg") is None:
         raise InvalidInput("publishing as Iceberg needs pyiceberg", hint="pip install 'weft[iceberg]'")
@@ -36,9 +41,33 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     from pyiceberg.exceptions import NotInstalledError
 
     try:
-        return load_catalog(name, **properties)
-    except (ValueError, NotInstalledError) as error:
+        try:
+            return load_catalog(name, **properties)
+        except Exception as error:
+            if not _made_meanwhile(error):
+                raise
+            return load_catalog(name, **properties)
+    except NotInstalledError as error:
+        package = getattr(error.__cause__, "name", None)
+        needed = str(error) if package is None else f"it needs the package {package}"
         raise InvalidInput(
-            f"Iceberg catalog {name!r} cannot be opened: {error}",
-            hint="give its properties, such as uri and warehouse, or write them to .pyiceberg.yaml",
+            f"Iceberg catalog {name!r} cannot be opened: {needed}",
+            hint="install it; for PostgreSQL: pip install 'psycopg[binary]', and uri=postgresql+psycopg://...",
         ) from error
+    except ValueError as error:
+        raise InvalidInput(f"Iceberg catalog {name!r} cannot be opened: {error}", hint=_PROPERTIES) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != _SQL:
+            raise
+        text = " ".join(str(error).split())
+        if hasattr(error, "orig"):  # an error of the database, not of what it was asked
+            raise StoreUnavailable(f"the database of Iceberg catalog {name!r} does not answer: {text}") from error
+        raise InvalidInput(f"Iceberg catalog {name!r} cannot be opened: {text}", hint=_PROPERTIES) from error
+
+
+def _made_meanwhile(error: Exception) -> bool:
+    """Whether another process has made the tables of an SQL catalog at the same time."""
+    if type(error).__module__.partition(".")[0] != _SQL:
+        return False
+    # SQLite calls it an operational error, as it does an outage.
+    return type(error).__name__ in {"IntegrityError", "ProgrammingError"} or "already exists" in str(error)
