@@ -37,4 +37,6 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         rows=table.count(),
         partition_by=metadata.partition_columns,
         options={name: str(value) for name, value in metadata.configuration.items()},
+        comments={column.name: column.metadata.get("comment") for column in table.schema().fields},
+        comment=metadata.description,
     )

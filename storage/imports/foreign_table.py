@@ -43,7 +43,7 @@ class ForeignTable:
         schema: Its columns, without those that only the format itself uses.
         batches: Starts a read of all rows, in batches with the columns that are asked for.
         rows: Number of rows as the format tells it without reading them; None if it does not.
-        key, partition_by, options: As in `Declared`.
+        key, partition_by, options, comments, comment: As in `Declared`.
     """
 
     kind: Format
@@ -55,6 +55,8 @@ class ForeignTable:
     key: Sequence[str] = ()
     partition_by: Sequence[str] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    comments: Mapping[str, str | None] = field(default_factory=dict)
+    comment: str | None = None
 
     def declared(self, leave_out: Sequence[str] = ()) -> Declared:
         """What the table declares, without some columns.
@@ -68,7 +70,14 @@ class ForeignTable:
                     f"--leave-out: the source has no column {name!r}", hint=f"columns: {', '.join(self.schema.names)}"
                 )
         kept = pa.schema([column for column in self.schema if column.name not in leave_out])
-        return Declared(column_types(kept), tuple(self.key), tuple(self.partition_by), dict(self.options))
+        return Declared(
+            column_types(kept),
+            tuple(self.key),
+            tuple(self.partition_by),
+            dict(self.options),
+            comments={name: text for name, text in self.comments.items() if text},
+            comment=self.comment or "",
+        )
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """All rows, in batches with these columns in this order.

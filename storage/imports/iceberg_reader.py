@@ -14,6 +14,7 @@ from storage.imports.foreign_table import ForeignTable
 
 _METADATA: Final = ".metadata.json"
 _CATALOG: Final = "catalog"
+_COMMENT: Final = "comment"
 
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
@@ -50,7 +51,9 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         rows=scan.count(),
         key=sorted(table.schema().identifier_field_names(), key=list(fields.values()).index),
         partition_by=[name for name in partitions if name is not None],
-        options=dict(table.properties),
+        options={name: value for name, value in table.properties.items() if name != _COMMENT},
+        comments={column.name: column.doc for column in table.schema().fields},
+        comment=table.properties.get(_COMMENT),
     )
 
 

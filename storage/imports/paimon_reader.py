@@ -48,4 +48,6 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         key=declared.primary_keys(),
         partition_by=declared.partition_keys(),
         options=dict(declared.options()),
+        comments={column.name(): column.description() for column in declared.fields()},
+        comment=declared.comment(),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Literal
 
 from storage.errors import InvalidInput
@@ -44,6 +45,7 @@ _TYPES: Final = {
     "LONG": "bigint",
 }
 """Type names that Spark SQL does not have, or that mean something else there."""
+_NO_COMMENT: Final = "OLAP"  # Doris prints the name of its engine for a table without a comment
 _WITHOUT_LENGTH: Final = ("tinyint", "smallint", "int", "bigint", "string", "binary", "timestamp", "timestamp_ntz")
 
 
@@ -111,6 +113,8 @@ class _Statement:
     options: dict[str, str] = field(default_factory=dict)
     key_model: str = ""
     buckets: str = ""
+    comments: dict[str, str] = field(default_factory=dict)
+    comment: str = ""
 
 
 def _statement(text: str) -> Declared:
@@ -127,7 +131,15 @@ def _statement(text: str) -> Declared:
     if "primary-key" in made.options and not made.key:
         made.key = split_names(made.options["primary-key"])
     return Declared(
-        made.columns, made.key, made.partition_by, made.options, made.aggregates, made.key_model, made.buckets
+        made.columns,
+        made.key,
+        made.partition_by,
+        made.options,
+        made.aggregates,
+        made.key_model,
+        made.buckets,
+        made.comments,
+        made.comment,
     )
 
 
@@ -178,9 +190,19 @@ def _column(part: Sequence[str], made: _Statement) -> None:
     rest = words[end:]
     if "PRIMARY" in rest:
         made.key = [name]
+    if comment := _comment(part[end:]):
+        made.comments[name] = comment
     for word in ("SUM", "MIN", "MAX", "REPLACE", "REPLACE_IF_NOT_NULL", "HLL_UNION", "BITMAP_UNION", "QUANTILE_UNION"):
         if rest[:1] == [word]:
             made.aggregates[name] = word
+
+
+def _comment(tokens: Sequence[str]) -> str:
+    """The text after COMMENT; empty if there is none."""
+    for word, text in pairwise(tokens):
+        if word.upper() == "COMMENT" and text[:1] in "'\"":
+            return _plain(text)
+    return ""
 
 
 def _type(part: Sequence[str], start: int) -> tuple[str, int]:
@@ -217,6 +239,8 @@ def _nested(name: str, part: Sequence[str], opening: int) -> tuple[str, int]:
 
 def _clauses(tokens: Sequence[str], made: _Statement) -> None:
     """Clauses after the columns."""
+    comment = _comment(tokens)
+    made.comment = "" if comment == _NO_COMMENT else comment
     words = [token.upper() for token in tokens]
     for position, word in enumerate(words):
         following = words[position + 1 : position + 2]

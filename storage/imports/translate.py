@@ -77,6 +77,8 @@ def _combined(source: Declared, text: Declared) -> Declared:
         key=text.key or source.key,
         partition_by=text.partition_by or source.partition_by,
         options=options,
+        comments={**source.comments, **text.comments},
+        comment=text.comment or source.comment,
     )
 
 

@@ -66,6 +66,8 @@ class Declared:
         aggregates: Aggregations that the columns themselves declare, by column (Doris); upper case.
         key_model: ``UNIQUE``, ``AGGREGATE`` or ``DUPLICATE`` (Doris); empty where there are no such models.
         buckets: Number of buckets that a clause declares, ``AUTO``, or empty.
+        comments: What columns mean, by column; only of those that have a comment.
+        comment: What the table is; empty for none.
     """
 
     columns: Mapping[str, str]
@@ -75,6 +77,8 @@ class Declared:
     aggregates: Mapping[str, str] = field(default_factory=dict)
     key_model: str = ""
     buckets: str = ""
+    comments: Mapping[str, str] = field(default_factory=dict)
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +149,22 @@ def build_configuration(
         raise InvalidInput(
             "the source has no columns besides its key", hint="a table needs a column group: leave no columns out"
         )
-    config: dict[str, Any] = {"key": key}
+    config: dict[str, Any] = {"comment": declared.comment} if declared.comment else {}
+    config["key"] = key
     if partitions := _partitions(declared, report):
         config["partition_by"] = partitions
     if buckets is not None:
         config["buckets"] = buckets
-    config["columns"] = dict(declared.columns)
+    config["columns"] = {
+        name: _column(kind, declared.comments.get(name, "")) for name, kind in declared.columns.items()
+    }
     config["groups"] = {draft.name: _group(draft, declared.columns) for draft in drafts}
     config["streams"] = {draft.name: _stream(draft) for draft in drafts}
     return Translation(config, report.lines)
+
+
+def _column(kind: str, comment: str) -> str | dict[str, str]:
+    return {"type": kind, "comment": comment} if comment else kind
 
 
 def _partitions(declared: Declared, report: Report) -> list[str]:

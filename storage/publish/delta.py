@@ -183,6 +183,7 @@ class _Publication:
             "partitionColumns": [],
             "configuration": dict(_CONFIGURATION),
             "createdTime": known.get("createdTime") or now_ms,
+            **({"description": self._schema.comment} if self._schema.comment else {}),
         }
 
     def _publish(self, actions: Sequence[Mapping[str, Any]]) -> DeltaState:

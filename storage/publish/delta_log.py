@@ -41,6 +41,7 @@ _CHECKPOINT_SCHEMA: Final = pa.schema(
         "metaData": pa.struct(
             {
                 "id": pa.string(),
+                "description": pa.string(),
                 "format": pa.struct({"provider": pa.string(), "options": _TEXTS}),
                 "schemaString": pa.string(),
                 "partitionColumns": pa.list_(pa.string()),

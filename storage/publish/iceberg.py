@@ -36,6 +36,7 @@ from pyiceberg.table.update import (
     AssertLastAssignedPartitionId,
     AssertRefSnapshotId,
     AssertTableUUID,
+    RemovePropertiesUpdate,
     RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
@@ -68,6 +69,7 @@ from storage.table import Table
 
 CUT: Final = "weft.cut"
 SAVEPOINT: Final = "weft.savepoint"
+COMMENT: Final = "comment"
 """Properties of a snapshot of a published table: the snapshot of the weft table that it shows, and its savepoint."""
 
 PROTECTED: Final = 2
@@ -150,7 +152,7 @@ class _Publication:
         if changed:
             current = self._add_snapshot(listed, kept, encoded if renew_deletes else None, unused)
         else:
-            self._commit(self._name_updates(), None)
+            self._commit(self._property_updates(), None)
         assert current is not None, "a table without a snapshot gets one"
         return Published(
             cut=str(self._snapshot.cut),
@@ -193,7 +195,7 @@ class _Publication:
         try:
             new = self._write(writer, listed, kept, deletes, unused, savepoint)
             specs_to_add = [AddPartitionSpecUpdate(spec=spec) for spec in self._new_specs()]
-            described = [*self._schema_updates(), *self._name_updates(), *specs_to_add]
+            described = [*self._schema_updates(), *self._property_updates(), *specs_to_add]
             self._commit([*described, *_snapshot_updates(new)], new)
         except CommitUnknown:
             raise  # if it has committed, it needs the savepoint; otherwise the next publication releases it
@@ -218,12 +220,15 @@ class _Publication:
             return [SetCurrentSchemaUpdate.model_validate({"schema-id": number})]
         return [AddSchemaUpdate(schema=self._schema), SetCurrentSchemaUpdate.model_validate({"schema-id": -1})]
 
-    def _name_updates(self) -> list[TableUpdate]:
-        """The name mapping, if the Iceberg table lacks it."""
-        known = self._target.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
-        if self._names is None or self._names == known:
-            return []
-        return [SetPropertiesUpdate(updates={TableProperties.DEFAULT_NAME_MAPPING: self._names})]
+    def _property_updates(self) -> list[TableUpdate]:
+        """The name mapping and the comment, as far as the Iceberg table lacks them."""
+        known, comment = self._target.properties, self._snapshot.state.schema.comment
+        wanted = {TableProperties.DEFAULT_NAME_MAPPING: self._names, COMMENT: comment or None}
+        changed = {name: value for name, value in wanted.items() if value is not None and known.get(name) != value}
+        updates: list[TableUpdate] = [SetPropertiesUpdate(updates=changed)] if changed else []
+        if not comment and COMMENT in known:
+            updates.append(RemovePropertiesUpdate(removals=[COMMENT]))
+        return updates
 
     def _write(
         self,

@@ -167,7 +167,10 @@ def propose(found: Mapping[str, Fields]) -> Proposal:
     config: dict[str, Any] = {
         "key": list(shared),
         "buckets": BUCKETS,
-        "columns": {column: _common_type(set(types)) for column, types in zip(shared, key_types, strict=True)},
+        "columns": {
+            column: _described(_common_type(set(types)), _key_comment(found, parts, place))
+            for place, (column, types) in enumerate(zip(shared, key_types, strict=True))
+        },
         "groups": {},
         "streams": {},
     }
@@ -175,7 +178,8 @@ def propose(found: Mapping[str, Fields]) -> Proposal:
     for writer, each in found.items():
         columns = _Columns(each.stream, set(config["columns"]))
         for name in rest[writer]:
-            columns.add(Part(name, quoted(name), each.schema[name]), shared=names[name] > 1)
+            part = Part(name, quoted(name), each.schema[name])
+            columns.add(part, shared=names[name] > 1, comment=each.comments.get(name, ""))
         of_field = {sql: column for column, sql in columns.select.items()}
         ordering = [of_field.get(part.sql) or columns.add(part) for part in each.order]
         if not ordering:
@@ -193,20 +197,31 @@ def propose(found: Mapping[str, Fields]) -> Proposal:
     return proposal
 
 
+def _described(kind: str, comment: str) -> str | dict[str, str]:
+    return {"type": kind, "comment": comment} if comment else kind
+
+
+def _key_comment(found: Mapping[str, Fields], parts: Mapping[str, Sequence[Part]], place: int) -> str:
+    """What the first writer that says something says about a column of the key."""
+    said = (each.comments.get(parts[writer][place].name, "") for writer, each in found.items())
+    return next(filter(None, said), "")
+
+
 class _Columns:
     """The columns of one stream besides the key: their types, and expressions over the message."""
 
     def __init__(self, stream: str, taken: set[str]) -> None:
         self._stream, self._taken = stream, taken
-        self.types: dict[str, str] = {}
+        self.types: dict[str, str | dict[str, str]] = {}
         self.select: dict[str, str] = {}
 
-    def add(self, part: Part, *, shared: bool = False) -> str:
+    def add(self, part: Part, *, shared: bool = False, comment: str = "") -> str:
         """Add a column; returns its name, which begins with the stream's if its own one is taken or shared."""
         name = column_name(part.name)
         if shared or name in self._taken or name in self.types:
             name = f"{column_name(self._stream)}_{name}"
-        self.types[name], self.select[name] = part.type, part.sql
+        self.types[name] = _described(part.type, comment)
+        self.select[name] = part.sql
         return name
 
 

@@ -97,6 +97,7 @@ class Fields:
         texts: What the schema says about fields.
         declared_key: Fields of the Kafka key that the writer must declare.
         notes: What the user should look at.
+        comments: What the schema says that fields mean.
     """
 
     stream: str
@@ -106,6 +107,7 @@ class Fields:
     texts: Mapping[str, str] = field(default_factory=dict)
     declared_key: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    comments: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -152,7 +154,9 @@ def fields_of(given: Messages) -> Fields | None:
         fields = {name: kind for name, kind in given.key_fields.items() if name}
         declared = fields or dict.fromkeys([keys[0].name], given.key_fields.get("", ""))
     texts = {name: _shown(given.fields[name]) for name in schema}
-    return Fields(given.stream, schema, keys, order, {n: t for n, t in texts.items() if t}, declared, tuple(notes))
+    shown = {name: text for name, text in texts.items() if text}
+    comments = {name: given.fields[name].text for name in schema if given.fields[name].text}
+    return Fields(given.stream, schema, keys, order, shown, declared, tuple(notes), comments)
 
 
 def quoted(name: str) -> str:

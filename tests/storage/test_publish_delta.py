@@ -283,6 +283,18 @@ def test_added_columns_are_null_in_older_files(table: Table) -> None:
     assert by_datafusion(table, "gift")["id"].to_pylist() == [3]
 
 
+@pytest.mark.parametrize("checkpoint", [1, 100])
+def test_the_comment_of_the_table_is_published(table: Table, monkeypatch: pytest.MonkeyPatch, checkpoint: int) -> None:
+    monkeypatch.setattr("storage.publish.delta.CHECKPOINT_EVERY", checkpoint)
+    append(table, orders(1))
+    table.compact()
+    for comment in ("all orders", "of all shops", ""):
+        table.set_comment(comment)
+        assert publish_delta(table).changed
+        assert (DeltaTable(root_of(table)).metadata().description or "") == comment
+        assert not publish_delta(table).changed
+
+
 def test_what_cannot_be_published_is_refused_and_nothing_is_stored(tmp_path: Path, table: Table) -> None:
     table.add_column("order", "a b", "string")
     with pytest.raises(InvalidInput, match="'a b' has a name that Delta does not allow"):

@@ -60,6 +60,13 @@ def test_comments_of_columns_are_published(table: Table, warehouse: Path) -> Non
     published = catalog.load_table(NAME).schema()
     assert {field.name: field.doc for field in published.fields if field.doc} == {"status": "of today"}
     assert not publish_iceberg(table, catalog, NAME).changed
+    for comment in ("all orders", "of all shops", ""):
+        table.set_comment(comment)
+        publish_iceberg(table, catalog, NAME)
+        assert catalog.load_table(NAME).properties.get("comment", "") == comment
+    before = versions(warehouse)
+    assert not publish_iceberg(table, catalog, NAME).changed
+    assert versions(warehouse) == before, "the same comment is not written again"
 
 
 def test_many_publications_keep_few_metadata_files(table: Table, warehouse: Path) -> None:

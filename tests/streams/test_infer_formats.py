@@ -36,7 +36,12 @@ ORDER: dict[str, Any] = {
     "fields": [
         {"name": "region", "type": "string"},
         {"name": "id", "type": "long", "doc": "number of the order: unique in its region"},
-        {"name": "amount", "type": ["null", logical("bytes", "decimal", precision=12, scale=2)], "default": None},
+        {
+            "name": "amount",
+            "type": ["null", logical("bytes", "decimal", precision=12, scale=2)],
+            "default": None,
+            "doc": "EUR",
+        },
         {"name": "updated_at", "type": logical("long", "timestamp-micros")},
     ],
 }
@@ -162,6 +167,11 @@ def test_avro_with_a_composite_key(pipelines: Pipelines) -> None:
     }
     assert (config["key"], writer["key"]) == (["region", "id"], {"region": "string", "id": "bigint"})
     assert config["groups"]["orders"] == {"columns": ["amount", "updated_at", "note"], "ordering": ["updated_at"]}
+    number = {"type": "bigint", "comment": "number of the order: unique in its region"}
+    assert (config["columns"]["id"], config["columns"]["amount"]) == (
+        number,
+        {"type": "decimal(12,2)", "comment": "EUR"},
+    )
     assert "      id: bigint  # never null; number of the order: unique in its region\n" in text
     assert "2 versions of the schema" in text
     assert "1 of 8 messages become dead letters: the value does not begin with the id of a schema" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -386,3 +387,31 @@ def test_watermarks_do_not_wait_for_the_import(tmp_path: Path) -> None:
     with table.writer("main", lateness=1) as writer:
         writer.append(ROWS.set_column(2, "ts", pa.array([90, 95, 99], pa.int64())))
     table.snapshot(complete_through=90)
+
+
+def test_comments_of_the_source_are_those_of_the_table(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "delta", ROWS.select(["id", "status"]), description="all orders")
+    DeltaTable(tmp_path / "delta").alter.set_column_metadata("status", {"comment": "of today"})
+    catalog = SqlCatalog("source", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("shop")
+    fields = [NestedField(1, "id", LongType(), required=True), NestedField(2, "status", StringType(), doc="of today")]
+    made = catalog.create_table("shop.orders", Schema(*fields), properties={"comment": "all orders"})
+    made.append(ROWS.select(["id", "status"]).cast(made.schema().as_arrow()))
+    catalog.close()
+    folder = Path(paimon(tmp_path / "source", {"bucket": "2"}))
+    declared = json.loads((folder / "schema" / "schema-0").read_text())
+    declared["fields"][1]["description"], declared["comment"] = "of today", "all orders"
+    (folder / "schema" / "schema-0").write_text(json.dumps(declared))
+    for kind, location in (
+        ("delta", str(tmp_path / "delta")),
+        ("iceberg", made.metadata_location),
+        ("paimon", str(folder)),
+    ):
+        uri = str(tmp_path / f"copy of {kind}")
+        copied(open_foreign(kind, location), uri, key=["id"])
+        schema = Table.open(uri).schema
+        assert (schema.comment, schema.column("status").comment, schema.column("id").comment) == (
+            "all orders",
+            "of today",
+            "",
+        )

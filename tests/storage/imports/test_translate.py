@@ -290,10 +290,10 @@ def test_a_statement_of_doris() -> None:
         "key": ["a", "b"],
         "buckets": 16,
         "columns": {
-            "a": "bigint",
+            "a": {"type": "bigint", "comment": "the key, of course"},
             "b": "int",
             "c": "decimal(10,2)",
-            "d": "string",
+            "d": {"type": "string", "comment": "it's text"},
             "e": "array<int>",
             "s1": "int",
             "s2": "timestamp_ntz",
@@ -401,3 +401,22 @@ def test_the_printed_configuration_is_one() -> None:
     printed = to_yaml(paimon({"sequence.field": "ts", "bucket": "-1"}))
     assert printed.startswith(("# bucket", "# sequence.field"))
     assert yaml.safe_load(printed)["groups"]["main"]["ordering"] == ["ts"]
+
+
+def test_comments_of_a_statement_and_of_a_source() -> None:
+    text = read_table_text(
+        "CREATE TABLE t (id BIGINT COMMENT 'it''s the order', a VARCHAR(10) NOT NULL DEFAULT 'x', "
+        'b INT SUM COMMENT "n") '
+        "AGGREGATE KEY (id) COMMENT 'all orders' DISTRIBUTED BY HASH(id) BUCKETS 4 PROPERTIES ('replication_num' = '1')"
+    )
+    assert (text.declared.comments, text.declared.comment) == ({"id": "it's the order", "b": "n"}, "all orders")
+    found = translate(
+        "parquet", Declared({"id": "bigint", "a": "string", "b": "int"}, comments={"a": "A", "b": "B"}), text
+    )
+    assert found.config["comment"] == "all orders"
+    assert found.config["columns"] == {
+        "id": {"type": "bigint", "comment": "it's the order"},
+        "a": {"type": "string", "comment": "A"},
+        "b": {"type": "int", "comment": "n"},
+    }
+    assert build_schema(load_config(yaml.safe_load(to_yaml(found)))).column("a").comment == "A"
