@@ -6,7 +6,7 @@
     _bucket                int          bucket of the key
 
 A view of Spark cannot have hidden columns. So a use of a table in a statement that names one of them, or that has the
-option ``metadata_columns``, becomes a table of its own: it is merged in tasks, and has no columns of references.
+option ``metadata_columns``, becomes a table of its own: it is merged in tasks, which also join all references.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class MetadataPlanner:
     plain: Callable[[], PinnedSnapshot]
 
     def pin(self) -> PinnedPlanner:
-        return PinnedMetadata(self.plain())
+        return PinnedMetadata(replace(self.plain(), joins_all=True))
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,7 @@ class PinnedSnapshot:
 
     Attributes:
         taken_s: When the snapshot was taken, on the monotonic clock.
+        joins_all: Whether each scan joins all references itself, also large and required ones, and Spark none.
     """
 
     snapshot: Snapshot
@@ -179,6 +180,7 @@ class PinnedSnapshot:
     tuning: PlannerTuning = PlannerTuning()
     taken_s: float = field(default_factory=time.monotonic)
     bound: BoundRows = field(default_factory=BoundRows)
+    joins_all: bool = False
 
     def schema(self) -> StructType:
         return from_arrow_schema(self.columns)
@@ -189,7 +191,7 @@ class PinnedSnapshot:
         return pa.schema([*self.snapshot.table_columns, *readable_columns(self.snapshot.references)])
 
     def joins(self) -> Sequence[JoinedColumns]:
-        if joined_in_tasks(self.snapshot.references, self.options.require):
+        if self.joins_all or joined_in_tasks(self.snapshot.references, self.options.require):
             return ()
         return [joined_columns(table, self.options.require) for table in self.snapshot.references]
 
@@ -206,7 +208,9 @@ class PinnedSnapshot:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The required groups of the table, without the required references, which are joined."""
+        """The required groups of the table, without the required references if Spark joins them."""
+        if self.joins_all:
+            return self.options.require
         known = self.snapshot.table_schema.reference_by_name
         return tuple(name for name in self.options.require if name not in known)
 
