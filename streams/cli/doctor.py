@@ -1,16 +1,16 @@
-"""``weft doctor``: checks everything that a pipeline needs."""
+"""``weft doctor``: checks everything that a pipeline needs, or the tables of a folder."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from streams.cli.arguments import FAILED, Json, usage_errors
+from storage.errors import InvalidInput
+from streams.cli.arguments import FAILED, Json, StorageOption, load_target, usage_errors
 from streams.cli.output import counted, print_json
 from streams.doctor.finding import Finding, Level
-from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.pipeline import is_pipeline, load_pipeline
 from streams.pipeline.run import choose_part
 
 doctoring = typer.Typer()
@@ -18,9 +18,17 @@ doctoring = typer.Typer()
 
 @doctoring.command()
 def doctor(
-    pipeline: Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline file.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="PIPELINE|URI", help="A pipeline file, or the location of a table or a folder of tables."
+        ),
+    ],
     only: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this writer or service needs.")] = None,
-    sample: Annotated[int, typer.Option(min=0, help="Messages of each topic to decode; 0: do not start Spark.")] = 100,
+    sample: Annotated[
+        int | None, typer.Option(min=0, help="Messages of each topic to decode, 100 by default; 0: do not start Spark.")
+    ] = None,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Check everything that a pipeline needs, and say what to do. Changes nothing, and leaves nothing behind.
@@ -28,13 +36,21 @@ def doctor(
     Checks Java, Spark and the Python of tasks, the brokers, topics and permissions, a sample of messages against schema
     and expressions, the store (conditional writes are really tried), its clock, the table, and the disk. Exit code 1 if
     there is a problem; warnings do not count.
-    """
-    from streams.doctor.diagnose import diagnose
 
-    with usage_errors():
-        loaded = load_pipeline(pipeline)
-        writers, _ = choose_part(loaded, only)
-    found = diagnose(loaded, writers, sample=sample)
+    Of a location: the store, its clock, and whether each table there can be read, with its references. The files of a
+    table are checked by weft verify.
+    """
+    if is_pipeline(target):
+        found = _of_pipeline(target, only, sample, storage_option)
+    else:
+        from streams.doctor.lake_checks import diagnose_lake
+
+        with usage_errors():
+            if only is not None or sample is not None:
+                raise InvalidInput(
+                    "--only and --sample are for a pipeline file", hint=f"leave them out: {target} is none"
+                )
+        found = diagnose_lake(load_target(target, storage_option).table)
     for finding in found:
         if as_json:
             print_json(finding)
@@ -46,6 +62,19 @@ def doctor(
         typer.echo(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}")
     if problems:
         raise typer.Exit(FAILED)
+
+
+def _of_pipeline(path: str, only: str | None, sample: int | None, storage_option: list[str] | None) -> list[Finding]:
+    from streams.doctor.diagnose import SAMPLE, diagnose
+
+    with usage_errors():
+        if storage_option:
+            raise InvalidInput(
+                "--storage-option is for a location", hint="set table.storage_options in the pipeline file"
+            )
+        loaded = load_pipeline(path)
+        writers, _ = choose_part(loaded, only)
+    return diagnose(loaded, writers, sample=SAMPLE if sample is None else sample)
 
 
 def _print(finding: Finding) -> None:

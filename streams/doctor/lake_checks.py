@@ -1,0 +1,60 @@
+"""Checks of a catalog: the store of a folder of tables, and each table in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from storage.errors import TableError
+from streams.catalog.lake import Lake, Names
+from streams.doctor.finding import Finding, Findings
+from streams.doctor.store_checks import check_store
+from streams.pipeline.model import TableLocation
+
+
+def diagnose_lake(location: TableLocation) -> list[Finding]:
+    """Check a folder of tables, or one table. Nothing is changed, and nothing is left behind.
+
+    A table is opened, and its newest snapshot and references are read, but no file of rows: ``weft verify`` does that.
+    """
+    found = Findings()
+    check_store("store", location.uri, location.storage_options, found)
+    lake, tables = Lake(location.uri, location.storage_options), 0
+    with found.guarded("tables"):
+        for names in _tables(lake):
+            tables += 1
+            _check_table(lake, names, found)
+        found.ok("tables", f"{location.uri} has {tables or 'no'} tables")
+    return found.all
+
+
+def _tables(lake: Lake) -> Iterator[Names]:
+    """The names of all tables, those of nested namespaces too; the empty name for a root that is a table.
+
+    Raises:
+        NotFound: There is no such folder.
+    """
+    if not lake.exists():
+        lake.table(())
+        yield ()
+        return
+    pending: list[Names] = [()]
+    while pending:
+        namespace = pending.pop(0)
+        yield from ((*namespace, name) for name in lake.tables(namespace) or ())
+        pending += [(*namespace, name) for name in lake.namespaces(namespace) or ()]
+
+
+def _check_table(lake: Lake, names: Names, found: Findings) -> None:
+    name, uri = ".".join(names) or "table", lake.location(names)
+    try:
+        snapshot = lake.table(names).snapshot()
+    except TableError as error:
+        hint = f"{error.hint}; " if error.hint else ""
+        found.problem(name, error.message, f"{hint}weft verify {uri} lists every problem")
+        return
+    missing = [each for each in snapshot.references if isinstance(each.found, TableError)]
+    for each in missing:
+        text = f"reference {each.reference.name!r}: {each.found}"
+        found.problem(name, text, "queries that use its columns fail; mend its table, or weft alter drop-reference")
+    if not missing:
+        found.ok(name, f"{uri}: {len(snapshot.schema)} columns, newest snapshot {snapshot.cut}")
