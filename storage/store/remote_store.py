@@ -31,7 +31,7 @@ from storage.core.names import Path
 from storage.errors import InvalidInput, StoreRefused, StoreUnavailable
 from storage.store.object_store import Ranges, Wanted, check_create_size, normalise_errors
 from storage.store.remote_input import RemoteInput, merge_ranges
-from storage.store.sdk_errors import normalise_sdk_errors
+from storage.store.sdk_errors import http_status, normalise_sdk_errors
 
 MAX_PARALLEL_REQUESTS: Final = 64
 """Limit for each call and for the process, and the number of connections of the S3 client. A snapshot reads the ends of
@@ -199,11 +199,11 @@ class RemoteStore:
         """Whether the bucket or container exists, so that objects can be created in it. Needs one request."""
         with normalise_errors(Path(self._uri)):
             try:
-                with _normalise_sdk_errors():
+                with normalise_sdk_errors():
                     self._fs.ls(self._root)
             except FileNotFoundError as error:
                 if self._kind is _S3:
-                    return _status(error) is None  # else the answer is that there is no such bucket
+                    return http_status(error) is None  # else the answer is that there is no such bucket
                 return bool(self._fs.exists(self._root.partition("/")[0]))
         return True
 

@@ -24,7 +24,7 @@ def normalise_sdk_errors() -> Iterator[None]:
         raise
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
-        match _status(error):
+        match http_status(error):
             case HTTPStatus.PRECONDITION_FAILED:
                 raise FileExistsError(message) from error
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
@@ -34,7 +34,7 @@ def normalise_sdk_errors() -> Iterator[None]:
         raise OSError(message) from error
 
 
-def _status(error: BaseException) -> int | None:
+def http_status(error: BaseException) -> int | None:
     """The HTTP status in an SDK's error or in its cause."""
     if type(error).__name__ == "NoCredentialsError":  # botocore raises this before it sends a request
         return HTTPStatus.UNAUTHORIZED
@@ -47,4 +47,4 @@ def _status(error: BaseException) -> int | None:
         value = getattr(error, name, None)
         if isinstance(value, int):
             return value
-    return None if error.__cause__ is None else _status(error.__cause__)
+    return None if error.__cause__ is None else http_status(error.__cause__)
