@@ -139,3 +139,9 @@ def test_no_two_modules_of_a_package_share_a_name(package: str) -> None:
 
 def test_no_module_is_called_utils() -> None:
     assert [str(p) for p in PYTHON if p.stem in {"util", "utils", "helper", "helpers", "common", "misc"}] == []
+
+
+@pytest.mark.parametrize("path", modules("storage", "streams"), ids=str)
+def test_use_of_private_names_of_others_has_a_reason(path: Path) -> None:
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+    assert [line.strip() for line in lines if re.search(r"noqa:.*SLF001(?! - \w)", line)] == []

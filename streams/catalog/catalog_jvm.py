@@ -112,7 +112,7 @@ class CatalogJvm(Jvm):
             UnsupportedSessionError: Spark Connect, or a Spark whose classes are not those of 4.3.
         """
         views = Jvm.of(spark, check_interfaces)
-        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public way to the JVM
         classes = _known_classes.get(gateway)
         if classes is None:
             classes = views.classes | load_classes(spark, _CLASSES, "the catalog")
@@ -271,7 +271,7 @@ class CatalogJvm(Jvm):
     @staticmethod
     def streaming_table(frame: DataFrame) -> Any:
         """The `Table` of a streaming DataFrame of a data source."""
-        return frame._jdf.queryExecution().analyzed().table()  # noqa: SLF001
+        return frame._jdf.queryExecution().analyzed().table()  # noqa: SLF001 - no public way to the plan
 
     def java_map(self, values: Mapping[str, str]) -> Any:
         made = self.HashMap()

@@ -24,7 +24,7 @@ _GONE: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the names of librdkafka's local errors begin so
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - as above
     },
 )
 

@@ -40,7 +40,7 @@ def register_source(spark: SparkSession, source: type[Source], *, python: str = 
         spark.conf.set(TASK_PYTHON, context.pythonExec)
     function = _wrap_function(_Planning(context, python), wrapped)  # type: ignore[arg-type]
     made = getattr(context._jvm, _USER_DEFINED)(function)  # noqa: SLF001 - as Spark's own `register` does
-    spark._jsparkSession.dataSource().registerPython(source.name(), made)  # noqa: SLF001
+    spark._jsparkSession.dataSource().registerPython(source.name(), made)  # noqa: SLF001 - as above
 
 
 class _Planning:

@@ -99,9 +99,9 @@ class Jvm:
 
     def __init__(self, spark: SparkSession, classes: dict[str, Any]) -> None:
         self.spark = spark
-        self._session: Any = spark._jsparkSession  # noqa: SLF001
+        self._session: Any = spark._jsparkSession  # noqa: SLF001 - the planner is in the JVM, and PySpark has no public way there
         self._context = spark.sparkContext
-        self._gateway: Any = self._context._gateway  # noqa: SLF001
+        self._gateway: Any = self._context._gateway  # noqa: SLF001 - as above
         self._classes = classes
 
     @classmethod
@@ -120,7 +120,7 @@ class Jvm:
             raise UnsupportedSessionError(
                 "this is a Spark Connect session, whose planner is not accessible from Python"
             )
-        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public way to the JVM
         if not isinstance(gateway, ClientServer):
             raise UnsupportedSessionError("PYSPARK_PIN_THREAD=false separates Python threads from JVM threads")
         classes = _known_classes.get(gateway)
@@ -227,7 +227,7 @@ class Jvm:
 
     def analyzed(self, frame: DataFrame) -> Any:
         """The analysed logical plan of a DataFrame."""
-        return frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
 
     def caches_plans(self) -> bool:
         """Whether the session has cached anything. Spark finds cached data only for a query with the same plan."""
@@ -323,7 +323,8 @@ class Jvm:
         It is registered in the session that plans the query, which may be another one than that of the view: a
         streaming query is planned in a clone of the session. The source itself is never instantiated.
         """
-        environment = f"{self._context._python_includes} {sorted(self._context.environment.items())}"  # noqa: SLF001
+        files = self._context._python_includes  # noqa: SLF001 - what addPyFile has added; no public list
+        environment = f"{files} {sorted(self._context.environment.items())}"
         name = f"weft_relation_tasks_{zlib.crc32(environment.encode()):08x}"  # addPyFile changes the environment
         manager = self.Sessions.active().sessionState().dataSourceManager()
         if not manager.dataSourceExists(name):
@@ -342,7 +343,7 @@ def load_classes(spark: SparkSession, paths: Mapping[str, str], purpose: str) ->
     Raises:
         UnsupportedSessionError: This Spark does not have one of them.
     """
-    jvm = spark.sparkContext._gateway.jvm  # type: ignore[union-attr]  # noqa: SLF001
+    jvm = spark.sparkContext._gateway.jvm  # type: ignore[union-attr]  # noqa: SLF001 - no public way to the JVM
     try:
         return {name: _load(jvm, path) for name, path in paths.items()}
     except (AttributeError, TypeError, Py4JError) as error:
