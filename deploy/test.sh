@@ -28,6 +28,9 @@ ruff check .
 ruff format --check .
 lint-imports --no-logo
 mypy
+# Images for containers often set this. Two processes collect all tests in each loop, and tests start Python hundreds of
+# times: compiling everything again takes twice as long.
+unset PYTHONDONTWRITEBYTECODE
 # Files of tests run side by side in two processes, the longest first (tests/conftest.py).
 tests=(python -m pytest -n 2 --dist loadfile --no-loadscope-reorder)
 if [ "$loop" = fast ]; then
