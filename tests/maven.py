@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.download_cache import locked_cache
+from tests.download_cache import locked_cache, run_client
 
 FETCH_SECONDS: Final = 240  # an idle machine with a near repository takes 4 to 15; a test may take 300 in all
 
@@ -24,10 +22,6 @@ _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 _DEPENDENCY: Final = """    <dependency>
       <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
     </dependency>"""
-
-
-class Unavailable(Exception):
-    """What Maven should fetch cannot be had on this machine; the text says why."""
 
 
 def maven_jars(name: str, artifacts: Mapping[str, str]) -> Path:
@@ -62,7 +56,7 @@ def maven_program(name: str, archive: str) -> Path:
         if not program.is_dir():
             with _workplace(cache) as folder:
                 goal = "dependency:unpack"
-                _run_maven(folder, name, [goal, f"-Dartifact={archive}", "-DoutputDirectory=unpacked"])
+                _run_maven(folder, [goal, f"-Dartifact={archive}", "-DoutputDirectory=unpacked"])
                 Path(folder, "unpacked").rename(program)
     return program
 
@@ -74,7 +68,7 @@ def _fetch(cache: Path, jars: Path, artifacts: Mapping[str, str]) -> None:
         dependencies.append(_DEPENDENCY.format(group=group, artifact=identifier, version=version))
     with _workplace(cache) as folder:
         Path(folder, "pom.xml").write_text(_POM.format(name=jars.name, dependencies="\n".join(dependencies)))
-        _run_maven(folder, jars.name, ["dependency:copy-dependencies", "-DoutputDirectory=lib"])
+        _run_maven(folder, ["dependency:copy-dependencies", "-DoutputDirectory=lib"])
         Path(folder, "lib").rename(jars)
 
 
@@ -82,19 +76,5 @@ def _workplace(cache: Path) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="fetch-", dir=cache)
 
 
-def _run_maven(folder: str, name: str, arguments: Sequence[str]) -> None:
-    if shutil.which("mvn") is None:
-        raise Unavailable("there is no program `mvn` to fetch it; install Maven")
-    try:
-        done = subprocess.run(
-            ["mvn", "-q", "-B", *arguments],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=FETCH_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"Maven did not bring {name} within {FETCH_SECONDS} s") from None
-    if done.returncode:
-        raise Unavailable(f"Maven does not bring {name}: {(done.stdout + done.stderr)[-600:]}")
+def _run_maven(folder: str, arguments: Sequence[str]) -> None:
+    run_client(["mvn", "-q", "-B", *arguments], folder, FETCH_SECONDS)

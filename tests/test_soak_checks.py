@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from storage import Table
-from tests.deploy.tools import Unavailable
+from tests.download_cache import Unavailable
 from tests.soak.real.alerts import ALERTS, Series, fired, judge_alerts
 from tests.soak.real.answers import Answers
 from tests.soak.real.events import EVENTS

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.download_cache import locked_cache
+from tests.download_cache import Unavailable, locked_cache
 
 ROOT: Final = Path(__file__).parents[2]
 DOCKERFILE: Final = ROOT / "deploy/docker/Dockerfile"
@@ -40,10 +40,6 @@ path-exclude /usr/share/locale/*
 path-exclude /usr/share/man/*
 """
 _LEFT_OUT: Final = ("doc", "groff", "info", "locale", "man")
-
-
-class Unavailable(Exception):
-    """The image cannot be built on this machine; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import yaml
 from streams.pipeline.http_status import StatusPage, serve_status, unsupervised_status
 from streams.pipeline.status import Report
 from tests.deploy import tools
-from tests.deploy.tools import Unavailable
+from tests.download_cache import Unavailable
 
 pytestmark = pytest.mark.integration
 

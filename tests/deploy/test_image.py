@@ -11,7 +11,8 @@ import pytest
 from streams.demo.broker import EmbeddedBroker
 from streams.demo.feed import Feed
 from streams.demo.workload import MIN_ROWS, plan_topics
-from tests.deploy.image_builder import ROOT, Image, Unavailable, built_image
+from tests.deploy.image_builder import ROOT, Image, built_image
+from tests.download_cache import Unavailable
 from tests.stores.moto_server import BUCKET
 from tests.stores.real_server import real_server
 

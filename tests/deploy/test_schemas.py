@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.deploy import tools
-from tests.deploy.tools import Unavailable
+from tests.download_cache import Unavailable
 
 pytestmark = pytest.mark.integration
 

@@ -6,18 +6,16 @@ a time. If a client or its registry is missing, the tests are skipped with the r
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.download_cache import locked_cache
+from tests.download_cache import locked_cache, run_client
 
 FETCH_SECONDS: Final = 270  # an idle machine takes 40 for the slowest; a test may take 300 in all
 
@@ -31,10 +29,6 @@ KUBERNETES: Final = "1.37"
 KUSTOMIZE: Final = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
 COMPOSE: Final = "github.com/compose-spec/compose-go/v2/cmd@v2.16.2"  # the parser and the schema of docker compose
 PROMETHEUS_MODELS: Final = "@kubernetes-models/prometheus-operator@6.0.0"  # the schema of the Prometheus operator
-
-
-class Unavailable(Exception):
-    """A program is not available on this machine; the text says why."""
 
 
 def python_tools() -> Path:
@@ -133,21 +127,6 @@ def _fetched(name: str, make: Callable[[Path], None]) -> Path:
     return wanted
 
 
-def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
-    if shutil.which(command[0]) is None:
-        raise Unavailable(f"there is no program `{command[0]}`")
+def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env={**os.environ, **(environment or {})},
-                capture_output=True,
-                text=True,
-                timeout=FETCH_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"{' '.join(command[:3])} takes longer than {FETCH_SECONDS} s") from None
-    if done.returncode:
-        raise Unavailable(f"{' '.join(command[:3])} fails: {(done.stdout + done.stderr)[-600:]}")
+        run_client(command, folder, FETCH_SECONDS, environment)

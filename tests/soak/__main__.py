@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from tests.maven import Unavailable
+from tests.download_cache import Unavailable
 from tests.soak.real.events import EVENTS
 from tests.soak.real.run import run_real_soak
 from tests.soak.run import DRAIN_SECONDS, START_SECONDS, run_soak

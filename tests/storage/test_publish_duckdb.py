@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.tools import Unavailable, python_packages
+from tests.deploy.tools import python_packages
+from tests.download_cache import Unavailable
 from tests.storage.published_types import DAYS, check_rows, published_in_both_formats, rows_of, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(600)]

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.tools import Unavailable as NoPackages
 from tests.deploy.tools import python_packages
-from tests.maven import Unavailable as NoJars
+from tests.download_cache import Unavailable
 from tests.maven import maven_jars
 from tests.storage.published_types import DAYS, check_rows, published_in_both_formats, rows_of, run
 
@@ -72,7 +71,7 @@ def test_spark_shows_the_rows_of_both_formats_and_refuses_to_write_and_to_vacuum
     places = published_in_both_formats(tmp_path)
     try:
         packages, jars = python_packages(*SPARK), maven_jars("delta-4.3.1-iceberg-1.11.0", JARS)
-    except (NoPackages, NoJars) as missing:
+    except Unavailable as missing:
         pytest.skip(f"no Spark with Delta and Iceberg: {missing}")
     copies, checks, sources = [], [], []
     for table in (places.every_type, places.unused_rows):

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streams.demo.broker import EmbeddedBroker
-from tests.maven import Unavailable
+from tests.download_cache import Unavailable
 from tests.streams.kafka.real_broker import RealBroker, start_real_broker
 
 

@@ -19,7 +19,7 @@ from streams.doctor.finding import Findings, Level
 from streams.doctor.kafka_checks import check_source
 from streams.doctor.store_checks import _check_clock, check_store, check_table
 from streams.pipeline.pipeline import load_pipeline
-from tests.maven import Unavailable
+from tests.download_cache import Unavailable
 from tests.streams.kafka.secure import USER, SecureBroker, start_secure_broker
 from tests.streams.kafka.topics import NOBODY, produce, topic_numbers
 from tests.streams.pipelines import CONFIG, pipeline_file, weft

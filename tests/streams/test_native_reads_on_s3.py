@@ -19,7 +19,8 @@ import pyspark
 import pytest
 
 from storage import Table
-from tests.maven import Unavailable, maven_jars
+from tests.download_cache import Unavailable
+from tests.maven import maven_jars
 from tests.stores.places import Backend
 from tests.stores.real_server import real_server
 

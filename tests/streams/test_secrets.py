@@ -27,7 +27,7 @@ from storage.errors import InvalidInput
 from streams.pipeline.pipeline import load_pipeline, load_settings
 from streams.pipeline.references import MAX_BYTES, References
 from streams.spark.settings import is_secret
-from tests.maven import Unavailable
+from tests.download_cache import Unavailable
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import record, written
 from tests.streams.kafka.certificates import Authority

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from storage import Table
-from tests.deploy.tools import Unavailable
+from tests.download_cache import Unavailable
 from tests.soak.lanes import services_of
 from tests.soak.real.alerts import fired, judge_alerts
 from tests.soak.real.answers import Answers

@@ -28,7 +28,7 @@ from storage import Table
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.run import open_table
 from streams.spark.session import check_java
-from tests.maven import Unavailable
+from tests.download_cache import Unavailable
 from tests.soak.lanes import Lanes
 from tests.soak.real.alerts import SCRAPE_SECONDS, Series
 from tests.soak.real.answers import Answers

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
+from tests.download_cache import Unavailable
 from tests.end_process import end_process
-from tests.maven import Unavailable, maven_program
+from tests.maven import maven_program
 
 VERSION: Final = "3.0.9"
 START_SECONDS: Final = 120  # an idle machine takes 5 to 10

@@ -20,7 +20,7 @@ from streams.formats import registry as registry_module
 from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
 from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
 from streams.formats.registry import RegistryRefused, RegistryUnavailable, UnknownSchema, registry_client
-from tests.maven import Unavailable
+from tests.download_cache import Unavailable
 from tests.streams.formats.real_registry import Login, RealRegistry
 from tests.streams.formats.test_avro import record, written
 from tests.streams.formats.test_protobuf import ROW

@@ -23,8 +23,9 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from tests.download_cache import Unavailable
 from tests.end_process import end_process
-from tests.maven import Unavailable, maven_jars
+from tests.maven import maven_jars
 
 KAFKA_VERSION: Final = "4.3.1"
 _SLF4J_VERSION: Final = "1.7.36"

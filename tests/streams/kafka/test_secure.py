@@ -13,7 +13,7 @@ from streams.kafka.errors import SourceRefused, SourceUnavailable
 from streams.kafka.fetch import read_range
 from streams.kafka.offset_plan import OffsetRange
 from streams.kafka.options import KafkaOptions, Partition, parse_options
-from tests.maven import Unavailable
+from tests.download_cache import Unavailable
 from tests.streams.kafka.certificates import Authority
 from tests.streams.kafka.secure import SecureBroker, start_secure_broker
 from tests.streams.kafka.topics import produce, topic_numbers
