@@ -64,7 +64,7 @@ from storage.publish.publication import (
     release_unneeded,
 )
 from storage.read.snapshot import Snapshot
-from storage.services.savepoints import make_savepoint
+from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint
 from storage.table import Table
 
 CUT: Final = "weft.cut"
@@ -72,6 +72,7 @@ SAVEPOINT: Final = "weft.savepoint"
 COMMENT: Final = "comment"
 """Properties of a snapshot of a published table: the snapshot of the weft table that it shows, and its savepoint."""
 
+_SAVEPOINTS: Final = r"iceberg-[0-9a-f-]{36}-\d+"
 PROTECTED: Final = 2
 """The newest snapshots of the published table that have savepoints: the current one, and the one that readers which
 planned before the last publication still read."""
@@ -99,7 +100,7 @@ def publish_iceberg(table: Table, catalog: Catalog, name: str, columns: Sequence
         CorruptData: A base file is missing, or its footer is damaged.
     """
     state = table.state()
-    savepoints = list(state.savepoints)
+    savepoints = list_savepoints(state)
     with catalog_errors(name):
         target = find_table(catalog, name, state.table_id)
         if target is None:
@@ -129,6 +130,7 @@ class _Publication:
         self._buckets = {} if self._spec is None else files_of_one_bucket(base_slices(snapshot.state))
         self._names = name_mapping(schema)
         self._prefix = f"iceberg-{target.metadata.table_uuid}-"
+        self._note = f"published as {self._name} of catalog {catalog.name} in {target.location()}"
 
     def run(self) -> Published:
         """Commit what differs from the current snapshot of the Iceberg table."""
@@ -165,15 +167,18 @@ class _Publication:
             unused_rows=unused.num_rows,
         )
 
-    def release(self, listed: Iterable[str]) -> None:
+    def release(self, listed: Iterable[SavepointInfo]) -> None:
         """Release those savepoints of earlier publications that no protected snapshot of the Iceberg table has.
+
+        Those of an Iceberg table that had the same name and place are of a table that somebody has dropped.
 
         Args:
             listed: Savepoints that existed before the Iceberg table was loaded.
         """
         snapshots = sorted(self._target.refresh().metadata.snapshots, key=lambda old: old.sequence_number or 0)
         needed = {_property(old, SAVEPOINT) for old in snapshots[-PROTECTED:]}
-        release_unneeded(self._table, listed, rf"{self._prefix}\d+", needed)
+        mine = [kept.name for kept in listed if kept.name.startswith(self._prefix) or kept.note == self._note]
+        release_unneeded(self._table, mine, _SAVEPOINTS, needed)
 
     def _add_snapshot(
         self, listed: Listed, kept: frozenset[str], deletes: bytes | None, unused: pa.Table
@@ -191,7 +196,7 @@ class _Publication:
         writer = SnapshotWriter(self._target, self._schema, specs, metadata.new_snapshot_id())
         savepoint = f"{self._prefix}{writer.snapshot_id}"
         # Base files have no columns of referenced tables, so the snapshot of this table alone is kept.
-        make_savepoint(self._table.writable(), savepoint, self._snapshot, f"published as {self._name}")
+        make_savepoint(self._table.writable(), savepoint, self._snapshot, self._note)
         try:
             new = self._write(writer, listed, kept, deletes, unused, savepoint)
             specs_to_add = [AddPartitionSpecUpdate(spec=spec) for spec in self._new_specs()]
@@ -272,7 +277,9 @@ class _Publication:
         """
         metadata = self._target.metadata
         current = metadata.current_snapshot_id
-        expired = [old for old in metadata.snapshots if old.snapshot_id != current and self._has_expired(old)]
+        # A current snapshot that is replaced may have expired, too: its savepoint was released by an erase.
+        stays = current if new is None else new.snapshot_id
+        expired = [old for old in metadata.snapshots if old.snapshot_id != stays and self._has_expired(old)]
         rest = [old for old in metadata.snapshots if old not in expired]
         garbage = self._garbage(expired, rest if new is None else [*rest, new])
         if expired:

@@ -195,9 +195,30 @@ def _write(
         if entry.data_file.file_path in kept:
             writer.existing(entry)
         else:
-            writer.delete(entry)
+            writer.delete(_without_bounds(entry))
     for file in added:
         writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, sequence_number=None, data_file=file))
+
+
+def _without_bounds(entry: ManifestEntry) -> ManifestEntry:
+    """An entry that says that a file was removed has no values of it: a manifest may stay after the erase of a key."""
+    file = entry.data_file
+    removed = DataFile.from_args(
+        content=file.content,
+        file_path=file.file_path,
+        file_format=file.file_format,
+        partition=file.partition,
+        record_count=file.record_count,
+        file_size_in_bytes=file.file_size_in_bytes,
+    )
+    removed.spec_id = file.spec_id
+    return ManifestEntry.from_args(
+        status=entry.status,
+        snapshot_id=entry.snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=removed,
+    )
 
 
 def _rows(listed: Listed, kept: frozenset[str]) -> int:

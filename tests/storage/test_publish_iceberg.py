@@ -302,7 +302,7 @@ def test_a_publication_that_is_overtaken_leaves_nothing_behind(table: Table, tmp
     assert current is not None
     assert current.snapshot_id == catalog.overtaken.snapshot_id
     check_same_rows(table, catalog)
-    assert {point.note for point in table.savepoints()} == {f"published as {NAME}"}
+    assert all(point.note.startswith(f"published as {NAME} of catalog test in") for point in table.savepoints())
     assert len(table.savepoints()) == 2
     listed = {str(path) for path in objects(catalog)}
     needed = {
