@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUSTOMIZATIONS = ("deployments", "spark-operator")
+VARIABLE = re.compile(r"\$\{?\w+\}?")
 SCRIPTS = [*sorted(DEPLOY.glob("*.sh")), *sorted(DEPLOY.glob("*/*.sh")), ROOT / ".ci/run"]
 
 
@@ -153,6 +155,20 @@ def test_a_wrong_alert_is_refused(promtool: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "alerts.yaml"
     wrong.write_text((DEPLOY / "prometheus/alerts.yaml").read_text().replace("increase(", "increases(", 1))
     assert output(promtool, "check", "rules", wrong)[0] != 0
+
+
+def test_every_panel_asks_a_valid_query(promtool: Path, tmp_path: Path) -> None:
+    """Queries of the dashboard, with values for its variables, as expressions of rules."""
+    panels = json.loads((DEPLOY / "grafana/dashboards/weft.json").read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    valued = [VARIABLE.sub(lambda found: "5m" if "interval" in found[0] else "x", query) for query in queries]
+    assert any("weft_publication_age_seconds" in query for query in valued)
+    for broken, expected in (("", 0), ("sum by (", 1)):
+        rules = [{"record": f"panel:{number}", "expr": broken + query} for number, query in enumerate(valued)]
+        written = tmp_path / "rules.yaml"
+        written.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+        code, text = output(promtool, "check", "rules", written)
+        assert code == expected, text
 
 
 def test_systemd(tmp_path: Path) -> None:

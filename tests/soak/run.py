@@ -1,13 +1,14 @@
 """The soak: a real pipeline under SIGKILL, SIGSTOP and restores, then a comparison with the oracle.
 
-    messages --> embedded broker --> writer processes (Spark) --> table <-- two compactors, a cleaner
+    messages --> embedded broker --> writer processes (Spark) --> table <-- two compactors, two publishers, a cleaner
                                           ^ SIGKILL, SIGSTOP, zombies ^        ^ savepoints, undo, restore
                                                                        kept snapshots are read repeatedly
+                                                                       other readers read the published tables
 
 At the end, without disturbances: every message is in a live commit of its lane exactly once, the snapshot equals the
 oracle, also after a compaction and a clean that retains only the newest snapshot, no kept snapshot has changed its
-rows, and `verify` finds nothing. A seed decides what is done; the outcome is not deterministic, because the processes
-are real.
+rows, `verify` finds nothing, and the published tables have the oracle's rows. A seed decides what is done; the outcome
+is not deterministic, because the processes are real.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from storage import Table
 from storage.errors import NotFound, SnapshotExpired
 from streams.demo.broker import EmbeddedBroker
 from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import CLEAN, COMPACTION, make_jobs, open_table, service_job
+from streams.pipeline.run import CLEAN, COMPACTION, PUBLISH, make_jobs, open_table, service_job
 from streams.spark.session import check_java
 from tests.soak.jobs import Jobs
 from tests.soak.lanes import Lanes, Services, services_of
+from tests.soak.published import PublishedTables
 from tests.soak.shop import PARTITIONS, STREAMS, Events, expected, write_pipeline
 
 STEP_SECONDS: Final = 0.2
@@ -43,7 +45,8 @@ CHAOS_SECONDS: Final = (3.0, 8.0)  # between two disturbances
 FROZEN_SECONDS: Final = (1.0, 8.0)
 LOOK_SECONDS: Final = 1.0  # between two reads of kept snapshots
 KEPT: Final = 4  # number of savepoints; the oldest is released, so that cleaning deletes files
-RIVAL: Final = f"{COMPACTION}-rival"
+RIVALS: Final = {COMPACTION: f"{COMPACTION}-rival", PUBLISH: f"{PUBLISH}-rival"}
+"""Services that run twice, and the name of the second process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class _Soak:
     table: Table
     jobs: Jobs
     lanes: Lanes
+    published: PublishedTables
     events: dict[str, Events]
     send: Callable[[str, list[dict[str, Any]]], None]
     say: Callable[[str], None]
@@ -99,7 +103,8 @@ class _Soak:
         time.sleep(STEP_SECONDS)
 
     def look(self) -> None:
-        """Read a kept snapshot again, or keep another one."""
+        """Read the published tables, and a kept snapshot again, or keep another one."""
+        self.wrong += self.published.check()
         if not self.kept or self.rng.random() < 0.3:
             self._savepoints += 1
             name = f"kept-{self._savepoints}"
@@ -203,6 +208,7 @@ class _Soak:
             self.send(name, stream_events.rest())
         sent = {name: len(stream_events.delivered) for name, stream_events in self.events.items()}
         self.until(lambda: self.lanes.reached() == sent, DRAIN_SECONDS, f"all of {sent} messages")
+        self.until(self.published.current, DRAIN_SECONDS, "the newest base files in the published tables")
         self.jobs.stop()
         self.lanes.refresh()
 
@@ -239,12 +245,14 @@ def run_soak(
                 producer.produce(topic, json.dumps(event).encode(), partition=event["id"] % PARTITIONS)
             assert producer.flush(60) == 0, "the embedded broker does not answer"
 
-        rival = service_job(pipeline, COMPACTION)
-        jobs = [*make_jobs(pipeline), replace(rival, name=RIVAL, log=rival.log.with_name(f"{RIVAL}.log"))]
-        assert {job.name for job in jobs} == {*names, COMPACTION, RIVAL, CLEAN}
+        seconds = [(service_job(pipeline, service), name) for service, name in RIVALS.items()]
+        rivals = [replace(job, name=name, log=job.log.with_name(f"{name}.log")) for job, name in seconds]
+        jobs = [*make_jobs(pipeline), *rivals]
+        assert {job.name for job in jobs} == {*names, *RIVALS, *RIVALS.values(), CLEAN}
         events = {name: Events(name, random.Random(f"{seed} {name}")) for name in names}
         with Jobs(jobs) as running:
-            soak = _Soak(random.Random(seed), table, running, Lanes(table, names), events, send, say)
+            published = PublishedTables(table, place.path)
+            soak = _Soak(random.Random(seed), table, running, Lanes(table, names), published, events, send, say)
             _torment(soak, minutes * 60, blows)
             soak.finish()
         verdict = _judge(soak)
@@ -288,7 +296,9 @@ def _judge(soak: _Soak) -> Verdict:
     for name in soak.kept:
         table.release_savepoint(name)
     table.compact()
+    wrong += soak.published.judge(wanted)
     table.clean(retain=dt.timedelta(0), abandon_after=dt.timedelta(0))
+    wrong += soak.published.judge_cleaned()
     wrong += differences("the table, compacted and cleaned,", Table.open(table.uri).snapshot().to_arrow(), wanted)
     report = table.verify()
     wrong += [str(finding) for finding in (*report.errors, *report.warnings)]
@@ -317,6 +327,8 @@ def _report(soak: _Soak, done: Services, sent: dict[str, int], rows: int) -> Ite
         f"{soak.restored} restores"
     )
     yield f"{sum(sent.values())} messages {sent}, {rows} rows; kept snapshots read {soak.reads} times"
+    reads = ", ".join(f"{count} of {kind}" for kind, count in soak.published.reads.items())
+    yield f"versions of published tables read: {reads}; {soak.published.overtaken} reads overtaken"
     for why, count in tally.failures.items():
         yield f"ended {count} times: {why}"
 

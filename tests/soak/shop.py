@@ -18,6 +18,7 @@ import yaml
 
 from streams.spark.settings import QUICK_START, SERIAL
 from tests.oracle import Oracle
+from tests.soak.published import NAME, WAREHOUSE
 
 STREAMS: Final = ("orders", "clicks", "profiles")
 """Names of the streams, their topics, lanes and jobs; a soak with fewer writers uses the first ones."""
@@ -90,6 +91,11 @@ def write_pipeline(folder: Path, bootstrap_servers: str, streams: Sequence[str])
         "spark": {"spark.driver.extraJavaOptions": f"{SERIAL} {QUICK_START}", "spark.driver.memory": "512m"},
         "writers": writers,
         "compaction": {"every": "1 second", "min_commits": 6, "fold_commits": 4},
+        "publish": {
+            "every": "1 second",
+            "delta": True,
+            "iceberg": {"table": NAME, "properties": {"type": "folder", "warehouse": f"./{WAREHOUSE}"}},
+        },
         "clean": {"every": "2 seconds", "retain": "10 seconds", "abandon_after": "20 seconds"},
     }
     path = folder / "pipeline.yaml"
