@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -88,7 +89,7 @@ def publish_delta(table: Table, columns: Sequence[str] | None = None) -> Publish
             f"the Delta log in folder {BASES} of {table.uri} is not of this table", hint="delete the folder of the log"
         )
     publication = _Publication(table, log, table.writable_snapshot(), columns)
-    result = publication.run()
+    result = publication.run(overtakes=any(_may_still_commit(name, log.version) for name in savepoints))
     needed = {publication.log.publication.get(name) for name in ("savepoint", "previous")}
     release_unneeded(table, savepoints, _SAVEPOINTS, needed)
     return result
@@ -106,13 +107,18 @@ class _Publication:
         self._files = {relative_path(current): current for current in files}
         self._deleted = {path: inline_deletion_vector(current.unused) for path, current in self._files.items()}
 
-    def run(self) -> Published:
-        """Put the next version of the log, unless it would be the same."""
+    def run(self, *, overtakes: bool) -> Published:
+        """Put the next version of the log, unless it would be the same.
+
+        Args:
+            overtakes: Whether another publication may still put that version. Then it is put even if it is the same, so
+                that the other one fails: what it shows may have been restored away.
+        """
         store, published = self._table.env.store, self.log.files
         same = {path for path, added in published.items() if self._is_same(path, added)}
         unused = sum(deleted["cardinality"] for deleted in self._deleted.values() if deleted is not None)
         actions = self._changed_actions(same)
-        if actions or self.log.publication.get("savepoint") not in self._snapshot.state.savepoints:
+        if actions or overtakes or self.log.publication.get("savepoint") not in self._snapshot.state.savepoints:
             self.log = self._publish(actions)
             if sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries) >= CHECKPOINT_EVERY:
                 with contextlib.suppress(
@@ -229,6 +235,11 @@ class _Publication:
         )
         new.apply(whole)
         return new
+
+
+def _may_still_commit(savepoint: str, version: int) -> bool:
+    """Whether the publication that made a savepoint has not put its version, and still may: it died, or is slow."""
+    return re.fullmatch(_SAVEPOINTS, savepoint) is not None and int(savepoint.split("-")[1]) > version
 
 
 def _check_keys(schema: TableSchema, files: Sequence[CurrentFile]) -> None:

@@ -14,6 +14,7 @@ One publication is one commit of the catalog, so readers see all of it or nothin
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -61,7 +62,6 @@ from storage.publish.publication import (
     columns_to_publish,
     files_to_publish,
     release_savepoint,
-    release_unneeded,
 )
 from storage.read.snapshot import Snapshot
 from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint
@@ -108,7 +108,7 @@ def publish_iceberg(table: Table, catalog: Catalog, name: str, columns: Sequence
             files_to_publish(state, wanted)  # nothing is created for what cannot be published
             target = create_table(catalog, name, iceberg_schema(state.schema, wanted, 0), state.table_id)
         publication = _Publication(table, catalog, target, table.writable_snapshot(), columns)
-        result = publication.run()
+        result = publication.run(savepoints)
         publication.release(savepoints)
     return result
 
@@ -132,8 +132,14 @@ class _Publication:
         self._prefix = f"iceberg-{target.metadata.table_uuid}-"
         self._note = f"published as {self._name} of catalog {catalog.name} in {target.location()}"
 
-    def run(self) -> Published:
-        """Commit what differs from the current snapshot of the Iceberg table."""
+    def run(self, listed_savepoints: Sequence[SavepointInfo]) -> Published:
+        """Commit what differs from the current snapshot of the Iceberg table.
+
+        Args:
+            listed_savepoints: Those that existed before the Iceberg table was loaded. One that no snapshot needs may be
+                that of a publication which died, or which is slow and may still commit. Then this one commits even if
+                nothing differs, so that the other one fails: what it shows may have been restored away.
+        """
         current = self._target.current_snapshot()
         listed = Listed.of(self._target.io, current)
         kept = frozenset(listed.paths) & self._files.keys()
@@ -150,6 +156,7 @@ class _Publication:
             or self._schema.schema_id != self._target.metadata.current_schema_id
             # Somebody has released it, or another engine has written the snapshot.
             or _property(current, SAVEPOINT) not in self._snapshot.state.savepoints
+            or bool(self._unneeded(listed_savepoints))
         )
         if changed:
             current = self._add_snapshot(listed, kept, encoded if renew_deletes else None, unused)
@@ -175,10 +182,16 @@ class _Publication:
         Args:
             listed: Savepoints that existed before the Iceberg table was loaded.
         """
-        snapshots = sorted(self._target.refresh().metadata.snapshots, key=lambda old: old.sequence_number or 0)
+        self._target.refresh()
+        for name in self._unneeded(listed):
+            release_savepoint(self._table, name)
+
+    def _unneeded(self, listed: Iterable[SavepointInfo]) -> list[str]:
+        """Names of savepoints of this Iceberg table, or of a dropped one, that its protected snapshots do not have."""
+        snapshots = sorted(self._target.metadata.snapshots, key=lambda old: old.sequence_number or 0)
         needed = {_property(old, SAVEPOINT) for old in snapshots[-PROTECTED:]}
-        mine = [kept.name for kept in listed if kept.name.startswith(self._prefix) or kept.note == self._note]
-        release_unneeded(self._table, mine, _SAVEPOINTS, needed)
+        mine = (kept.name for kept in listed if kept.name.startswith(self._prefix) or kept.note == self._note)
+        return [name for name in mine if re.fullmatch(_SAVEPOINTS, name) and name not in needed]
 
     def _add_snapshot(
         self, listed: Listed, kept: frozenset[str], deletes: bytes | None, unused: pa.Table

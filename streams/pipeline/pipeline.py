@@ -20,6 +20,7 @@ from storage.config import build_schema, load_config
 from storage.config_file import Sections, errors_at, parse_fields
 from storage.engine import lane_name, parse_type
 from storage.errors import InvalidInput
+from storage.publish.open_catalog import FOLDER
 from streams.formats.format_options import check_options
 from streams.formats.registry import check_registry_settings
 from streams.letters.limit import LetterLimit
@@ -115,7 +116,8 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
         given = parse_fields(CommandConfig, raw, SECTIONS)
     table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
     spark = resolve_archives(given.spark, path.parent)
-    return CommandSettings(table, spark, given.compaction, given.clean, given.ttl, given.publish, raw)
+    publish = _resolve_publish(given.publish, path.parent)
+    return CommandSettings(table, spark, given.compaction, given.clean, given.ttl, publish, raw)
 
 
 def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ) -> Pipeline:
@@ -160,6 +162,17 @@ def resolve_references(
     return resolved
 
 
+def _resolve_publish(given: PublishSection | None, folder: Path) -> PublishSection | None:
+    """A folder of Iceberg tables is relative to the folder of the file, as the location of the table is."""
+    iceberg = None if given is None else given.iceberg
+    if given is None or iceberg is None or iceberg.properties.get("type") != FOLDER:
+        return given
+    if not (place := iceberg.properties.get("warehouse")):
+        return given
+    properties = {**iceberg.properties, "warehouse": resolve_location(place, folder)}
+    return given.model_copy(update={"iceberg": iceberg.model_copy(update={"properties": properties})})
+
+
 def resolve(path: Path, given: PipelineConfig, report: Report = raise_problem) -> Pipeline:
     """The resolved form of a pipeline file.
 
@@ -202,7 +215,7 @@ def resolve(path: Path, given: PipelineConfig, report: Report = raise_problem) -
         state,
         given.back_pressure,
         ttl,
-        given.publish,
+        _resolve_publish(given.publish, folder),
     )
     for problem in publish_problems(given.publish, schema):
         report(problem)

@@ -10,6 +10,7 @@ import random
 
 from tests.simulation.disk import Disk
 from tests.simulation.history import History
+from tests.simulation.published import LOG
 
 
 def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ...]:
@@ -18,7 +19,7 @@ def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ..
     Returns:
         Texts, one of which an error must contain to name the object.
     """
-    path = chance.choice(sorted(path for path in disk.objects if not path.startswith("_weft/probe/")))
+    path = chance.choice(sorted(path for path in disk.objects if not path.startswith(("_weft/probe/", LOG))))
     data = history.originals[path] = disk.objects[path]
     is_log = "/timeline/" in path or "/archive/" in path
     match chance.choice(["cut", "flip"] if is_log else ["remove", "cut", "flip"]):

@@ -195,7 +195,7 @@ class Judge:
         required = [name for name in require if name in references]
         rows = self.expected(cut, require=[name for name in require if name not in references])
         expected, _ = joined(rows, references, self.expected_beside(cut), required)
-        self._compare(f"S12 ConsistentRead: wrong answer at {cut}", self._answer(table), expected)
+        self.compare(f"S12 ConsistentRead: wrong answer at {cut}", self.answer(table), expected)
 
     def expected_beside(self, cut: Cut) -> Mapping[str, Answer]:
         """The oracle's rows of the referenced table, for each reference of a cut."""
@@ -236,7 +236,7 @@ class Judge:
         else:
             entry = next(e for e in self.history.lanes[TABLE] if e["kind"] == "SAVEPOINT" and e["name"] == to)
             target = Cut(entry["table"], entry["lanes"])
-        self._compare(
+        self.compare(
             f"S18 RolledBackNeverVisible: restored to {target}", self.expected(after), self.expected(target, now)
         )
 
@@ -393,7 +393,8 @@ class Judge:
                 f"{error.code} without damage, or the error does not name the damaged object: {error.message}"
             ) from error
 
-    def _answer(self, table: pa.Table) -> Answer:
+    def answer(self, table: pa.Table) -> Answer:
+        """Rows by key."""
         result: Answer = {}
         for row in table.to_pylist():
             key = canonical(tuple(row[name] for name in self.config["key"]))
@@ -402,7 +403,8 @@ class Judge:
             result[key] = {name: canonical(value) for name, value in row.items()}
         return result
 
-    def _compare(self, what: str, got: Answer, expected: Answer) -> None:
+    def compare(self, what: str, got: Answer, expected: Answer) -> None:
+        """Raise a Violation that shows what differs, if anything does."""
         if got == expected:
             return
         keys = sorted((key for key in {*got, *expected} if got.get(key) != expected.get(key)), key=repr)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from storage.core.log.cut import parse_cut
 from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
+from storage.publish.delta import publish_delta
 from storage.table import Table
 from tests.simulation.actors import Worker
 from tests.simulation.history import TABLE
@@ -69,7 +70,9 @@ class Operator(Worker):
         # A name with a point is that of a savepoint that a table with references has made here.
         known = [each for each in table.savepoints() if "." not in each.name]
         if known:
-            table.release_savepoint(self.simulation.chance.choice(known).name)
+            name = self.simulation.chance.choice(known).name
+            self.simulation.published.given_up.add(name)
+            table.release_savepoint(name)
 
     def _restore(self, table: Table) -> None:
         simulation = self.simulation
@@ -124,6 +127,10 @@ class Operator(Worker):
         )
         assert result.foreign_files == 0 or self.simulation.judge.damaged, f"{result.foreign} are not foreign"
 
+    def _publish(self, table: Table) -> None:
+        publish_delta(table)
+        self.simulation.published.check_rows()
+
     def _mark(self, table: Table) -> None:
         """After a mark, all earlier times are settled."""
         until = table.mark()
@@ -142,12 +149,9 @@ class Operator(Worker):
         note, keys = self.simulation.draw_erase()
         if not keys:
             return
-        table.erase(
-            sorted(keys),
-            expire_snapshots=chance.random() < 3 / 4,
-            release_savepoints=chance.random() < 3 / 4,
-            note=note,
-        )
+        expires, releases = chance.random() < 3 / 4, chance.random() < 3 / 4
+        self.simulation.published.erases |= releases
+        table.erase(sorted(keys), expire_snapshots=expires, release_savepoints=releases, note=note)
 
     def _rewrite(self, table: Table) -> None:
         simulation = self.simulation
@@ -199,6 +203,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "forget": Operator._forget,
     "expire": Operator._expire,
     "ttl": Operator._ttl,
+    "publish": Operator._publish,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -217,5 +222,7 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "forget": (Conflict,),
     "expire": (Conflict,),
     "ttl": (Conflict, SnapshotExpired),
+    "publish": (Conflict, SnapshotExpired, InvalidInput),
 }
-"""NotFound: it does not exist yet, or not any more. InvalidInput: a time before the table was created."""
+"""NotFound: it does not exist yet, or not any more. InvalidInput: a time before the table was created, or
+base files that do not show what the table shows."""

@@ -101,6 +101,12 @@ ASKED_FOR: Mapping[str, Theme] = {
         moods=["quiet", "time", "storm"],
         followed=0,
     ),
+    "publish": Theme(
+        ["publish", "publish", "publish", "publish", "clean", "savepoint", "restore", "undo", "erase", "rewrite"],
+        compactors=[2, 3],
+        readers=[0],
+        followed=0,
+    ),
     "ttl": Theme(["ttl", "ttl", "ttl", "clean", "savepoint", "restore"], compactors=[1, 2], followed=0),
     "changes": Theme(["savepoint", "savepoint", "clean", "restore"], moods=["quiet", "freezes"], followed=1),
     "references": Theme(

@@ -18,7 +18,8 @@ from storage.clock import Stamps
 from storage.core.log.cut import PREFIX, parse_cut
 from storage.core.names import TABLE_LANE, slot_path
 from storage.environment import Environment, Tuning
-from storage.errors import CorruptData, NotFound, SnapshotExpired
+from storage.errors import CorruptData, InvalidInput, NotFound, SnapshotExpired
+from storage.publish.delta import publish_delta
 from storage.read import bound_rows, reference_rows
 from storage.read.kept_rows import MAX_BYTES, KeptRows
 from storage.read.reference_rows import KeyedRows
@@ -33,6 +34,7 @@ from tests.simulation.history import TABLE, History
 from tests.simulation.judge import Judge
 from tests.simulation.operators import Operator
 from tests.simulation.plan import FAULT_STEPS, Plan, draw_plan
+from tests.simulation.published import LOG, Published
 from tests.simulation.scheduler import Process, Scheduler, Violation
 from tests.simulation.store import SimClock, SimStore
 from tests.simulation.two_tables import check_no_savepoint_is_left, check_savepoints, kept_cut
@@ -89,6 +91,7 @@ class Simulation:
         self.disk = Disk(self._watch)
         self.history = History(self.disk.objects, plan.batches, self.tuning.archive_chunk)
         self.judge = Judge(plan.config, plan.batches, self.history, plan.distinct)
+        self.published = Published(self.history, self.judge, self.disk.objects)
         self.kept: list[str] = []
         self.jobs: list[Job] = []
         self._damage_step = plan.damage_step
@@ -237,9 +240,38 @@ class Simulation:
             if not keys:
                 return
             table = self.table(process)
+            self.published.erases = True
             result = table.erase(sorted(keys), expire_snapshots=True, release_savepoints=True, note=note)
             self.judge.check_erased(keys, result, self.disk.objects)
             self.check_read(process)
+            if self._publishes:
+                self._check_published_without(keys, table)
+
+    @property
+    def _publishes(self) -> bool:
+        return any("publish" in actions for actions in self.plan.operators) and not self.judge.damaged
+
+    def _check_published(self, process: Process) -> None:
+        """S28: nothing that earlier publications have left behind prevents another one."""
+        if not self._publishes:
+            return
+        table = self.table(process)
+        with suppress(InvalidInput):  # base files that do not show what the table shows
+            publish_delta(table)
+            self.published.check_rows()
+            table.compact()
+            publish_delta(table)
+            self.published.check_complete()
+
+    def _check_published_without(self, keys: frozenset[tuple[Any, ...]], table: Table) -> None:
+        """S26: as OPERATIONS.md says, the folder of the log is deleted, and the table is published again."""
+        for path in [path for path in self.disk.objects if path.startswith(LOG)]:
+            del self.disk.objects[path]
+        self.published.forget()
+        with suppress(InvalidInput):
+            publish_delta(table)
+            self.published.check_rows()
+            self.published.check_without(keys)
 
     def resume_jobs(self) -> None:
         """After a restore, let some sources repeat the batches that it rolled back."""
@@ -262,6 +294,8 @@ class Simulation:
         table = len(self.history.lanes[TABLE])
         self.table(process).clean(nothing, abandon_after=nothing)
         for path in self.disk.objects:
+            if path.startswith(LOG):
+                continue
             if path.startswith(("log/", "base/", "shadow/", "_weft/index/", "_weft/probe/", "_weft/timeline/")):
                 self.judge.check_left(path, table)
 
@@ -314,6 +348,7 @@ class Simulation:
 
     def _watch(self, path: str, before: bytes | None, now: bytes | None) -> None:
         self.history.watch(path, before, now)
+        self.published.watch(path, before, now)
         referring = self._referring or self
         if referring.referenced is not None and not referring.referenced.judge.is_erased():
             check_savepoints(referring.history.table, referring.referenced.history.table)
@@ -338,6 +373,7 @@ class Simulation:
         try:
             self.check_read(process)
             self._check_followed(process)
+            self._check_published(process)
             self._check_erased(process)
             if self.referenced is not None and not self.faults.rates:
                 check_no_savepoint_is_left(self.history.table, self.referenced.history.table)

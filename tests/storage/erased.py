@@ -20,6 +20,8 @@ Key = tuple[Any, ...]
 def has_keys(path: str, data: bytes, config: Config, keys: Iterable[Key]) -> bool:
     """Whether an object has one of the keys: in a row, or as an end of a key range in an index or footer."""
     wanted = set(keys)
+    if "/_delta_log/" in path:
+        return False  # `storage.services.erase` does not read it, and says so
     if path.endswith((".parquet", ".arrow")):
         return not wanted.isdisjoint(_rows(path, data, config["key"]))
     return not _bounds(config, wanted).isdisjoint(_ends(path, data))

@@ -20,7 +20,7 @@ from storage.errors import InvalidInput, StoreUnavailable
 from storage.publish.targets import base_version
 from streams.pipeline.many_tables import ManyTables, TableSettings
 from streams.pipeline.model import CompactionSection, PublishSection, TableLocation
-from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.pipeline import load_pipeline, load_settings
 from streams.pipeline.publishing import RECHECK_SECONDS, DaemonThreads, Publisher
 from streams.pipeline.run import choose_part
 from streams.pipeline.services import publish_round, run_service
@@ -182,6 +182,20 @@ def test_weft_run_has_a_service_that_publishes(tmp_path: Path, catalog: dict[str
     table.compact()
     assert run_service(str(path), "publish", StopSignal(), reporter, once=True) == 0
     assert in_delta(table) == in_iceberg(catalog) == ["new"]
+
+
+def test_a_folder_of_iceberg_tables_is_relative_to_the_file(tmp_path: Path) -> None:
+    publish = {"iceberg": {"table": "shop.orders", "properties": {"type": "folder", "warehouse": "./lake"}}}
+    path = pipeline_file(tmp_path, publish=publish)
+    for found in (load_pipeline(path).publish, load_settings(str(path), "publish").publish):
+        assert found is not None
+        assert found.iceberg is not None
+        assert found.iceberg.properties["warehouse"] == str(tmp_path / "lake")
+    publish["iceberg"]["properties"] = {"type": "folder", "warehouse": "s3://lake/iceberg"}
+    elsewhere = load_pipeline(pipeline_file(tmp_path, publish=publish)).publish
+    assert elsewhere is not None
+    assert elsewhere.iceberg is not None
+    assert elsewhere.iceberg.properties["warehouse"] == "s3://lake/iceberg"
 
 
 @pytest.mark.parametrize(
