@@ -6,7 +6,8 @@ One publication is one commit of the catalog, so readers see all of it or nothin
 1. List the savepoints of the weft table, then load the Iceberg table, then take the snapshot to publish. A publication
    that loaded the Iceberg table after another one had committed has a snapshot that is not older.
 2. Make a savepoint of the snapshot, so that cleaning keeps its files.
-3. Commit, on condition that the Iceberg table still has the snapshot that was loaded.
+3. Commit, on condition that the Iceberg table still has the snapshot that was loaded. If nothing has changed, commit
+   only if another publication may still commit, so that it fails.
 4. Release the savepoints that were listed in step 1 and that the Iceberg table does not need. Who made one of these
    loaded the Iceberg table before this commit, so its own commit fails.
 """

@@ -86,8 +86,12 @@ def create_table(catalog: Catalog, name: str, schema: Schema, table_id: str) -> 
 
 
 @contextlib.contextmanager
-def catalog_errors(name: str) -> Iterator[None]:
+def catalog_errors(name: str, what: str | None = None) -> Iterator[None]:
     """Errors of a catalog, and of the file system of an Iceberg table, as errors of weft.
+
+    Args:
+        name: Name of the Iceberg table.
+        what: What is asked, if that is not the catalog or the file system of the table.
 
     Raises:
         StoreRefused: Access is refused.
@@ -95,12 +99,13 @@ def catalog_errors(name: str) -> Iterator[None]:
         NotFound: An object of the Iceberg table is missing.
         InvalidInput: The catalog finds the request wrong.
     """
+    asked = what or f"the catalog or the file system of Iceberg table {name}"
     try:
         yield
     except Exception as error:
         if isinstance(error, _REFUSED):
             raise StoreRefused(
-                f"the catalog or the file system of Iceberg table {name} refuses access: {_text(error)}",
+                f"{asked} refuses access: {_text(error)}",
                 hint="check the properties of the catalog: credentials, warehouse",
             ) from error
         if isinstance(error, FileNotFoundError):
@@ -114,7 +119,7 @@ def catalog_errors(name: str) -> Iterator[None]:
             ) from error
         if has_no_answer(error):
             raise StoreUnavailable(
-                f"the catalog or the file system of Iceberg table {name} does not answer: {_text(error)}",
+                f"{asked} does not answer: {_text(error)}",
                 hint="publish again when it does; check the properties of the catalog",
             ) from error
         raise

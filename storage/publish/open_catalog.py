@@ -29,7 +29,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
     Raises:
         InvalidInput: pyiceberg is not installed, or does not find or open the catalog.
-        StoreUnavailable: The database of the catalog does not answer, or refuses access.
+        StoreUnavailable: The catalog does not answer; `StoreRefused` if it refuses access.
     """
     if find_spec("pyiceberg") is None:
         raise InvalidInput("publishing as Iceberg needs pyiceberg", hint="pip install 'weft[iceberg]'")
@@ -39,6 +39,8 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         return FolderCatalog(name, **properties)
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
+
+    from storage.publish.iceberg_catalog import catalog_errors
 
     try:
         try:
@@ -58,7 +60,8 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         raise InvalidInput(f"Iceberg catalog {name!r} cannot be opened: {error}", hint=_PROPERTIES) from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] != _SQL:
-            raise
+            with catalog_errors(name, f"Iceberg catalog {name!r}"):
+                raise
         text = " ".join(str(error).split())
         if hasattr(error, "orig"):  # an error of the database, not of what it was asked
             raise StoreUnavailable(f"the database of Iceberg catalog {name!r} does not answer: {text}") from error

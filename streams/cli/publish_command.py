@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, NotFound
+from storage.publish.targets import DeltaTarget, IcebergTarget
 from streams.cli.arguments import Json, StorageOption, Target, column_names, open_table, usage_errors
 from streams.cli.output import counted, print_result
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
 
 publish_command = typer.Typer()
 
@@ -54,17 +52,15 @@ def publish(
             raise InvalidInput("the format is missing", hint="give either --iceberg NAMESPACE.TABLE or --delta")
         if delta and (catalog_option or catalog != "default"):
             raise InvalidInput("a Delta table has no catalog", hint="remove --catalog and --catalog-option")
-        opened = None if iceberg is None else _open_catalog(catalog, catalog_option or ())
+        properties = _properties(catalog_option or ())
+    to = DeltaTarget(names) if iceberg is None else IcebergTarget(iceberg, catalog, properties, names)
     table = open_table(target, storage_option)
-    with usage_errors():
-        if iceberg is not None and opened is not None:
-            from storage.publish.iceberg import publish_iceberg
-
-            result, name = publish_iceberg(table, opened, iceberg, names), iceberg
-        else:
-            from storage.publish.delta import publish_delta
-
-            result, name = publish_delta(table, names), f"{table.uri}/base"
+    name = iceberg or f"{table.uri}/base"
+    try:
+        result = to.publish(table)
+    except (InvalidInput, NotFound):
+        with usage_errors():
+            raise
     files = counted(result.files, "file")
     text = (
         f"published {name} with {counted(result.rows, 'row')} in {files}: "
@@ -78,17 +74,15 @@ def publish(
     print_result(result, text, as_json=as_json)
 
 
-def _open_catalog(name: str, options: Sequence[str]) -> Catalog:
-    """The Iceberg catalog of a name.
+def _properties(options: Sequence[str]) -> dict[str, str]:
+    """Properties of a catalog.
 
     Raises:
-        InvalidInput: An option is not KEY=VALUE, or pyiceberg is not installed, or does not find or open the catalog.
+        InvalidInput: An option is not KEY=VALUE.
     """
-    from storage.publish.open_catalog import open_catalog
-
     properties = dict(option.partition("=")[::2] for option in options)
     if not all(properties.values()) or "" in properties:
         raise InvalidInput(
             "--catalog-option is not KEY=VALUE", hint="for example --catalog-option uri=sqlite:////data/catalog.db"
         )
-    return open_catalog(name, properties)
+    return properties

@@ -41,7 +41,7 @@ from streams.pipeline.fair_turns import FairTurns
 from streams.pipeline.letter_places import expire_letters
 from streams.pipeline.model import CleanSection, CompactionSection, PublishSection, TableLocation, TtlSection
 from streams.pipeline.outage import pause_seconds, store_name
-from streams.pipeline.publishing import Publisher, PublishRound
+from streams.pipeline.publishing import ANSWER_SECONDS, Publisher, PublishRound
 from streams.pipeline.services import (
     MAX_BACK_OFF_SECONDS,
     after_clean,
@@ -345,7 +345,7 @@ class ManyTables:
         table has one round only.
         """
         if entry.publisher is None or entry.publisher.section != section:
-            entry.publisher = Publisher(section)
+            entry.publisher = Publisher(section, answer_seconds=None if self._once else ANSWER_SECONDS)
         if self._once or self._publisher is None:
             done = _publish(entry.publisher, location)
             entry.update(**done.report(entry.report))

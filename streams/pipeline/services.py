@@ -111,7 +111,7 @@ def _service(
     """The interval between rounds in seconds, and the function that runs one round."""
     from streams.pipeline.letter_places import load_letter_places, retentions_of
     from streams.pipeline.model import CleanSection, CompactionSection, PublishSection, TtlSection
-    from streams.pipeline.publishing import Publisher
+    from streams.pipeline.publishing import ANSWER_SECONDS, Publisher
 
     if service == TTL:
         return (pipeline.ttl or TtlSection()).every, lambda: expire_round(table, reporter)
@@ -121,7 +121,7 @@ def _service(
         return clean.every, lambda: clean_round(table, clean, reporter, letters)
     if service == PUBLISH:
         section = pipeline.publish or PublishSection()
-        publisher = Publisher(section)
+        publisher = Publisher(section, answer_seconds=None if once else ANSWER_SECONDS)
         return section.every, lambda: publish_round(table, publisher, reporter, once=once)
     compaction = pipeline.compaction or CompactionSection()
     return compaction.every, lambda: compact_round(table, None if once else compaction, reporter, execute)

@@ -11,6 +11,7 @@
     followers.py  consumers of changes, and the expected changes
     operators.py  savepoints, restore, undo, cleaning, schema changes
     needs.py      the files that must exist
+    published.py  the published Delta table, and its expected rows
     two_tables.py references to another table with actors of its own: their expected rows, and what must be kept
     run.py        runs one schedule
     mutant.py     mutants: implementations that break one rule, which the simulation must find

@@ -128,6 +128,10 @@ class Operator(Worker):
         assert result.foreign_files == 0 or self.simulation.judge.damaged, f"{result.foreign} are not foreign"
 
     def _publish(self, table: Table) -> None:
+        """Publish, most often after a compaction of some file groups, which leaves unused rows in shared files."""
+        chance = self.simulation.chance
+        if share := chance.choice([0, 0.5, 0.5, 1]):
+            table.compact(lambda _: chance.random() < share)
         publish_delta(table)
         self.simulation.published.check_rows()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
 import itertools
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +23,7 @@ from storage.publish.targets import base_version
 from streams.pipeline.many_tables import ManyTables, TableSettings
 from streams.pipeline.model import CompactionSection, PublishSection, TableLocation
 from streams.pipeline.pipeline import load_pipeline, load_settings
-from streams.pipeline.publishing import RECHECK_SECONDS, DaemonThreads, Publisher
+from streams.pipeline.publishing import GIVE_UP_SECONDS, RECHECK_SECONDS, DaemonThreads, Publisher
 from streams.pipeline.run import choose_part
 from streams.pipeline.services import publish_round, run_service
 from streams.pipeline.status import Report, Reporter, StopSignal
@@ -160,6 +162,58 @@ def test_pauses_after_failures_grow_up_to_a_limit(table: Table) -> None:
     change(table, "new", 9)
     clock.now += 300
     assert publisher.publish(table).complete
+
+
+def test_a_catalog_that_does_not_answer_keeps_no_other_target_waiting(table: Table, reporter: Reporter) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections, and says nothing
+        rest = {"type": "rest", "uri": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        given = {"every": 10, "delta": True, "iceberg": {"table": "shop.orders", "properties": rest}}
+        clock = Clock()
+        publisher = Publisher(PublishSection.model_validate(given), clock, answer_seconds=2.0)
+        publish_round(table, publisher, reporter)
+        assert in_delta(table) == ["new"]
+        assert reporter.report.publish_problem == "Iceberg table shop.orders not published: no answer for 0 s"
+        assert (reporter.report.doing, reporter.report.published_at_ms) == ("waiting", None)
+        clock.now += 600
+        change(table, "v2", 2)
+        assert publisher.publish(table).errors == []  # reported once
+        assert in_delta(table) == ["v2"]
+        before = threading.active_count()
+        clock.now = GIVE_UP_SECONDS
+        assert "no answer for 0 s" in publisher.publish(table).problem
+        assert threading.active_count() == before + 1
+    for _ in until(time.monotonic() + 60):  # now connections are refused
+        if "next try in 20 s" in (problem := publisher.publish(table).problem):
+            break
+    assert "Iceberg catalog 'default' does not answer: Connection" in problem
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(401, "Iceberg catalog 'default' refuses access"), (503, "Iceberg catalog 'default' does not answer")],
+)
+def test_a_catalog_that_refuses_or_fails_is_named(table: Table, code: int, said: str) -> None:
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(code)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        rest = {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}", "token": "of-no-use"}
+        given = {"delta": True, "iceberg": {"table": "shop.orders", "properties": rest}}
+        done = Publisher(PublishSection.model_validate(given)).publish(table)
+        options = [f"--catalog-option={name}={value}" for name, value in rest.items()]
+        command = weft("publish", table.uri, "--iceberg", "shop.orders", *options)
+        server.shutdown()
+    assert (in_delta(table), done.changed) == (["new"], 1)
+    assert said in done.problem
+    assert "of-no-use" not in done.problem
+    assert command.exit_code == 1
+    assert said in command.stderr
+    assert "Traceback" not in command.stderr
 
 
 def test_with_once_an_error_ends_the_round(table: Table, reporter: Reporter) -> None:
