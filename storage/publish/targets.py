@@ -67,7 +67,8 @@ Target = IcebergTarget | DeltaTarget
 
 
 def base_version(table: Table) -> object:
-    """A value that differs when the base files or the columns of a table differ. Reads what is new in the log."""
+    """A value that differs when base files, columns or comments of a table differ. Reads what is new in the log."""
     state = table.state()
     files = frozenset((current.file.path, current.parts) for current in current_files(base_slices(state)))
-    return files, tuple((field.name, str(field.type)) for field in state.schema.arrow)
+    columns = [(field.name, str(field.type), state.schema.column(field.name).comment) for field in state.schema.arrow]
+    return files, tuple(columns)
