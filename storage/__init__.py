@@ -3,7 +3,8 @@
 from storage.config import TableConfig
 from storage.core.plan.due_policy import DuePolicy
 from storage.read.snapshot import Snapshot
-from storage.table import Table, verify_table
+from storage.services.verify.verify import verify_table
+from storage.table import Table
 from storage.write.writer import Commit, Writer
 
 __all__ = ["Commit", "DuePolicy", "Snapshot", "Table", "TableConfig", "Writer", "verify_table"]

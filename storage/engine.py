@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path as LocalPath
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -45,6 +45,7 @@ from storage.files.log_file import remove_log_file
 from storage.log.commit_log import CommitLog
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog
+from storage.planned_work import PlannedWork, expire_in_steps, plan_compaction, plan_fold, with_small_tasks
 from storage.read.bound_rows import BoundRows
 from storage.read.bucket_numbers import bucket_numbers
 from storage.read.change_tasks import ChangeTask
@@ -60,16 +61,15 @@ from storage.read.referenced_table import ReferencedTable
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
-from storage.services import compaction, expiry, fold
 from storage.services.clean.clean import CleanResult
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.services.compaction import CompactionResult
 from storage.services.compaction_task import CompactionTask
 from storage.services.drop_table import drop_table
-from storage.services.due_work import Only, every_group, find_due, only_due
+from storage.services.due_work import Only, every_group, find_due
 from storage.services.erase.erase import EraseResult
 from storage.services.expiry import ExpiryResult
-from storage.services.fold import NOT_FOLDED, FoldResult
+from storage.services.fold import FoldResult
 from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, TimelineEntry
 from storage.services.inspect_references import ReferenceReport, inspect_references
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample
@@ -225,8 +225,6 @@ __all__ = [
     "write_rows",
 ]
 
-T_co = TypeVar("T_co", covariant=True)
-
 
 def is_cut(text: str) -> bool:
     """Whether a text is in the form of a cut, as opposed to a time or the name of a savepoint."""
@@ -289,108 +287,6 @@ def discard(ticket: WriteTicket, written: Iterable[Written]) -> None:
     for part in written:
         for file in part.files:
             remove_log_file(ticket.env.store, file)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedWork(Generic[T_co]):
-    """Work that is due, and has not begun.
-
-    Attributes:
-        snapshot: The snapshot that it was planned from.
-        bytes: Stored bytes that it will read; 0 if nothing is due.
-        steps: The work, see `storage.services.steps`. Nothing is published before the first step.
-    """
-
-    snapshot: Snapshot
-    bytes: int
-    steps: Steps[T_co]
-
-
-def plan_compaction(
-    table: Table, policy: DuePolicy | None, execute: Execute = one_by_one, *, only: Only = every_group
-) -> PlannedWork[CompactionResult]:
-    """`storage.Table.compact` in steps.
-
-    Args:
-        table: The table.
-        policy: Decides what is due; None: all file groups that have logs.
-        execute: Where the work is done.
-        only: Selects some of these file groups.
-
-    Raises:
-        UnsupportedFormat: This version cannot write to the table.
-    """
-    snapshot = table.writable_snapshot()
-    chosen = only_due(snapshot, policy, only)
-    # With a policy file groups without logs may be due, too.
-    due = sum(
-        each.base_bytes + each.log_bytes
-        for each in snapshot.slices
-        if (policy is not None or len(each.rows)) and chosen(each)
-    )
-
-    def steps() -> Steps[CompactionResult]:
-        result = yield from compaction.compaction_steps(snapshot.table_log, snapshot, chosen, execute)
-        table.mark_if_due(None if due else snapshot.state)
-        return result
-
-    return PlannedWork(snapshot, due, steps())
-
-
-def plan_fold(
-    table: Table,
-    policy: DuePolicy | None,
-    after: PlannedWork[CompactionResult] | None = None,
-    execute: Execute = one_by_one,
-) -> PlannedWork[FoldResult]:
-    """`storage.Table.fold` if it is due, in steps.
-
-    Args:
-        table: The table.
-        policy: Decides what is due; None: everything that is not folded.
-        after: The compaction that was done just before. If it had nothing to do, its snapshot is as good as a new one,
-            which costs requests for each lane.
-        execute: Where the work is done.
-
-    Raises:
-        UnsupportedFormat: This version cannot write to the table.
-    """
-    snapshot = table.writable_snapshot() if after is None or after.bytes else after.snapshot
-    if policy is None:
-        due = sum(each.log_bytes for each in snapshot.slices)
-    else:
-        due = sum(each.bytes for each in find_due(snapshot, policy, {Work.FOLD}).values())
-
-    def steps() -> Steps[FoldResult]:
-        if not due:
-            return NOT_FOLDED
-        result = yield from fold.fold_steps(snapshot.table_log, snapshot, execute)
-        table.mark_if_due()
-        return result
-
-    return PlannedWork(snapshot, due, steps())
-
-
-def expire_in_steps(table: Table, execute: Execute = one_by_one) -> Steps[ExpiryResult]:
-    """`storage.Table.apply_ttl` in steps; of a table without a time to live nothing is done.
-
-    Raises:
-        UnsupportedFormat: This version cannot write to the table.
-    """
-    result = yield from expiry.expiry_steps(table.writable(), execute=execute)
-    if result.entries:
-        table.mark_if_due()
-    return result
-
-
-def with_small_tasks(table: Table, task_bytes: int) -> Table:
-    """The table opened again: tasks of its compactions and folds read at most these stored bytes, or one file group."""
-    tuning = table.env.tuning
-    sizes = {
-        "shared_file_bytes": min(task_bytes, tuning.shared_file_bytes),
-        "fold_file_bytes": min(task_bytes, tuning.fold_file_bytes),
-    }
-    return Table(table.env.tuned(**sizes))
 
 
 def clock_lead_ms(table: Table) -> int:

@@ -15,10 +15,9 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,6 +41,7 @@ from storage.read.pruning import KeyRows
 from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
 from storage.read.time_travel import snapshot_at
+from storage.service_method import service_method
 from storage.services import schema_changes
 from storage.services.clean.clean import CleanResult, run_clean
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
@@ -58,24 +58,6 @@ from storage.services.tasks import Execute, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
 from storage.services.verify.verify import run_verify
 from storage.write.writer import Writer
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _service(function: Callable[Concatenate[TableLog, P], R]) -> Callable[Concatenate[Table, P], R]:
-    """Turn a function of a `TableLog` into a method of `Table` with the same other arguments and docstring."""
-
-    @functools.wraps(function)
-    def method(self: Table, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return function(self.writable(), *args, **kwargs)
-
-    first, *others = inspect.signature(function).parameters.values()
-    itself = first.replace(name="self", annotation=inspect.Parameter.empty)
-    signature = inspect.signature(function).replace(parameters=[itself, *others])
-    method.__doc__ = (function.__doc__ or "").replace("        table_log: The table's log.\n", "")
-    setattr(method, "__signature__", signature)  # noqa: B010 - functions have no such attribute for mypy
-    return method
 
 
 class Table:
@@ -435,22 +417,22 @@ class Table:
         """
         return run_verify(self._table_log, deep=deep, progress=progress, execute=execute)
 
-    release_savepoint = _service(release_savepoint)
-    undo = _service(undo)
-    erase = _service(erase)
-    rewrite = _service(rewrite_column)
-    forget_deletes = _service(forget_deletes)
-    expire_rows = _service(expire_rows)
-    apply_ttl = _service(apply_ttl)
-    add_column = _service(schema_changes.add_column)
-    add_group = _service(schema_changes.add_group)
-    add_stream = _service(schema_changes.add_stream)
-    widen_column = _service(schema_changes.widen_column)
-    set_default = _service(schema_changes.set_default)
-    set_comment = _service(schema_changes.set_comment)
-    set_ttl = _service(schema_changes.set_ttl)
-    add_reference = _service(schema_changes.add_reference)
-    drop_reference = _service(schema_changes.drop_reference)
+    release_savepoint = service_method(release_savepoint)
+    undo = service_method(undo)
+    erase = service_method(erase)
+    rewrite = service_method(rewrite_column)
+    forget_deletes = service_method(forget_deletes)
+    expire_rows = service_method(expire_rows)
+    apply_ttl = service_method(apply_ttl)
+    add_column = service_method(schema_changes.add_column)
+    add_group = service_method(schema_changes.add_group)
+    add_stream = service_method(schema_changes.add_stream)
+    widen_column = service_method(schema_changes.widen_column)
+    set_default = service_method(schema_changes.set_default)
+    set_comment = service_method(schema_changes.set_comment)
+    set_ttl = service_method(schema_changes.set_ttl)
+    add_reference = service_method(schema_changes.add_reference)
+    drop_reference = service_method(schema_changes.drop_reference)
 
     def writable(self) -> TableLog:
         """Check that this version may write to the table, and complete a restore in progress (L4); returns the log."""
@@ -479,21 +461,3 @@ class Table:
         """
         with contextlib.suppress(TableError):
             self._marker.mark_if_due(self.state() if state is None else state, unless_idle=True)
-
-
-def verify_table(
-    uri: str | Path,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    deep: bool = True,
-    progress: Progress | None = None,
-    execute: Execute | None = None,
-) -> VerifyReport:
-    """`Table.verify` of a table that may be too damaged to open.
-
-    Raises:
-        NotFound: There is neither a table nor a part of one.
-        StoreUnavailable: The store does not answer.
-    """
-    env = open_environment(uri, storage_options)
-    return run_verify(TableLog.of(env), deep=deep, progress=progress, execute=execute)

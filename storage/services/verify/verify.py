@@ -15,7 +15,8 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from pathlib import Path as LocalPath
+from typing import Any, Final
 
 from storage.core.log.cut import Cut, Seqs
 from storage.core.log.entries import CleanIntent, LaneAdd, TableEntry
@@ -24,6 +25,7 @@ from storage.core.log.needed_files import LaneEnd
 from storage.core.log.table_state import TableState
 from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, describe_lane, slot_path
 from storage.core.schema.table_schema import TableSchema
+from storage.environment import open_environment
 from storage.errors import NotFound, TableError
 from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
@@ -42,6 +44,24 @@ _UNCOMMITTED: Final = (
     "nothing, if its writer is running; if the writer died before its commit: restart it, or fence the lane and clean; "
     "entries that were removed from the end of a lane look the same: restore those from a copy of the store"
 )
+
+
+def verify_table(
+    uri: str | LocalPath,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    deep: bool = True,
+    progress: Progress | None = None,
+    execute: Execute | None = None,
+) -> VerifyReport:
+    """`storage.Table.verify` of a table that may be too damaged to open.
+
+    Raises:
+        NotFound: There is neither a table nor a part of one.
+        StoreUnavailable: The store does not answer.
+    """
+    env = open_environment(uri, storage_options)
+    return run_verify(TableLog.of(env), deep=deep, progress=progress, execute=execute)
 
 
 def run_verify(
