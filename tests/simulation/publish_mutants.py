@@ -36,5 +36,4 @@ PUBLISHING: Final = {
     "S28 a publication replaces another": Mutant(delta, "put_entry", writes_over, "publish"),
     "S28 unused rows of shared files are shown": Mutant(delta_files, "inline_deletion_vector", always(None), "publish"),
     "S28 a publication leaves files out": Mutant(delta, "files_to_publish", of_all_there_was, "publish"),
-    "S28 a slow publication is not overtaken": Mutant(delta, "_may_still_commit", always(False), "publish", rare=True),
 }
