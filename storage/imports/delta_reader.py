@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
 from storage.errors import InvalidInput
@@ -34,9 +35,23 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         version=str(table.version()),
         schema=query("SELECT * FROM source LIMIT 0").schema,
         batches=batches,
-        rows=table.count(),
+        rows=_count(table),
         partition_by=metadata.partition_columns,
         options={name: str(value) for name, value in metadata.configuration.items()},
         comments={column.name: column.metadata.get("comment") for column in table.schema().fields},
         comment=metadata.description,
     )
+
+
+def _count(table: DeltaTable) -> int | None:
+    """Rows of all files without those that deletion vectors hide; None if a file does not tell its number of rows."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    if not files.num_rows:
+        return 0
+    if "num_records" not in files.column_names or files["num_records"].null_count:
+        return None
+    rows = int(pc.sum(files["num_records"]).as_py())
+    for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
+        kept = batch["selection_vector"].flatten()
+        rows -= len(kept) - kept.true_count
+    return rows

@@ -28,6 +28,16 @@ _READERS: Final[Mapping[Format, tuple[str, str]]] = {
 }
 """Module and required package by format. The extra of weft has the name of the format."""
 
+_ADVICE: Final[Mapping[Format, str]] = {
+    "parquet": "is every file whole?",
+    "delta": "if the table has a feature that the reader lacks, remove it in Delta (ALTER TABLE ... DROP FEATURE)",
+    "iceberg": "if the reader cannot apply its deletes, rewrite its files in Spark (CALL "
+    "system.rewrite_data_files(table => '...', options => map('delete-file-threshold', '1')))",
+    "hudi": "if the reader cannot read it as it is, import a Parquet export of what Hudi's reader shows",
+    "paimon": "if the reader cannot read it as it is, rewrite it with 'file.format' = 'parquet', or import an export",
+}
+"""What to do if a table is sound, but the library does not know something in it."""
+
 _PANIC: Final = "PanicException"
 """A failure of a library in Rust. It is no `Exception`, and has no module that could be imported."""
 
@@ -129,7 +139,7 @@ def _read_errors(kind: Format, location: str) -> Iterator[None]:
             text = f"there is no such file or folder ({text})"
         raise InvalidInput(
             f"the {kind} table at {location} cannot be read: {text}",
-            hint="check the location, its format, the version and the options of the store",
+            hint=f"check the location, its format, the version and the options of the store; {_ADVICE[kind]}",
         ) from error
 
 

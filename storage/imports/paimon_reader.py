@@ -14,6 +14,10 @@ from storage.imports.foreign_table import ForeignTable, refuse_version
 from storage.store.open_store import open_store
 
 _DATABASE: Final = ".db"
+_FALLBACK: Final = "scan.fallback-"
+"""Begins options that name branches, whose rows are shown where the table has none."""
+_OTHER_ROWS: Final = frozenset({"branch", "incremental-between", "incremental-between-timestamp"})
+"""Options of a table that change which rows its readers show, and that the library does not know."""
 
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
@@ -29,8 +33,14 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
     warehouse = f"{scheme}{mark}{folder.parent.parent}"
     catalog = PaimonCatalog({"warehouse": warehouse, **{name: str(value) for name, value in options.items()}})
     table = catalog.get_table((folder.parent.name.removesuffix(_DATABASE), folder.name))
-    plan = table.new_read_builder().new_scan().plan()
     declared = table.schema()
+    for name, value in declared.options().items():
+        if name in _OTHER_ROWS or name.startswith(_FALLBACK):
+            raise InvalidInput(
+                f"the Paimon table at {location} has the option {name} = {value}, which this reader does not follow",
+                hint="remove the option in Paimon (ALTER TABLE), or import a Parquet export of what its reader shows",
+            )
+    plan = table.new_read_builder().new_scan().plan()
 
     def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from table.new_read_builder().with_projection(list(columns)).new_read().read_arrow(plan.splits())
@@ -38,7 +48,10 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
     empty = table.new_read_builder().new_read().read_arrow(plan.splits()[:1])
     first = next(iter(empty), None)
     if first is None:
-        raise InvalidInput(f"the Paimon table at {location} has no rows", hint="there is nothing to import")
+        raise InvalidInput(
+            f"the Paimon table at {location} has no rows",
+            hint="compact it in Paimon if it is write-only with deletion vectors or first-row: rows show after that",
+        )
     return ForeignTable(
         kind="paimon",
         location=location,

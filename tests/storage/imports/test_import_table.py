@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 
 from storage import Table
@@ -24,9 +26,11 @@ from storage.errors import Conflict, CorruptData, InvalidInput, NotFound
 from storage.imports.foreign_table import ForeignTable, open_foreign
 from storage.imports.import_table import LANE, ImportResult, import_into, import_table
 from storage.imports.translate import Format, translate
+from storage.publish.targets import DeltaTarget
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.imports.sources import ROWS, hudi, paimon, parquet
+from tests.storage.published_types import table_with_unused_rows
 from tests.storage.shop import new_uri
 
 GROUPS = {
@@ -415,3 +419,54 @@ def test_comments_of_the_source_are_those_of_the_table(tmp_path: Path) -> None:
             "of today",
             "",
         )
+
+
+def test_rows_that_deletion_vectors_hide_are_not_counted(tmp_path: Path) -> None:
+    published = table_with_unused_rows(tmp_path / "published")
+    DeltaTarget().publish(published)
+    source = open_foreign("delta", f"{tmp_path}/published/base")
+    assert source.rows == 40
+    uri = new_uri()
+    assert copied(source, uri, key=["id"]).rows == 40
+    assert {row["status"] for row in rows_of(uri)} == {"old", "new"}
+
+
+def test_equality_deletes_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    """The library does not apply them, so without a refusal deleted rows would come back."""
+    iceberg(tmp_path / "source")
+    where = {"uri": f"sqlite:///{tmp_path}/source/catalog.db", "warehouse": f"file://{tmp_path}/source/warehouse"}
+    catalog = SqlCatalog("source", **where)
+    table = catalog.load_table("shop.orders")
+    place = f"{table.location()}/data/deletes.parquet"
+    pq.write_table(pa.table({"id": [1]}), place.removeprefix("file://"))
+    size = Path(place.removeprefix("file://")).stat().st_size
+    deletes = DataFile.from_args(
+        content=DataFileContent.EQUALITY_DELETES,
+        file_path=place,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=size,
+        equality_ids=[1],
+    )
+    deletes.spec_id = 0
+    with table.transaction() as change, change.update_snapshot().fast_append() as snapshot:
+        snapshot.append_data_file(deletes)
+    location = table.metadata_location
+    catalog.close()
+    with pytest.raises(InvalidInput, match="does not yet support equality deletes") as refused:
+        open_foreign("iceberg", location)
+    assert "rewrite_data_files" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("option", ["branch", "scan.fallback-branch", "incremental-between"])
+def test_options_of_paimon_that_its_library_does_not_follow_are_refused(tmp_path: Path, option: str) -> None:
+    location = paimon(tmp_path, {"bucket": "1", option: "x"}, options_of_writes={"bucket": "1"})
+    with pytest.raises(InvalidInput, match=rf"has the option {option} = x, which this reader does not follow"):
+        open_foreign("paimon", location)
+
+
+def test_options_that_would_change_the_rows_are_refused(tmp_path: Path) -> None:
+    for option in ("hoodie.read.use.read_optimized.mode", "hoodie.table.type", "hoodie.read.as.of.timestamp"):
+        with pytest.raises(InvalidInput, match=f"--source-option {option}: it would change which rows are read"):
+            open_foreign("hudi", str(tmp_path), options={option: "true"})
