@@ -1,11 +1,9 @@
-"""References to other tables: what a joined snapshot shows, keeps and refuses. MERGE.md, "References"."""
+"""References to other tables: what a joined snapshot shows and refuses. MERGE.md, "References"."""
 
 from __future__ import annotations
 
-import datetime as dt
 import pickle
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,88 +12,12 @@ import pyarrow.compute as pc
 import pytest
 
 from storage import Table
-from storage.core.log.cut import JoinedCut, parse_cut
+from storage.core.log.cut import JoinedCut
 from storage.core.log.entries import Schema
 from storage.core.names import TABLE_LANE
-from storage.errors import Conflict, InvalidInput, NotComplete, NotFound, SnapshotExpired, TableError
+from storage.errors import Conflict, InvalidInput, NotFound, TableError
 from storage.read.joined_scan import JoinedScan
-
-CUSTOMERS: dict[str, Any] = {
-    "key": ["id"],
-    "columns": {
-        "id": "bigint",
-        "name": "string",
-        "crm_ts": "bigint",
-        "tier": {"type": "string", "default": "none"},
-        "tier_ts": "bigint",
-    },
-    "groups": {
-        "crm": {"columns": ["name", "crm_ts"], "ordering": ["crm_ts"]},
-        "loyalty": {"columns": ["tier", "tier_ts"], "ordering": ["tier_ts"]},
-    },
-    "streams": {"crm": {"groups": ["crm"], "on_delete": "row"}, "loyalty": {"groups": ["loyalty"]}},
-}
-PRODUCTS: dict[str, Any] = {
-    "key": ["shop", "sku"],
-    "columns": {"shop": "int", "sku": "string", "title": "string"},
-    "groups": {"product": {"columns": ["title"]}},
-    "streams": {"products": {"groups": ["product"]}},
-}
-ORDERS: dict[str, Any] = {
-    "key": ["order_id"],
-    "columns": {
-        "order_id": "bigint",
-        "customer_id": "bigint",
-        "shop": "int",
-        "sku": "string",
-        "ts": "bigint",
-        "paid": "double",
-        "pay_ts": "bigint",
-    },
-    "groups": {
-        "order": {"columns": ["customer_id", "shop", "sku", "ts"], "ordering": ["ts"]},
-        "payment": {"columns": ["paid", "pay_ts"], "ordering": ["pay_ts"]},
-    },
-    "streams": {"orders": {"groups": ["order"]}, "payments": {"groups": ["payment"]}},
-}
-CUSTOMER = {"table": "../customers", "on": "customer_id", "columns": ["name", "tier"]}
-
-
-class Shop:
-    """Three tables in one folder."""
-
-    def __init__(self, folder: Path, references: Mapping[str, Any]) -> None:
-        self.folder = folder
-        self.customers = Table.create(folder / "customers", CUSTOMERS)
-        self.products = Table.create(folder / "products", PRODUCTS)
-        self.orders = Table.create(folder / "orders", {**ORDERS, "references": references})
-
-    def customer(self, key: int, name: str | None, ts: int = 1, op: str = "upsert") -> None:
-        write(self.customers, "crm", id=[key], name=[name], crm_ts=[ts], _op=[op])
-
-    def order(self, key: int, customer: int | None, ts: int = 1) -> None:
-        write(
-            self.orders,
-            "orders",
-            order_id=[key],
-            customer_id=pa.array([customer], pa.int64()),
-            **_no_product(1),
-            ts=[ts],
-        )
-
-    def rows(self, *columns: str, as_of: dt.datetime | str | None = None, **options: Any) -> list[Any]:
-        """Rows as tuples, by order."""
-        found = self.orders.snapshot(as_of).to_arrow(["order_id", *columns], **options).sort_by("order_id")
-        return [tuple(row.values()) for row in found.to_pylist()]
-
-
-def _no_product(rows: int) -> dict[str, pa.Array]:
-    return {"shop": pa.nulls(rows, pa.int32()), "sku": pa.nulls(rows, pa.string())}
-
-
-def write(table: Table, stream: str, **columns: Any) -> None:
-    with table.writer(stream) as writer:
-        writer.append(pa.table(columns))
+from tests.storage.reference_shop import CUSTOMER, ORDERS, Shop, no_product, write
 
 
 @pytest.fixture
@@ -212,7 +134,7 @@ def test_many_foreign_keys_are_found_and_a_scan_can_be_sent_elsewhere(shop: Shop
         "orders",
         order_id=keys,
         customer_id=[key * 2 * apart for key in keys],
-        **_no_product(5000),
+        **no_product(5000),
         ts=[1] * 5000,
     )
     scan = shop.orders.snapshot().scan(["order_id", "customer_name"])
@@ -250,126 +172,6 @@ def test_integers_may_differ_in_width_and_decimals_in_digits(
     small_key, small_value = (other, "k") if not key_is_wide else (table, "v")
     small_key.widen_column(small_value, wide)
     assert table.snapshot().to_arrow(["k", "r_v"]).sort_by("k").equals(found)
-
-
-def test_the_text_of_a_cut_names_all_tables_and_gives_the_same_answer_again(shop: Shop) -> None:
-    shop.customer(1, "Ann")
-    shop.order(1, 1)
-    then = str(shop.orders.snapshot().cut)
-    assert then == f"{shop.orders.snapshot().cut}"
-    assert str(parse_cut(then)) == then
-    shop.customer(1, "Anna", ts=2)
-    shop.customers.compact()
-    now = str(shop.orders.snapshot().cut)
-    assert shop.rows("customer_name", as_of=then) == [(1, "Ann")]
-    assert shop.rows("customer_name", as_of=now) == [(1, "Anna")]
-    alone = then.partition("+")[0]
-    assert shop.rows("customer_id", as_of=alone) == [(1, 1)]
-    with pytest.raises(SnapshotExpired, match=r"reference 'customer'.*does not say which state"):
-        shop.rows("customer_name", as_of=alone)
-    for wrong in (f"{then}+", f"{then}+customer:1:", f"{alone}+:1:crm=1", f"{alone}+customer", f"{then}+x:y:"):
-        with pytest.raises(InvalidInput, match="is not a cut"):
-            shop.orders.snapshot(wrong)
-
-
-def test_the_cut_of_the_table_is_taken_first(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A customer that is committed before an order is seen with it, however the commits and the snapshot overlap."""
-    from storage.read import references
-
-    taken = references.snapshot_at
-
-    def slowly(table_log: Any, *arguments: Any, **options: Any) -> Any:
-        found = taken(table_log, *arguments, **options)
-        if table_log.store.uri.endswith("orders"):
-            shop.customer(5, "new")
-            shop.order(5, 5)
-        return found
-
-    shop.order(4, 5)
-    with monkeypatch.context() as patch:
-        patch.setattr(references, "snapshot_at", slowly)
-        snapshot = shop.orders.snapshot()
-    assert snapshot.to_arrow(["order_id", "customer_name"]).to_pylist() == [{"order_id": 4, "customer_name": "new"}]
-
-
-def test_a_savepoint_and_a_pin_keep_the_referenced_snapshots(shop: Shop) -> None:
-    shop.customer(1, "Ann")
-    shop.order(1, 1)
-    made = shop.orders.savepoint("month-end")
-    assert str(made.cut) == "cut:1:2:orders=2+customer:2:crm=2" == str(shop.orders.savepoints()[0].cut)
-    assert shop.customers.savepoints()[0].name.startswith("month-end.")
-    pinned = shop.orders.snapshot().pinned()
-    with pinned as kept:
-        shop.customer(1, "Anna", ts=2)
-        for table in (shop.customers, shop.orders):
-            table.compact()
-            table.clean(dt.timedelta(0))
-        again = Table.open(shop.folder / "orders")
-        assert kept.to_arrow(["customer_name"]).to_pylist() == [{"customer_name": "Ann"}]
-        assert again.snapshot("month-end").to_arrow(["customer_name"]).to_pylist() == [{"customer_name": "Ann"}]
-        shop.orders.release_savepoint("month-end")
-        assert shop.customers.savepoints() == []
-        for table in (shop.customers, shop.orders):
-            table.clean(dt.timedelta(0))
-        assert kept.to_arrow(["customer_name"]).to_pylist() == [{"customer_name": "Ann"}]
-    then = str(shop.orders.snapshot().cut)
-    shop.customer(1, "Annie", ts=3)
-    shop.customers.compact()
-    shop.customers.clean(dt.timedelta(0))
-    with pytest.raises(SnapshotExpired, match="customer"):
-        shop.rows("customer_name", as_of=then)
-
-
-def test_a_savepoint_that_is_refused_leaves_none_in_the_referenced_tables(shop: Shop) -> None:
-    shop.orders.savepoint("taken")
-    count = len(shop.customers.savepoints())
-    with pytest.raises(Conflict, match="already has a savepoint"):
-        shop.orders.savepoint("taken")
-    with pytest.raises(InvalidInput, match="not a savepoint name"):
-        shop.orders.savepoint("?")
-    assert len(shop.customers.savepoints()) == count
-
-
-def test_a_restore_takes_back_the_table_and_not_the_referenced_ones(shop: Shop) -> None:
-    shop.customer(1, "Ann")
-    shop.order(1, 1)
-    shop.orders.savepoint("then")
-    shop.order(2, 1)
-    shop.customer(1, "Anna", ts=2)
-    shop.orders.restore("then")
-    assert shop.rows("customer_name") == [(1, "Anna")]
-    assert shop.rows("customer_name", as_of="then") == [(1, "Ann")]
-
-
-def test_a_time_is_a_time_of_all_tables(shop: Shop) -> None:
-    shop.customer(1, "Ann")
-    shop.order(1, 1)
-    then = shop.orders.mark()
-    shop.customers.mark()
-    shop.customer(1, "Anna", ts=2)
-    assert shop.rows("customer_name", as_of=then) == [(1, "Ann")]
-    assert shop.orders.snapshot(then).settled
-    later = dt.datetime.now(dt.UTC)
-    shop.orders.mark()
-    assert not shop.orders.snapshot(later).settled  # a commit of the referenced table may still become visible
-
-
-def test_watermarks_of_the_referenced_tables_count(shop: Shop) -> None:
-    for table, stream, columns in (
-        (shop.orders, "orders", {"order_id": [1], "customer_id": [1], **_no_product(1), "ts": [100]}),
-        (shop.orders, "payments", {"order_id": [1], "paid": [1.0], "pay_ts": [100]}),
-        (shop.customers, "crm", {"id": [1], "name": ["Ann"], "crm_ts": [100]}),
-    ):
-        with table.writer(stream, lateness=5) as writer:
-            writer.append(pa.table(columns))
-    shop.orders.snapshot(complete_through=90, require=["order", "payment"])
-    with pytest.raises(NotComplete, match=r"reference 'customer'.*loyalty"):
-        shop.orders.snapshot(complete_through=90)
-    with pytest.raises(NotComplete, match="reference 'customer'"):
-        shop.orders.snapshot(complete_through=90, require=["customer"])
-    with shop.customers.writer("loyalty", lateness=5) as writer:
-        writer.append(pa.table({"id": [1], "tier": ["gold"], "tier_ts": [100]}))
-    shop.orders.snapshot(complete_through=90)
 
 
 def test_a_missing_referenced_table_hides_its_own_columns_only(shop: Shop) -> None:
@@ -474,7 +276,7 @@ def test_references_are_added_and_dropped_under_a_table_that_has_bases(tmp_path:
 
 def test_columns_of_a_reference_cannot_be_written(shop: Shop) -> None:
     with pytest.raises(InvalidInput, match="customer_name"):
-        write(shop.orders, "orders", order_id=[1], customer_id=[1], **_no_product(1), ts=[1], customer_name=["Ann"])
+        write(shop.orders, "orders", order_id=[1], customer_id=[1], **no_product(1), ts=[1], customer_name=["Ann"])
 
 
 def test_names_that_do_not_exist_are_refused_with_those_that_do(shop: Shop) -> None:

@@ -23,7 +23,7 @@ from storage.read.bound_rows import BoundRows
 from storage.read.joined_scan import JoinedScan
 from storage.read.kept_rows import KeptRows
 from storage.read.reference_rows import KeyedRows, Newer
-from tests.storage.test_foreign_keys import CUSTOMER, CUSTOMERS, Shop, write
+from tests.storage.reference_shop import CUSTOMER, CUSTOMERS, Shop, write
 
 GONE: Final = object()
 """Stands for a key without a row."""

@@ -21,7 +21,7 @@ from storage import Snapshot, Table
 from storage.log.table_log import TableLog
 from storage.read import reference_rows, references
 from tests.oracle import Oracle
-from tests.storage.test_foreign_keys import CUSTOMERS, ORDERS
+from tests.storage.reference_shop import CUSTOMERS, ORDERS
 from tests.storage.world import bag
 
 # The fixture only makes files small; it has no state that examples could share.

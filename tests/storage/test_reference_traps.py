@@ -14,7 +14,7 @@ import pytest
 from storage import Table
 from storage.core.names import TABLE_LANE, slot_path
 from storage.errors import Conflict, CorruptData, NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
-from tests.storage.test_foreign_keys import CUSTOMER, CUSTOMERS, Shop, write
+from tests.storage.reference_shop import CUSTOMER, CUSTOMERS, Shop, write
 
 NOW = dt.timedelta(0)
 

@@ -17,7 +17,7 @@ from streams.read import reference_planner
 from streams.read.native_or_merged import PinnedSnapshot, PlannerTuning, TablePlanner
 from streams.read.read_options import ReadOptions
 from streams.read.relation.planner_interface import Part
-from tests.storage.test_foreign_keys import CUSTOMER, Shop, write
+from tests.storage.reference_shop import CUSTOMER, Shop, write
 
 WHOLE, HALVES = (Part.WHOLE,), (Part.FILES, Part.REST)
 

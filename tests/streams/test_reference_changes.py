@@ -24,7 +24,7 @@ from streams.pipeline.model import TableLocation
 from streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_schema
 from streams.read.table_source import register
 from tests.storage import test_reference_laws as laws
-from tests.storage.test_foreign_keys import CUSTOMER, Shop, write
+from tests.storage.reference_shop import CUSTOMER, Shop, write
 from tests.streams.test_change_stream import Consumer
 from tests.tuning import tune
 

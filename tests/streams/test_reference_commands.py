@@ -14,7 +14,7 @@ import yaml
 from storage import Table
 from streams.pipeline.check_file import check_file
 from tests.storage.cleaning import NOW
-from tests.storage.test_foreign_keys import CUSTOMER, CUSTOMERS, ORDERS, PRODUCTS, Shop, write
+from tests.storage.reference_shop import CUSTOMER, CUSTOMERS, ORDERS, PRODUCTS, Shop, write
 from tests.streams.pipelines import weft, weft_output
 
 PRODUCT = {"table": "../products", "on": ["shop", "sku"]}

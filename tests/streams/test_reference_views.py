@@ -20,7 +20,7 @@ from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.relation.without_jvm import fixed_dataframe
 from streams.read.view import planner_of
-from tests.storage.test_foreign_keys import CUSTOMER, Shop, write
+from tests.storage.reference_shop import CUSTOMER, Shop, write
 
 PRODUCT = {"table": "../products", "on": ["shop", "sku"], "columns": ["title", "sku"]}
 
