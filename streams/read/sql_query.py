@@ -15,6 +15,7 @@ from storage import Table
 from storage.errors import InvalidInput
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.read.native_or_merged import ScanFacts
+from streams.read.read_only import READ_ONLY, check_read_only, forbid_calls
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.view import planner_of
@@ -76,6 +77,9 @@ class SqlSession:
         names: Callable[[], list[str]],
         table: Table | None = None,
         scans: list[ScanFacts] | None = None,
+        look_at: Callable[[ReadOptions], None] | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
         """Queries of a session.
 
@@ -85,10 +89,24 @@ class SqlSession:
             names: Gives the names of tables and columns that a query may use.
             table: The table of queries, if they have only one.
             scans: List of the scans of that table, which its planner fills.
+            look_at: Changes which snapshot and rows of that table queries read.
+            read_only: Refuse statements other than queries, see `streams.read.read_only`.
         """
         self._spark, self._hint, self._table = spark, hint, table
+        self._look_at, self._read_only = look_at, read_only
         self._scans: list[ScanFacts] = [] if scans is None else scans
         self.names = names
+
+    def look_at(self, options: ReadOptions) -> None:
+        """Change which snapshot and which rows of the table the next queries read.
+
+        Raises:
+            InvalidInput: The session has more than one table.
+            TableError: The table has no such snapshot.
+        """
+        if self._look_at is None:
+            raise InvalidInput("the session has several tables", hint="say it in the query: t TIMESTAMP AS OF '...'")
+        self._look_at(options)
 
     def cancel(self) -> None:
         """Cancel all jobs of the session; called in another thread than that of the query."""
@@ -103,16 +121,19 @@ class SqlSession:
         """
         self._scans.clear()
         with spark_errors(self._hint):
+            if self._read_only:
+                check_read_only(self._spark, sql)
             yield PlannedQuery(self._table, self._scans, self._spark.sql(sql))
 
 
 @contextmanager
-def sql_session(settings: CommandSettings, options: ReadOptions) -> Iterator[SqlSession]:
+def sql_session(settings: CommandSettings, options: ReadOptions, *, read_only: bool = False) -> Iterator[SqlSession]:
     """Start Spark, and stop it at the end of the block.
 
     Args:
         settings: The table and the Spark settings. In queries the table is called `VIEW` or by its folder name.
         options: Which snapshot and which rows queries read.
+        read_only: Refuse statements other than queries.
 
     Raises:
         NotFound: The table does not exist, or Java is not installed.
@@ -124,10 +145,17 @@ def sql_session(settings: CommandSettings, options: ReadOptions) -> Iterator[Sql
     options.check(table)
     scans: list[ScanFacts] = []
     hint = f"in the query the table is called {' and '.join(view_names(location))}"
-    with temporary_session("weft sql", settings.spark) as spark:
-        with spark_errors(hint):
-            planner = planner_of(spark, location.uri, options, location.storage_options, scans.append)
+    chosen = {**settings.spark, **READ_ONLY} if read_only else settings.spark
+    with temporary_session("weft sql", chosen) as spark:
+
+        def look_at(wanted: ReadOptions) -> None:
+            planner = planner_of(spark, location.uri, wanted, location.storage_options, scans.append)
             create_relation_view(spark, VIEW, planner)
+
+        with spark_errors(hint):
+            look_at(options)
+            if read_only:
+                forbid_calls(spark)
             for name in view_names(location)[1:]:
                 # The second view reads the first one, so that a query that uses both names sees one snapshot.
                 spark.sql(f"CREATE TEMPORARY VIEW {quoted(name)} AS SELECT * FROM {VIEW}")  # noqa: S608
@@ -135,7 +163,7 @@ def sql_session(settings: CommandSettings, options: ReadOptions) -> Iterator[Sql
         def names() -> list[str]:
             return [*(found.name for found in spark.catalog.listTables()), *table.schema.column_by_name]
 
-        yield SqlSession(spark, hint, names, table, scans)
+        yield SqlSession(spark, hint, names, table, scans, look_at, read_only=read_only)
 
 
 def view_names(location: TableLocation) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -17,7 +18,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from storage.errors import TableError
-from streams.ui import letter_pages, live_events, row_pages, table_pages
+from streams.ui import letter_pages, live_events, row_pages, sql_pages, table_pages
 from streams.ui.guard import Access, Guard
 from streams.ui.site import Site, render, render_error
 
@@ -35,6 +36,7 @@ def build_application(site: Site, access: Access) -> Starlette:
     @contextlib.asynccontextmanager
     async def running(_: Starlette) -> AsyncIterator[None]:
         yield
+        await run_in_threadpool(site.sql.close)
         if site.lag is not None:
             site.lag.close()
 
@@ -42,6 +44,7 @@ def build_application(site: Site, access: Access) -> Starlette:
         routes=[
             *table_pages.ROUTES,
             *row_pages.ROUTES,
+            *sql_pages.ROUTES,
             *letter_pages.ROUTES,
             *live_events.ROUTES,
             Mount("/assets", StaticFiles(directory=ASSETS), name="assets"),

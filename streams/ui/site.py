@@ -24,6 +24,7 @@ from streams.read.plain_values import json_value
 from streams.ui.lane_history import LaneHistory
 from streams.ui.letter_book import LetterBook
 from streams.ui.source_lag import SourceLag
+from streams.ui.sql_box import SqlBox
 from streams.ui.stream_rows import StreamRow, stream_rows
 from streams.ui.watched_table import Look, WatchedTable
 
@@ -54,6 +55,7 @@ class Site:
         letters: Its dead letters; None for a location.
         lag: Measures how far its writers are behind; None for a location.
         history: The log.
+        sql: Queries in Spark SQL.
     """
 
     settings: CommandSettings
@@ -63,6 +65,11 @@ class Site:
     letters: LetterBook | None = None
     lag: SourceLag | None = None
     history: LaneHistory = field(default_factory=LaneHistory)
+    sql: SqlBox = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is started before the first query."""
+        self.sql = SqlBox(self.settings)
 
     def look(self) -> Look:
         """The table now; the history has all entries that this look knows."""

@@ -13,7 +13,9 @@ function start() {
   document.getElementById("theme-button").addEventListener("click", changeTheme);
   document.body.addEventListener("weft-news", () => drawn.forEach((chart) => chart.renew()));
   document.addEventListener("click", fillPoint);
+  document.addEventListener("click", pickQuery);
   document.addEventListener("submit", beforeSubmit);
+  readySql();
   addEventListener("resize", later(() => drawn.forEach((chart) => chart.resize()), 150));
   follow();
 }
@@ -88,6 +90,39 @@ function beforeSubmit(event) {
   for (const shown of form.querySelectorAll("[data-key]")) {
     shown.nextElementSibling.value = `${shown.dataset.key}=${shown.value}`;
   }
+}
+
+function pickQuery(event) {
+  const button = event.target.closest("[data-sql]");
+  const form = document.getElementById("sql-form");
+  if (!button || !form) return;
+  form.elements.sql.value = button.dataset.sql;
+  form.elements.as_of.value = button.dataset.asOf;
+  form.elements.sql.focus();
+}
+
+// Ctrl+Enter in the box runs the query; each query that was begun is added to the history.
+function readySql() {
+  const form = document.getElementById("sql-form");
+  if (!form) return;
+  const list = document.getElementById("sql-history");
+  form.elements.sql.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  });
+  form.addEventListener("htmx:afterRequest", (event) => {
+    if (event.target !== form || !event.detail.successful) return;
+    const sql = form.elements.sql.value.trim();
+    list.querySelector(".empty")?.remove();
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "pick";
+    button.dataset.sql = sql;
+    button.dataset.asOf = form.elements.as_of.value;
+    button.textContent = sql;
+    const item = document.createElement("li");
+    item.append(button);
+    list.prepend(item);
+  });
 }
 
 export function later(action, milliseconds) {

@@ -1,0 +1,239 @@
+"""Queries in Spark SQL for the page: a session that starts with the first query, and ends when nobody asks any more.
+
+One thread owns the session and runs queries one after the other. Answers are kept as Arrow tables, the last `KEPT`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from storage.errors import Conflict, InvalidInput, NotFound, TableError
+from streams.pipeline.model import CommandSettings
+from streams.read.as_of import parse_point
+
+if TYPE_CHECKING:
+    from streams.read.sql_query import SqlSession
+
+KEPT: Final = 20
+MOST_ROWS: Final = 10_000
+LONGEST: Final = 100_000  # characters of a query
+IDLE_SECONDS: Final = 900.0
+_WAITING: Final = 5  # queries that may wait for others
+
+
+class Phase(StrEnum):
+    """How far a query is."""
+
+    WAITING = "waiting"
+    STARTING = "starting Spark"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True)
+class SqlAnswer:
+    """A query and its answer.
+
+    Attributes:
+        number: Its number.
+        sql: The query.
+        as_of: Snapshot of the table; "" for now.
+        limit: Rows at most.
+        phase: How far it is.
+        seconds: How long it ran.
+        rows: The answer; None before it is done, and for a statement without one.
+        more: Whether there are more rows.
+        error, hint: Why it failed.
+    """
+
+    number: int
+    sql: str
+    as_of: str
+    limit: int
+    phase: Phase = Phase.WAITING
+    asked: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    rows: pa.Table | None = None
+    more: bool = False
+    error: str = ""
+    hint: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be answered."""
+        return self.phase in {Phase.WAITING, Phase.STARTING, Phase.RUNNING}
+
+
+class SqlBox:
+    """The queries of the page. Usable from any thread."""
+
+    def __init__(self, settings: CommandSettings) -> None:
+        """Start nothing yet."""
+        self._settings = settings
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, SqlAnswer] = {}
+        self._queue: queue.Queue[SqlAnswer | None] = queue.Queue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._session: SqlSession | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether Spark runs."""
+        return self._session is not None
+
+    def ask(self, sql: str, as_of: str, limit: int) -> SqlAnswer:
+        """Begin a query.
+
+        Raises:
+            InvalidInput: There is no query, or it is too long, or ``as_of`` is not a snapshot.
+            Conflict: Too many others wait.
+        """
+        if not sql.strip():
+            raise InvalidInput("there is no query", hint="SELECT * FROM t")
+        if len(sql) > LONGEST:
+            raise InvalidInput("the query is too long", hint=f"at most {LONGEST:,} characters")
+        parse_point(as_of or None)
+        with self._lock:
+            if sum(each.open for each in self._answers.values()) > _WAITING:
+                raise Conflict("too many queries wait", hint="cancel one, or wait")
+            made = SqlAnswer(next(self._numbers), sql.strip().rstrip(";"), as_of, limit)
+            self._answers[made.number] = made
+            for number in [number for number, each in self._answers.items() if not each.open][:-KEPT]:
+                del self._answers[number]
+            self._queue.put(made)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="weft-ui-sql", daemon=True)
+                self._thread.start()
+        return made
+
+    def answer(self, number: int) -> SqlAnswer:
+        """A query by its number.
+
+        Raises:
+            NotFound: It is not kept any more.
+        """
+        found = self._answers.get(number)
+        if found is None:
+            raise NotFound(f"the answer of query {number} is not kept any more", hint="run it again")
+        return found
+
+    def history(self) -> list[SqlAnswer]:
+        """The last queries, newest first."""
+        with self._lock:
+            return list(reversed(self._answers.values()))
+
+    def cancel(self, number: int) -> SqlAnswer:
+        """Cancel a query that is not answered yet."""
+        found = self.answer(number)
+        with self._lock:
+            running = found.phase is Phase.RUNNING
+            if found.open:
+                found.phase = Phase.CANCELLED
+        if running and self._session is not None:
+            self._session.cancel()
+        return found
+
+    def close(self) -> None:
+        """End the session."""
+        thread = self._thread
+        if thread is not None:
+            self._queue.put(None)
+            for each in self.history():
+                with contextlib.suppress(Exception):  # Spark may be gone already
+                    self.cancel(each.number)
+            thread.join(10)
+
+    def _serve(self) -> None:
+        """Run the queries of the queue until none comes for a while."""
+        first = self._queue.get()
+        while first is not None:
+            self._progress(first, Phase.STARTING)
+            try:
+                with self._new_session() as session:
+                    self._session = session
+                    self._run_all(session, first)
+            except Exception as error:
+                self._fail(first, error)
+            finally:
+                self._session = None
+            with self._lock:
+                if self._queue.empty():
+                    self._thread = None
+                    return
+            first = self._queue.get()
+
+    def _run_all(self, session: SqlSession, first: SqlAnswer) -> None:
+        """Run a query and those that follow, until none comes for `IDLE_SECONDS`, or the box is closed."""
+        item: SqlAnswer | None = first
+        with contextlib.suppress(queue.Empty):
+            while item is not None:
+                self._run(session, item)
+                item = self._queue.get(timeout=IDLE_SECONDS)
+
+    @contextlib.contextmanager
+    def _new_session(self) -> Iterator[SqlSession]:
+        from streams.read.read_options import ReadOptions
+        from streams.read.sql_query import sql_session
+
+        with sql_session(self._settings, ReadOptions(), read_only=True) as session:
+            yield session
+
+    def _run(self, session: SqlSession, item: SqlAnswer) -> None:
+        from streams.read.read_options import ReadOptions
+
+        if not self._progress(item, Phase.RUNNING):
+            return
+        began = time.monotonic()
+        try:
+            session.look_at(ReadOptions(as_of=parse_point(item.as_of or None)))
+            with session.query(item.sql) as query:
+                columns = query.frame.columns
+                _check_names(columns)
+                found = query.arrow(item.limit + 1) if columns else None
+            if found is not None:
+                item.rows, item.more = found.slice(0, item.limit), len(found) > item.limit
+            self._progress(item, Phase.DONE)
+        except Exception as error:
+            self._fail(item, error)
+        finally:
+            item.seconds = time.monotonic() - began
+
+    def _progress(self, item: SqlAnswer, phase: Phase) -> bool:
+        """Note a step of a query; false if it was cancelled."""
+        with self._lock:
+            if item.phase is Phase.CANCELLED:
+                return False
+            item.phase = phase
+            return True
+
+    def _fail(self, item: SqlAnswer, error: Exception) -> None:
+        if not item.open:
+            return
+        if isinstance(error, TableError):
+            item.error, item.hint = error.message, error.hint
+        else:
+            item.error = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        self._progress(item, Phase.FAILED)
+
+
+def _check_names(columns: Sequence[str]) -> None:
+    repeated = sorted(name for name, count in Counter(columns).items() if count > 1)
+    if repeated:
+        raise InvalidInput(
+            f"the answer has several columns called {repeated[0]!r}",
+            hint="rename them: SELECT a.x AS x, b.x AS other_x",
+        )

@@ -1,0 +1,84 @@
+"""The page with queries in Spark SQL."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from storage.errors import InvalidInput
+from streams.ui.row_pages import send_table
+from streams.ui.row_query import parse_limit
+from streams.ui.site import render, site_of
+from streams.ui.sql_box import LONGEST, MOST_ROWS
+
+_LIMIT: Final = 1_000
+SHOWN: Final = 200
+
+
+def sql(request: Request) -> Response:
+    """The box, and the history."""
+    site = site_of(request)
+    look = site.look()
+    return render(
+        request,
+        "sql.html",
+        view="sql",
+        history=site.sql.history(),
+        schema=site.watched.table.snapshot().schema,
+        savepoints=site.watched.table.savepoints(),
+        names=["t"] if site.watched.name.lower() == "t" else ["t", site.watched.name],
+        groups=[group.name for group in look.overview.schema.groups],
+        limit=_LIMIT,
+        most=MOST_ROWS,
+        started=site.sql.started,
+    )
+
+
+async def run(request: Request) -> Response:
+    """Begin a query; the answer asks for itself until it is there."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > 4 * LONGEST:
+            raise InvalidInput("the query is too long", hint=f"at most {LONGEST:,} characters")
+    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+    given = {name: values[0] for name, values in fields.items()}
+    limit = parse_limit(given.get("limit", "").strip(), _LIMIT, MOST_ROWS)
+    made = site_of(request).sql.ask(given.get("sql", ""), given.get("as_of", "").strip(), limit)
+    return await run_in_threadpool(render, request, "sql_answer.html", found=made, shown=SHOWN)
+
+
+def answer(request: Request) -> Response:
+    """How far a query is, or its rows."""
+    found = site_of(request).sql.answer(request.path_params["number"])
+    return render(request, "sql_answer.html", found=found, shown=SHOWN)
+
+
+def cancel(request: Request) -> Response:
+    """Cancel a query."""
+    found = site_of(request).sql.cancel(request.path_params["number"])
+    return render(request, "sql_answer.html", found=found, shown=SHOWN)
+
+
+def download(request: Request) -> Response:
+    """The rows of an answer as a file."""
+    site = site_of(request)
+    found = site.sql.answer(request.path_params["number"])
+    if found.rows is None:
+        raise InvalidInput(f"query {found.number} has no rows", hint="run it again")
+    name = f"{site.watched.name}-query-{found.number}"
+    return send_table(found.rows.schema, iter(found.rows.to_batches()), request.path_params["form"], name)
+
+
+ROUTES: Final[list[Any]] = [
+    Route("/sql", sql),
+    Route("/sql/run", run, methods=["POST"]),
+    Route("/sql/answers/{number:int}", answer),
+    Route("/sql/answers/{number:int}/cancel", cancel, methods=["POST"]),
+    Route("/sql/answers/{number:int}/rows.{form}", download),
+]

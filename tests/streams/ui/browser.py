@@ -1,0 +1,116 @@
+"""A real browser for tests of the page: a Chromium of this machine, driven by Playwright; axe-core from npm.
+
+Both are looked for, and fetched where that is possible; `Unavailable` says why they cannot be had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+from playwright.sync_api import Browser, Error, sync_playwright
+
+from streams.ui.application import build_application
+from streams.ui.guard import Access
+from streams.ui.site import Site
+from tests.download_cache import locked_cache
+
+AXE: Final = "axe-core@4.14.1"
+_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_FETCH_SECONDS: Final = 120
+
+
+class Unavailable(Exception):
+    """There is no browser, or no axe-core, on this machine; the text says why."""
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser without a window.
+
+    Raises:
+        Unavailable: No Chromium is installed, or it does not start.
+    """
+    path = os.environ.get("WEFT_TEST_BROWSER") or next(filter(None, map(shutil.which, _NAMES)), None)
+    if path is None:
+        raise Unavailable(
+            "there is no chromium on the PATH (apt-get install chromium; WEFT_TEST_BROWSER names another)"
+        )
+    with sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        except Error as error:
+            raise Unavailable(f"{path} does not start: {error.message.splitlines()[0]}") from error
+        with contextlib.closing(browser):
+            yield browser
+
+
+def axe_script() -> str:
+    """The text of axe-core, fetched with npm if no run before has.
+
+    Raises:
+        Unavailable: npm is not installed, or does not bring it.
+    """
+    name = AXE.replace("@", "-")
+    with locked_cache(name) as cache:
+        there = cache / name
+        if not there.is_dir():
+            _fetch(cache, there)
+        return (there / "axe.min.js").read_text(encoding="utf-8")
+
+
+def _fetch(cache: Path, target: Path) -> None:
+    if shutil.which("npm") is None:
+        raise Unavailable("there is no npm, which brings axe-core")
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", folder, AXE]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=_FETCH_SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Unavailable(f"npm does not bring {AXE}: {getattr(error, 'stderr', '') or error}") from error
+        (Path(folder) / "node_modules/axe-core").rename(target)
+
+
+@contextlib.contextmanager
+def served(site: Site) -> Iterator[str]:
+    """The page on a real server in a thread; its address."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    application = build_application(site, Access(frozenset({"127.0.0.1"})))
+    config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not server.started:
+            assert time.monotonic() < deadline, "the server does not start"
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
+
+
+def axe_findings(page: Any, script: str) -> list[str]:
+    """What axe-core finds on a page that is serious or critical, with the elements."""
+    # The policy of the page forbids scripts that are not its own; the browser adds this one beside the page.
+    page.evaluate(script)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['impact']}: {each['id']}: {each['help']}: {[node['html'][:120] for node in each['nodes']][:3]}"
+        for each in found["violations"]
+        if each["impact"] in {"serious", "critical"}
+    ]

@@ -1,0 +1,157 @@
+"""The SQL box: queries of the page in a Spark session of its own, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Iterator
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from starlette.testclient import TestClient
+
+from storage import Table
+from storage.errors import InvalidInput
+from streams.read.read_only import check_read_only
+from tests.storage.shop import SHOP, append, orders
+from tests.streams.ui.site import ORIGIN, client_of, make_site
+
+pytestmark = pytest.mark.spark
+
+_HEADERS = {"Origin": ORIGIN, "HX-Request": "true"}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    table = Table.create(tmp_path_factory.mktemp("sql") / "wide", SHOP)
+    append(table, orders(1, 2, 3))
+    table.savepoint("before")
+    append(table, orders(4, status="<b>late</b>", ts=9))
+    return table
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1",
+        "WITH a AS (SELECT 1 AS x) SELECT * FROM a WHERE x IN (SELECT 1)",
+        "VALUES (1), (2)",
+        "SHOW TABLES",
+        "EXPLAIN SELECT 1",
+        "/* INSERT INTO x */ SELECT 'DROP TABLE x'",
+    ],
+)
+def test_queries_are_allowed(spark: SparkSession, sql: str) -> None:
+    check_read_only(spark, sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO x SELECT 1",
+        "WITH a AS (SELECT 1) INSERT INTO x SELECT * FROM a",
+        "FROM t INSERT INTO a SELECT 1 INSERT INTO b SELECT 2",
+        "INSERT OVERWRITE DIRECTORY '/x' USING parquet SELECT 1",
+        "SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t",
+        "SELECT * FROM (SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t)",
+        "SELECT 1 WHERE EXISTS (SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t)",
+        "WITH a AS (SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t) SELECT * FROM a",
+        "EXECUTE IMMEDIATE 'DROP TABLE x'",
+        "BEGIN INSERT INTO x SELECT 1; END",
+        "SET spark.sql.runSQLOnFiles = true",
+        "CALL weft.system.compact('t')",
+        "CREATE TABLE x AS SELECT 1",
+        "CREATE TEMPORARY VIEW x AS SELECT 1",
+        "DROP TABLE x",
+        "DELETE FROM t",
+        "ADD JAR '/x'",
+        "USE x",
+        "DECLARE VARIABLE x INT",
+    ],
+)
+def test_other_statements_are_refused(spark: SparkSession, sql: str) -> None:
+    with pytest.raises(InvalidInput, match="only queries are allowed"):
+        check_read_only(spark, sql)
+
+
+@pytest.fixture(scope="module")
+def client(table: Table) -> Iterator[TestClient]:
+    with client_of(make_site(table.uri)) as client:
+        yield client
+
+
+def ask(client: TestClient, sql: str, **fields: str) -> tuple[int, str]:
+    """The number and the final text of a query."""
+    started = client.post("/sql/run", data={"sql": sql, **fields}, headers=_HEADERS)
+    found = re.search(r'id="answer-(\d+)"', started.text)
+    assert found, started.text
+    return int(found.group(1)), finished(client, int(found.group(1)))
+
+
+def finished(client: TestClient, number: int) -> str:
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        text = client.get(f"/sql/answers/{number}", headers={"HX-Request": "true"}).text
+        if "hx-trigger" not in text:
+            return text
+        time.sleep(0.1)
+    raise AssertionError(text)
+
+
+@pytest.mark.slow
+def test_the_box_answers_and_refuses(client: TestClient, table: Table) -> None:
+    number, text = ask(client, "SELECT id, status FROM t ORDER BY id")
+    assert "4 rows" in text
+    assert "&lt;b&gt;late" in text
+    stored = pq.read_table(io.BytesIO(client.get(f"/sql/answers/{number}/rows.parquet").content))
+    expected = table.snapshot().to_arrow(["id", "status"]).sort_by("id")
+    assert stored.to_pylist() == expected.to_pylist()
+    assert client.get(f"/sql/answers/{number}/rows.csv").text.splitlines()[:2] == ["id,status", "1,new"]
+
+    assert "3 rows" in ask(client, "SELECT * FROM wide", as_of="before")[1]
+    assert "4 rows" in ask(client, "SELECT * FROM wide")[1]  # and the next query is of now again
+    append(table, orders(5))
+    assert "5 rows" in ask(client, "SELECT * FROM t")[1]
+    assert "2 rows, and more" in ask(client, "SELECT * FROM t", limit="2")[1]
+    assert "no rows" in ask(client, "SELECT * FROM t WHERE id > 100")[1]
+
+    for sql, message in (
+        ("SELECT nope FROM t", "nope"),
+        ("SELEKT", "SELEKT"),
+        ("SELECT id, id FROM t", "several columns called"),
+        ("DROP TABLE t", "only queries are allowed"),
+        ("SELECT java_method('java.lang.System', 'getProperty', 'user.dir')", "java_method"),
+        ("SELECT system.builtin.reflect('java.lang.System', 'getProperty', 'user.dir')", "reflect"),
+        ("SELECT try_reflect('java.lang.System', 'getProperty', 'user.dir')", "try_reflect"),
+        ("SELECT * FROM text.`/etc/hostname`", "text"),
+    ):
+        text = ask(client, sql)[1]
+        assert 'role="alert"' in text, sql
+        assert message in text, sql
+    assert "savepoint" in ask(client, "SELECT 1", as_of="nowhere")[1]
+
+    slow = "SELECT sum(a.id * b.id) FROM range(1000000) a CROSS JOIN range(1000000) b"
+    started = client.post("/sql/run", data={"sql": slow}, headers=_HEADERS)
+    number = int(re.search(r'id="answer-(\d+)"', started.text).group(1))
+    while "running" not in client.get(f"/sql/answers/{number}").text:
+        time.sleep(0.1)
+    time.sleep(1)
+    assert "cancelled" in client.post(f"/sql/answers/{number}/cancel", headers=_HEADERS).text
+    assert "1 row" in ask(client, "SELECT 1 AS one")[1]  # the session still answers
+    assert "SELECT 1 AS one" in client.get("/sql").text
+
+
+def test_what_is_no_query_is_refused_before_spark_starts(client: TestClient) -> None:
+    for fields, message in (
+        ({"sql": "  "}, "there is no query"),
+        ({"sql": "SELECT 1", "limit": "0"}, "limit"),
+        ({"sql": "SELECT 1", "as_of": "2026:11"}, "is not a time"),
+        ({"sql": "x" * 200_000}, "too long"),
+    ):
+        answer = client.post("/sql/run", data=fields, headers={"Origin": ORIGIN})
+        assert answer.status_code == 400
+        assert message in answer.text
+    assert client.get("/sql/answers/999").status_code == 404
+    assert client.get("/sql/answers/999/rows.csv").status_code == 404
