@@ -49,6 +49,7 @@ _BENCHMARKS: Final = (
     ("layout", "--keys", "20000", "--rows", "40000", "--rounds", "2"),
     ("memory", "--rows", "50000"),
     ("merge", "--keys", "20000", "--rounds", "2"),
+    ("page", "--commits", "3000", "--lanes", "8", "--buckets", "64"),
     ("requests", "--lanes", "1", "8", "--groups", "8", "--commits", "100", "--latency-ms", "1"),
     ("sizing", "--measure", "2", "4", "--minutes", "10", "--keys", "20000"),
     ("snapshot", "--keys", "20000", "--rounds", "2"),

@@ -150,7 +150,9 @@ def _key_text(value: Any) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """A value in a grid."""
+    """A value in a grid. A time is without its zone, which is UTC in all of the page."""
+    if isinstance(value, dt.datetime):
+        return value.isoformat(" ").removesuffix("+00:00")
     plain = json_value(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 

@@ -16,6 +16,8 @@ function start() {
   document.addEventListener("click", pickQuery);
   document.addEventListener("submit", beforeSubmit);
   readySql();
+  for (const box of document.querySelectorAll(".picture")) box.scrollLeft = box.scrollWidth; // the newest events
+  document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   addEventListener("resize", later(() => drawn.forEach((chart) => chart.resize()), 150));
   follow();
 }
