@@ -18,7 +18,9 @@ READ_ONLY: Final[Mapping[str, str]] = {"spark.sql.runSQLOnFiles": "false"}
 """Settings of a session for queries alone."""
 
 _PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical"
-_REFUSED: Final = (f"{_PLANS}.Command", f"{_PLANS}.ParsedStatement", f"{_PLANS}.CompoundPlanStatement")
+_REFUSED: Final = tuple(
+    f"{_PLANS}.{name}" for name in ("Command", "ParsedStatement", "CompoundPlanStatement", "ExecutableDuringAnalysis")
+)
 _REFUSED_NAMES: Final = ("InsertInto", "ExecuteImmediate", "ScriptTransformation", "CompoundBody")
 _SHOWS: Final = frozenset(
     {

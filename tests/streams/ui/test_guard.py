@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,15 @@ def test_assets_have_their_licences(client: TestClient) -> None:
         assert (folder / "LICENSE").is_file(), folder
         for file in folder.iterdir():
             assert client.get(f"/assets/vendor/{folder.name}/{file.name}").status_code == 200
+
+
+def test_every_file_of_the_page_is_in_the_wheel() -> None:
+    import streams.ui
+
+    folder = Path(streams.ui.__file__).parent
+    project = tomllib.loads((folder.parents[1] / "pyproject.toml").read_text())
+    packed = {
+        path for pattern in project["tool"]["setuptools"]["package-data"]["streams.ui"] for path in folder.glob(pattern)
+    }
+    files = {path for path in folder.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}}
+    assert files == {path for path in packed if path.is_file()}

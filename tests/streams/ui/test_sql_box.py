@@ -7,20 +7,20 @@ import re
 import time
 from collections.abc import Iterator
 
+import httpx2
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from starlette.testclient import TestClient
 
 from storage import Table
 from storage.errors import InvalidInput
 from streams.read.read_only import check_read_only
 from tests.storage.shop import SHOP, append, orders
-from tests.streams.ui.site import ORIGIN, client_of, make_site
+from tests.streams.ui.test_ui_command import running
 
 pytestmark = pytest.mark.spark
 
-_HEADERS = {"Origin": ORIGIN, "HX-Request": "true"}
+_HEADERS = {"HX-Request": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +77,15 @@ def test_other_statements_are_refused(spark: SparkSession, sql: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(table: Table) -> Iterator[TestClient]:
-    with client_of(make_site(table.uri)) as client:
-        yield client
+def client(table: Table) -> Iterator[httpx2.Client]:
+    """Of the page in a process of its own: the box ends its Spark session, and here is one that others use."""
+    with running(table.uri) as (_, address):
+        origin = address.rstrip("/")
+        with httpx2.Client(base_url=origin, headers={"Origin": origin}, timeout=60) as client:
+            yield client
 
 
-def ask(client: TestClient, sql: str, **fields: str) -> tuple[int, str]:
+def ask(client: httpx2.Client, sql: str, **fields: str) -> tuple[int, str]:
     """The number and the final text of a query."""
     started = client.post("/sql/run", data={"sql": sql, **fields}, headers=_HEADERS)
     found = re.search(r'id="answer-(\d+)"', started.text)
@@ -90,7 +93,7 @@ def ask(client: TestClient, sql: str, **fields: str) -> tuple[int, str]:
     return int(found.group(1)), finished(client, int(found.group(1)))
 
 
-def finished(client: TestClient, number: int) -> str:
+def finished(client: httpx2.Client, number: int) -> str:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         text = client.get(f"/sql/answers/{number}", headers={"HX-Request": "true"}).text
@@ -101,7 +104,7 @@ def finished(client: TestClient, number: int) -> str:
 
 
 @pytest.mark.slow
-def test_the_box_answers_and_refuses(client: TestClient, table: Table) -> None:
+def test_the_box_answers_and_refuses(client: httpx2.Client, table: Table) -> None:
     number, text = ask(client, "SELECT id, status FROM t ORDER BY id")
     assert "4 rows" in text
     assert "&lt;b&gt;late" in text
@@ -143,14 +146,14 @@ def test_the_box_answers_and_refuses(client: TestClient, table: Table) -> None:
     assert "SELECT 1 AS one" in client.get("/sql").text
 
 
-def test_what_is_no_query_is_refused_before_spark_starts(client: TestClient) -> None:
+def test_what_is_no_query_is_refused_before_spark_starts(client: httpx2.Client) -> None:
     for fields, message in (
         ({"sql": "  "}, "there is no query"),
         ({"sql": "SELECT 1", "limit": "0"}, "limit"),
         ({"sql": "SELECT 1", "as_of": "2026:11"}, "is not a time"),
         ({"sql": "x" * 200_000}, "too long"),
     ):
-        answer = client.post("/sql/run", data=fields, headers={"Origin": ORIGIN})
+        answer = client.post("/sql/run", data=fields)
         assert answer.status_code == 400
         assert message in answer.text
     assert client.get("/sql/answers/999").status_code == 404
