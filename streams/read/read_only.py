@@ -60,7 +60,7 @@ def check_read_only(spark: SparkSession, sql: str) -> None:
     """
     session: Any = spark._jsparkSession  # noqa: SLF001 - Spark has no other way
     plan = session.sessionState().sqlParser().parsePlan(sql)
-    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm: Any = spark._jvm  # noqa: SLF001 - the only way to its classes
     refused = [jvm.org.apache.spark.util.Utils.classForName(name, True, False) for name in _REFUSED]
     if plan.getClass().getSimpleName() in _SHOWS:
         return

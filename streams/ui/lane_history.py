@@ -43,8 +43,9 @@ _KIND_OF: Final[Mapping[str, str]] = {
 }
 _NUMBER: Final = {name: KINDS.index(kind) for name, kind in _KIND_OF.items()}
 _COMMIT: Final = KINDS.index("commit")
-_FIRST: Final = 2_000  # entries of a lane that are read before the page is shown
-_PAGE: Final = 5_000
+_FIRST: Final = 3_000  # entries of all lanes that are read before the page is shown
+_LEAST: Final = 20  # of each lane
+_PAGE: Final = 1_000
 _COLUMNS: Final = 4  # seq, time, kind, rows
 
 
@@ -101,10 +102,11 @@ class LaneHistory:
             StoreUnavailable: The store does not answer.
         """
         with self._lock:
-            for lane, head in inspection.heads().items():
+            heads = inspection.heads()
+            for lane, head in heads.items():
                 known = self._lanes.get(lane)
                 if known is None:
-                    first = max(0, head - _FIRST)
+                    first = max(0, head - max(_LEAST, _FIRST // len(heads)))
                     self._lanes[lane] = known = _Lane(first, first)
                 if head > known.high:
                     known.parts.append(_rows(inspection.entries(lane, known.high, head)))

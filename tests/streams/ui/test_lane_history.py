@@ -84,6 +84,7 @@ def test_every_kind_of_entry_is_drawn(table: Table) -> None:
 
 def test_a_long_log_is_read_in_pages_from_its_end(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_history, "_FIRST", 2)
+    monkeypatch.setattr(lane_history, "_LEAST", 2)
     monkeypatch.setattr(lane_history, "_PAGE", 3)
     whole, paged = LaneHistory(), loaded(table)
     monkeypatch.undo()
