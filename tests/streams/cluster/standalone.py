@@ -92,10 +92,9 @@ class Cluster:
         started = "Successfully registered with master"
         return self._start(name, "org.apache.spark.deploy.worker.Worker", [*arguments, self.master], started)
 
-    def executor_output(self) -> str:
-        """What all executors have written to their standard error."""
-        files = sorted(self.folder.glob("worker-*/app-*/*/stderr"))
-        return "\n".join(file.read_text(errors="replace") for file in files)
+    def applications(self) -> set[str]:
+        """Ids of the applications that have had executors."""
+        return {folder.name for folder in self.folder.glob("worker-*/app-*")}
 
     def _start(self, name: str, main: str, arguments: Sequence[str], started: str) -> Daemon:
         log = self.folder / f"{name}.log"

@@ -14,6 +14,7 @@ from streams.demo.broker import EmbeddedBroker
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.run import open_table
 from streams.spark.environment_archive import Packed
+from tests.stores.moto_server import moto_server
 from tests.streams.cluster.standalone import Cluster
 from tests.streams.cluster.test_standalone import append, pipeline_file, produce
 
@@ -44,17 +45,18 @@ def submit(environment: Packed, *arguments: str) -> subprocess.CompletedProcess[
 def test_a_writer_is_started_by_the_script(
     tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str], environment: Packed
 ) -> None:
+    """With a table on S3, which its executors reach by the options in the file."""
     broker.create_topics({"submit-one": 2})
     produce(broker, "submit-one", range(100))
-    path = pipeline_file(tmp_path, broker, "submit-one", {"spark.master": "local[1]"})
-    pipeline = load_pipeline(path)
-    open_table(pipeline)
-    with Cluster(workers=1) as cluster:
+    with moto_server() as backend, Cluster(workers=1) as cluster:
+        place = backend.new_place()
+        path = pipeline_file(tmp_path, broker, "submit-one", {"spark.master": "local[1]"}, place)
+        table = open_table(load_pipeline(path))
         done = submit(environment, *submit_options(cluster.master, on_executors), "--", str(path), "sa", "--once")
+        found = table.snapshot().to_arrow(["id"]).sort_by("id").to_pylist()
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     assert "spark.master" in done.stdout + done.stderr, "it prints that the master of the file is not used"
-    rows = Table.open(pipeline.table.uri).snapshot().to_arrow(["id"]).sort_by("id").to_pylist()
-    assert rows == [{"id": number} for number in range(100)]
+    assert found == [{"id": number} for number in range(100)]
 
 
 @pytest.mark.spark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from streams.pipeline.error_kinds import Ending
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.run import open_table, service_job, writer_job
 from streams.pipeline.supervisor import ENDED, JobStatus, RestartPolicy, Supervisor
+from tests.stores.places import Place
 from tests.streams.cluster.standalone import Cluster, until
 from tests.streams.pipelines import CONFIG
 
@@ -30,11 +32,15 @@ ONCE = RestartPolicy(max_failures=1, waits_out=False)
 pytestmark = [pytest.mark.spark, pytest.mark.extended, pytest.mark.timeout(900)]
 
 
-def pipeline_file(folder: Path, broker: EmbeddedBroker, topic: str, spark: dict[str, Any]) -> Path:
+def pipeline_file(
+    folder: Path, broker: EmbeddedBroker, topic: str, spark: dict[str, Any], table: Place | None = None
+) -> Path:
+    """The file of a pipeline with one writer. Its table is beside the file unless a place is given."""
     source = {"type": "kafka", "topic": topic, "starting_offsets": "earliest"}
+    place = table or Place("./wide")
     writer = {"source": source, "schema": {"id": "bigint", "a": "string", "at": "bigint"}, "trigger": "500 ms"}
     whole = {
-        "table": {"uri": "./wide", "config": CONFIG},
+        "table": {"config": CONFIG, "uri": place.uri, "storage_options": dict(place.options)},
         "kafka": {"bootstrap.servers": broker.bootstrap_servers},
         "spark": spark,
         "writers": {"sa": writer},
@@ -62,7 +68,7 @@ def seen(supervisor: Supervisor, wanted: Callable[[JobStatus], bool]) -> JobStat
     raise AssertionError(f"this did not come to be; the last status: {supervisor.statuses[0]}")
 
 
-def test_a_writer_reports_that_it_waits_for_executors(
+def test_a_writer_reports_that_it_waits_for_executors_and_survives_the_loss_of_one(
     tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str]
 ) -> None:
     broker.create_topics({"cluster-one": 2})
@@ -84,10 +90,15 @@ def test_a_writer_reports_that_it_waits_for_executors(
             cluster.add_worker()
             seen(supervisor, lambda status: status.report.rows == 100 and not status.report.waiting_for)
             assert "an executor of" not in supervisor.statuses[0].report.message
+            cluster.daemons[-1].kill()
+            produce(broker, "cluster-one", range(100, 150))
+            cluster.add_worker()
+            seen(supervisor, lambda status: status.report.rows == 150)
+            assert supervisor.statuses[0].restarts == 0
         finally:
             supervisor.stop(at_once=True)
     rows = Table.open(pipeline.table.uri).snapshot().to_arrow(["id", "at"]).sort_by("id").to_pylist()
-    assert rows == [{"id": number, "at": number} for number in range(100)]
+    assert rows == [{"id": number, "at": number} for number in range(150)]
 
 
 def test_executors_without_weft_cause_an_error_with_a_hint(
@@ -131,7 +142,7 @@ def cli(*arguments: str) -> str:
 
 
 def test_services_run_on_executors(tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str]) -> None:
-    """The compaction service, a fold and a verification; executors have nothing but what is sent to them."""
+    """The compaction service, a fold, a verification and a query; executors have nothing but what is sent to them."""
     with Cluster(workers=0) as cluster:
         path = pipeline_file(tmp_path, broker, "unused", {"spark.master": cluster.master, **on_executors})
         whole = yaml.safe_load(path.read_text())
@@ -160,6 +171,12 @@ def test_services_run_on_executors(tmp_path: Path, broker: EmbeddedBroker, on_ex
         append(table, range(8), at=3)
         assert "2 file groups" in cli("compact", str(path), "--all")
         assert "nothing is wrong" in cli("verify", str(path), "--on-cluster")
+        before = len(cluster.applications())
+        assert json.loads(cli("sql", str(path), "SELECT count(*) AS rows, max(at) AS at FROM t", "--json")) == {
+            "rows": 100,
+            "at": 3,
+        }
+        assert len(cluster.applications()) == before + 1, "the query ran on executors"
     found = Table.open(pipeline.table.uri).snapshot().to_arrow(["id", "at"]).sort_by("id").to_pylist()
     assert found == [{"id": number, "at": 3 if number < 8 else 0} for number in range(100)]
 
