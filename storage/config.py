@@ -98,6 +98,7 @@ class TableConfig(_Model):
     ttl: TtlConfig | None = None
     references: dict[str, ReferenceConfig] = {}
     comment: str = ""
+    overlays: bool = False
 
 
 _SECTIONS: Final[Sections] = {
@@ -169,6 +170,7 @@ def build_schema(config: TableConfig) -> TableSchema:
         ttl=ttl,
         references=build_references(config.references, by_name, config.groups, is_key=_can_be_key, reserved=RESERVED),
         comment=config.comment,
+        overlays=config.overlays,
     )
 
 
@@ -205,6 +207,7 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
             for r in schema.references
         },
         "comment": schema.comment,
+        "overlays": schema.overlays,
     }
 
 

@@ -100,6 +100,9 @@ class Tuning:
             about as much as reading 2 MiB of it.
         shared_file_bytes: The largest file that file groups share: limits its unused rows after some of the file groups
             were compacted again.
+        overlay_percent: A compaction writes an overlay only if the groups that it writes have at most this percentage
+            of the bytes of the base file: the bytes that it saves must be worth a file more to read.
+        overlay_files: The most overlays of a slice: a read of all columns opens each of them.
         fold_file_bytes: Stored logs that a fold makes into one file: memory is a small multiple of it.
         scan_run_bytes: Stored bytes of logs and shadows that a read holds in memory at once.
         task_bytes: Stored bytes of the columns that a task of a read decodes, at most, estimated by their number; a
@@ -137,6 +140,8 @@ class Tuning:
     compaction_part_bytes: int = 512 * MIB
     small_group_bytes: int = 2 * MIB
     shared_file_bytes: int = 16 * MIB
+    overlay_percent: int = 25
+    overlay_files: int = 4
     fold_file_bytes: int = 64 * MIB
     scan_run_bytes: int = 16 * MIB
     task_bytes: int = 128 * MIB

@@ -431,6 +431,7 @@ class Table:
     set_default = service_method(schema_changes.set_default)
     set_comment = service_method(schema_changes.set_comment)
     set_ttl = service_method(schema_changes.set_ttl)
+    set_overlays = service_method(schema_changes.set_overlays)
     add_reference = service_method(schema_changes.add_reference)
     drop_reference = service_method(schema_changes.drop_reference)
 

@@ -18,6 +18,7 @@ configuration is a property:
     reference.<name>.on                        columns that hold its key
     reference.<name>.columns, reference.<name>.prefix
     comment                                    what the table is; also COMMENT of the statement
+    overlays                                   true or false
 
 A name that is not a plain identifier stands in backquotes, as in SQL: ``group.`a.b` ``. SQL properties have no order,
 so groups are ordered by the first of their columns in the table, and streams and references by name. What the values
@@ -60,6 +61,7 @@ _FORMS: Final = (
     "reference.<name>.columns",
     "reference.<name>.prefix",
     "comment",
+    "overlays",
 )
 _SECTIONS: Final = {"group": "groups", "stream": "streams", "reference": "references"}
 _MAIN: Final = {"group": "columns", "stream": "groups", "reference": "table"}
@@ -168,6 +170,8 @@ def properties_of(config: TableConfig) -> dict[str, str]:
             found[_key("reference", name, "prefix")] = reference.prefix
     if config.comment:
         found["comment"] = config.comment
+    if config.overlays:
+        found["overlays"] = "true"
     return found
 
 
@@ -208,6 +212,10 @@ def _set(config: dict[str, Any], name: str, value: str) -> None:
             config[field] = _list(name, value)
         case ["comment"]:
             config["comment"] = value
+        case ["overlays"]:
+            if value.strip().lower() not in {"true", "false"}:
+                raise InvalidInput(f"property 'overlays': {value!r} is not a boolean", hint="true or false")
+            config["overlays"] = value.strip().lower() == "true"
         case ["buckets"]:
             if not value.strip().isdecimal():
                 raise InvalidInput(f"property 'buckets': {value!r} is not a number", hint="for example '8'")

@@ -220,6 +220,7 @@ def configs(
         "columns": {name: columns[name] for name in order},
         "groups": groups,
         "streams": draw(_streams(groups)),
+        "overlays": draw(st.booleans()),
     }
 
 

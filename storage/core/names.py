@@ -44,6 +44,7 @@ HEARTBEATS: Final = Path("_weft/heartbeats")
 PROBES: Final = Path("_weft/probe")
 BASES: Final = Path("base")
 SHADOWS: Final = Path("shadow")
+OVERLAYS: Final = Path("overlay")
 DELTA_LOG: Final = Path("base/_delta_log")
 """Folder of the log of the published Delta table; no file group's folder has this name. Cleaning leaves it alone."""
 SHARED: Final = "shared"
@@ -123,6 +124,10 @@ def shadow_path(file_group: str, plan: int, uuid: str) -> Path:
     return Path(f"shadow/{file_group}/{plan:020d}-{uuid}.parquet")
 
 
+def overlay_path(file_group: str, plan: int, uuid: str) -> Path:
+    return Path(f"overlay/{file_group}/{plan:020d}-{uuid}.parquet")
+
+
 def fold_path(plan: int, uuid: str) -> Path:
     return Path(f"log/{FOLDS}/{plan:020d}-{uuid}.arrow")
 
@@ -168,9 +173,14 @@ def parse_archive(file_name: str) -> int | None:
 
 
 def parse_by_slot(file_name: str) -> int | None:
-    """The table-lane slot in the name of a base, shadow, fold or sidecar file, or None for any other name."""
+    """The table-lane slot in the name of a base, shadow, overlay, fold or sidecar file; None for any other name."""
     match = _BY_SLOT.fullmatch(file_name)
     return int(match.group(1)) if match else None
+
+
+def parse_plan(path: Path) -> int | None:
+    """The slot of the PLAN that a base, shadow, overlay or fold file was written for; None for any other path."""
+    return parse_by_slot(path.rpartition("/")[2])
 
 
 def parse_checkpoint(file_name: str) -> int | None:
@@ -189,6 +199,7 @@ class Kind(StrEnum):
     FOLD_INDEX = "fold index"
     BASE = "base"
     SHADOW = "shadow"
+    OVERLAY = "overlay"
     TABLE_INDEX = "table index"
     CHECKPOINT = "checkpoint"
     PIN = "pin"
@@ -205,7 +216,7 @@ class ParsedPath:
         lane: The lane of the object; `TABLE_LANE` if it belongs to the whole table.
         epoch: The claim under which a log file, its index or a heartbeat was written; else 0.
         slot: The slot of an entry; the chunk of an archive; the head of a checkpoint; the slot that a log file or
-            sidecar is meant for; the PLAN of a base, shadow or fold file; else 0.
+            sidecar is meant for; the PLAN of a base, shadow, overlay or fold file; else 0.
         at_ms: Time of a heartbeat; else 0.
     """
 
@@ -228,6 +239,7 @@ _PATTERNS: Final = {
     Kind.FOLD_INDEX: re.compile(rf"{FOLD_INDEXES}/{_FOR_SLOT}\.json"),
     Kind.BASE: re.compile(rf"{BASES}/.+/{_FOR_SLOT}\.parquet", re.DOTALL),
     Kind.SHADOW: re.compile(rf"{SHADOWS}/.+/{_FOR_SLOT}\.parquet", re.DOTALL),
+    Kind.OVERLAY: re.compile(rf"{OVERLAYS}/.+/{_FOR_SLOT}\.parquet", re.DOTALL),
     Kind.TABLE_INDEX: re.compile(rf"{TABLE_INDEXES}/{_FOR_SLOT}\.json"),
     Kind.CHECKPOINT: re.compile(rf"_weft/checkpoints/{_OF_LANE}/{_FOR_SLOT}\.json"),
     Kind.PIN: re.compile(rf"{PINS}/[0-9a-f]{{32}}\.json"),

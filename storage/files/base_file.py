@@ -8,6 +8,7 @@ cost. For the same reason a row group of such a file may contain rows of several
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ import pyarrow.parquet as pq
 
 from storage.core import names
 from storage.core.keys import one_array
-from storage.core.log.file_refs import FilePart, FileRef, SliceFile
+from storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
+from storage.core.plan.overlaid import ReadFile, files_of_columns
 from storage.core.predicate import ColumnRange, Known
 from storage.core.schema.evolution import Adaptation
 from storage.core.schema.table_schema import TableSchema
@@ -40,10 +42,12 @@ def read_row_groups(
     parts: Sequence[FilePart] | None = None,
     last: LastRowGroups | None = None,
     slice_ordinals: Sequence[int] | None = None,
+    overlays: Sequence[Overlay] = (),
 ) -> Iterator[dict[str, pa.Array]]:
     """The rows of a base or shadow file, in batches of about one row group, each column as one array.
 
-    All bytes that are read are verified: the footer against the entry, pages by their checksums.
+    All bytes that are read are verified: the footer against the entry, pages by their checksums, and that the row
+    groups of overlays have the same numbers of rows and ranges of keys as those of the base.
 
     Args:
         env: The environment of the table.
@@ -57,47 +61,142 @@ def read_row_groups(
             Requires that ``chosen`` accepts every row group.
         slice_ordinals: Values of an additional column ``names.SLICE_ORDINAL``, one for each part, or one for the whole
             file; None to leave the column out.
+        overlays: Overlays of the base file; ``last`` is not used if there are any.
 
     Raises:
-        CorruptData: The file is missing, truncated or damaged, or does not decode.
+        CorruptData: A file is missing, truncated or damaged, or does not decode; or an overlay does not fit the base.
     """
+    last = None if overlays else last
     kept = last.rows(file, parts[0]) if last is not None and parts is not None and len(parts) == 1 else None
     if kept is not None:
         yield kept
         return
+    # Files of an older schema may have to be read for columns that are not wanted.
+    wanted = columns if rev >= schema.changed or not overlays else schema.slice.names
+    files = files_of_columns(schema, file, overlays, wanted)
     try:
-        with env.store.open_input(file.path, file.size, [tail_range(file)]) as source:
-            footer = FOOTERS.get(env.store, file, lambda: _read_footer(source, file))
-            older = Adaptation.of(schema, rev, columns, footer.schema.names)
+        with contextlib.ExitStack() as stack:
+            opened = [_Opened.of(env, each, stack) for each in files]
+            footer = opened[0].footer
+            older = Adaptation.of(schema, rev, columns, _stored_columns(opened, schema, overlays))
             # Statistics of an older file hold for keys only: other columns may have another default now.
-            usable = footer.leaves.keys() if older is None else {schema.sort_column}
+            usable = None if older is None else {schema.sort_column}
             spans = _spans(footer, file, parts)
-            numbers = [
-                number
-                for number in spans
-                if chosen(_Statistics(footer.metadata.row_group(number), schema, footer.leaves, usable).known)
-            ]
-            if not numbers:
-                return
-            pre_buffer = not isinstance(source, pa.OSFile)
-            with pq.ParquetFile(
-                source, metadata=footer.metadata, pre_buffer=pre_buffer, page_checksum_verification=True
-            ) as parquet:
-                for coalesced in _coalesce(footer, numbers, env.tuning.row_group_rows):
-                    if older is None:
-                        rows = _decode(parquet, footer, coalesced, columns)
-                    else:
-                        rows = _decode(parquet, footer, coalesced, older.reads)
-                        rows = older.apply(rows, _row_count(footer, coalesced))
-                    if last is not None and parts is not None:
-                        last.keep(file, footer.starts[coalesced[0]], footer.starts[coalesced[-1] + 1], rows)
-                    rows = _within(rows, _coalesced_spans(footer, spans, coalesced), _row_count(footer, coalesced))
-                    if slice_ordinals is not None:
-                        rows[names.SLICE_ORDINAL] = _slice_ordinals(footer, coalesced, parts, slice_ordinals)
-                    yield rows
+            numbers = [number for number in spans if chosen(_Known(opened, number, schema, usable, not overlays).known)]
+            _check_aligned(opened, schema, file)
+            reads = columns if older is None else older.reads
+            for coalesced in _coalesce(footer, numbers, env.tuning.row_group_rows):
+                rows = _decoded(opened, coalesced, reads)
+                if older is not None:
+                    rows = older.apply(rows, _row_count(footer, coalesced))
+                if last is not None and parts is not None:
+                    last.keep(file, footer.starts[coalesced[0]], footer.starts[coalesced[-1] + 1], rows)
+                rows = _within(rows, _coalesced_spans(footer, spans, coalesced), _row_count(footer, coalesced))
+                if slice_ordinals is not None:
+                    rows[names.SLICE_ORDINAL] = _slice_ordinals(footer, coalesced, parts, slice_ordinals)
+                yield rows
     except (pa.ArrowException, OSError, KeyError) as error:
         # KeyError: a damaged column name. A store that does not answer raises StoreUnavailable, which passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A file that is open for reading, and the columns to read from it.
+
+    Attributes:
+        read: The file and its columns.
+        footer: Its footer.
+        source: Its bytes.
+        stack: Closes it.
+    """
+
+    read: ReadFile
+    footer: Footer
+    source: pa.NativeFile
+    stack: contextlib.ExitStack
+    _parquet: pq.ParquetFile | None = None
+
+    @classmethod
+    def of(cls, env: Environment, read: ReadFile, stack: contextlib.ExitStack) -> _Opened:
+        file = read.file
+        source = stack.enter_context(env.store.open_input(file.path, file.size, [tail_range(file)]))
+        return cls(read, FOOTERS.get(env.store, file, lambda: _read_footer(source, file)), source, stack)
+
+    @property
+    def parquet(self) -> pq.ParquetFile:
+        if self._parquet is None:
+            pre_buffer = not isinstance(self.source, pa.OSFile)
+            opened = pq.ParquetFile(
+                self.source, metadata=self.footer.metadata, pre_buffer=pre_buffer, page_checksum_verification=True
+            )
+            self._parquet = self.stack.enter_context(opened)
+        return self._parquet
+
+
+def _stored_columns(opened: Sequence[_Opened], schema: TableSchema, overlays: Sequence[Overlay]) -> list[str]:
+    """The columns that files have; with overlays only those that are read from the file."""
+    if not overlays:
+        return list(opened[0].footer.schema.names)
+    keys = {*schema.key, schema.sort_column}
+    return [name for each in opened for name in each.footer.schema.names if name in keys.union(each.read.columns)]
+
+
+def _decoded(opened: Sequence[_Opened], numbers: Sequence[int], columns: Sequence[str]) -> dict[str, pa.Array]:
+    """Columns of consecutive row groups, each from its file."""
+    rows: dict[str, pa.Array] = {}
+    for each in opened:
+        here = frozenset(each.read.columns)
+        wanted = columns if len(opened) == 1 else [name for name in columns if name in here]
+        rows |= _decode(each.parquet, each.footer, numbers, wanted)
+    return rows if len(opened) == 1 else {name: rows[name] for name in columns}
+
+
+def _check_aligned(opened: Sequence[_Opened], schema: TableSchema, base: FileRef) -> None:
+    """Check that files have the same row groups: the same numbers of rows, and the same ranges of keys.
+
+    Raises:
+        CorruptData: They differ, or a file does not have as many rows as the base.
+    """
+    first = opened[0].footer
+    for each in opened:
+        same = each.footer.starts == first.starts and each.read.file.rows == base.rows
+        if not same or any(
+            key_span(each.footer, schema, number) != key_span(first, schema, number)
+            for number in (range(len(first.starts) - 1) if each is not opened[0] else ())
+        ):
+            raise CorruptData(
+                f"the rows of {each.read.file.path} are not those of {base.path}",
+                hint="restore both files from one copy, or report this if neither was changed",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The statistics of a row group, each column's from the file that has it.
+
+    Attributes:
+        opened: The files.
+        number: The row group.
+        schema: The schema that the rows are adapted to.
+        usable: Names of the columns whose statistics may be used; None for all.
+        alone: Whether there is one file, without overlays: then it has all columns, and not only those that are read.
+    """
+
+    opened: Sequence[_Opened]
+    number: int
+    schema: TableSchema
+    usable: Collection[str] | None
+    alone: bool
+
+    def known(self, name: str) -> ColumnRange | None:
+        in_first = self.alone or name == self.schema.sort_column
+        has = self.opened[0] if in_first else next((each for each in self.opened if name in each.read.columns), None)
+        if has is None:
+            return None
+        footer = has.footer
+        usable = footer.leaves.keys() if self.usable is None else self.usable
+        return _Statistics(footer.metadata.row_group(self.number), self.schema, footer.leaves, usable).known(name)
 
 
 def read_footers(env: Environment, files: Sequence[FileRef]) -> list[Footer]:
@@ -306,7 +405,7 @@ def read_base(
     Raises:
         CorruptData: A file is missing, truncated or damaged, or does not decode.
     """
-    stored = [(made.rev, made.base, made.base_part) if made is not None else None for made in files]
+    stored = [(made.rev, made.base, made.base_part, made.overlays) if made is not None else None for made in files]
     yield from _read_parts(env, schema, stored, columns, chosen, last)
 
 
@@ -319,13 +418,14 @@ def read_shadow(
     chosen: Callable[[Known], bool] = lambda _: True,
 ) -> dict[str, pa.Array] | None:
     """The hidden rows of slices as one batch, otherwise as `read_base`; None if there are none."""
-    stored = [(made.rev, made.shadow, made.shadow_part) if made is not None else None for made in files]
+    stored = [(made.rev, made.shadow, made.shadow_part, ()) if made is not None else None for made in files]
     found = list(_read_parts(env, schema, stored, columns, chosen, last))
     return {name: pa.concat_arrays([part[name] for part in found]) for name in found[0]} if found else None
 
 
-_Stored = tuple[int, FileRef | None, FilePart | None]
-"""Base or shadow of a slice: revision of the schema, file (None: no rows), and its rows in the file (None: all)."""
+_Stored = tuple[int, FileRef | None, FilePart | None, Sequence[Overlay]]
+"""Base or shadow of a slice: revision of the schema, file (None: no rows), its rows in the file (None: all), and its
+overlays."""
 
 
 def _read_parts(
@@ -337,30 +437,31 @@ def _read_parts(
     last: LastRowGroups | None,
 ) -> Iterator[dict[str, pa.Array]]:
     """Rows of slices, with slice ordinals if there are several."""
-    for (rev, file), parts, slice_ordinals in _by_file(wanted):
-        yield from read_row_groups(
-            env, schema, rev, file, columns, chosen, parts, last, slice_ordinals if len(wanted) > 1 else None
-        )
+    for (rev, file, overlays), parts, slice_ordinals in _by_file(wanted):
+        ordinals = slice_ordinals if len(wanted) > 1 else None
+        yield from read_row_groups(env, schema, rev, file, columns, chosen, parts, last, ordinals, overlays)
 
 
 def _by_file(
     wanted: Iterable[_Stored | None],
-) -> Iterator[tuple[tuple[int, FileRef], list[FilePart] | None, list[int]]]:
-    """Group adjacent slices of one file: yields (revision, file), their parts, and their positions in ``wanted``."""
-    last: tuple[int, FileRef] | None = None
+) -> Iterator[tuple[tuple[int, FileRef, Sequence[Overlay]], list[FilePart] | None, list[int]]]:
+    """Group adjacent slices of one file: yields (revision, file, overlays), their parts, and their positions in
+    ``wanted``.
+    """
+    last: tuple[int, FileRef, Sequence[Overlay]] | None = None
     parts: list[FilePart] = []
     slice_ordinals: list[int] = []
     for slice_ordinal, stored in enumerate(wanted):
         if stored is None:
             continue
-        rev, file, part = stored
+        rev, file, part, overlays = stored
         if file is None:
             continue
         follows = part is not None and bool(parts) and parts[-1].first + parts[-1].rows <= part.first
         if last is not None and not (follows and last[1].path == file.path):
             yield last, parts or None, slice_ordinals
             parts, slice_ordinals = [], []
-        last = rev, file
+        last = rev, file, overlays
         slice_ordinals.append(slice_ordinal)
         if part is not None:
             parts.append(part)

@@ -1,10 +1,13 @@
-"""Writes base and shadow files: Parquet, sorted by key, one row group at a time. See `storage.files.base_file`."""
+"""Writes base, shadow and overlay files: Parquet, sorted by key, one row group at a time.
+
+`storage.files.base_file` reads them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -27,11 +30,24 @@ class SliceFileWriter:
         path: Path of the file, which no other writer uses.
         schema: The schema of the table.
         shared: Whether several file groups are written, each ended by `end_part`.
+        columns: Names of the columns of an overlay, in slice order; by default all of the slice schema.
+        row_groups: Number of rows of each row group; by default as tuned.
     """
 
-    def __init__(self, env: Environment, path: Path, schema: TableSchema, *, shared: bool = False) -> None:
-        self._env, self._path, self._schema, self._shared = env, path, schema.slice, shared
-        self._sort_column = schema.slice.get_field_index(schema.sort_column)
+    def __init__(
+        self,
+        env: Environment,
+        path: Path,
+        schema: TableSchema,
+        *,
+        shared: bool = False,
+        columns: Sequence[str] | None = None,
+        row_groups: Sequence[int] = (),
+    ) -> None:
+        self._env, self._path, self._shared = env, path, shared
+        self._schema = schema.slice if columns is None else pa.schema([schema.slice.field(name) for name in columns])
+        self._row_groups = list(reversed(row_groups))
+        self._sort_column = self._schema.get_field_index(schema.sort_column)
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self._rows = self._part_from = 0
@@ -40,14 +56,14 @@ class SliceFileWriter:
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, columns: Mapping[str, pa.Array]) -> None:
-        """Append rows with all columns of the slice schema; keys must be greater than all earlier keys of the part."""
+        """Append rows with all columns of the file; keys must be greater than all earlier keys of the part."""
         if not columns or len(next(iter(columns.values()))) == 0:
             return
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         self._pending.append(batch)
         self._pending_rows += len(batch)
-        while self._pending_rows >= self._env.tuning.row_group_rows:
-            self._write_row_group(self._env.tuning.row_group_rows)
+        while self._pending_rows >= self._next_rows():
+            self._write_row_group(self._next_rows())
 
     def end_part(self) -> FilePart | None:
         """End the rows of a file group. Returns their position in the file; None if there are none."""
@@ -83,6 +99,10 @@ class SliceFileWriter:
                 self._writer.close()
         self._stack.__exit__(type(error), error, error.__traceback__)
 
+    def _next_rows(self) -> int:
+        """Rows of the next row group."""
+        return self._row_groups[-1] if self._row_groups else self._env.tuning.row_group_rows
+
     def _write_row_group(self, rows: int) -> None:
         table = pa.Table.from_batches(self._pending, self._schema)
         if self._writer is None:
@@ -104,6 +124,8 @@ class SliceFileWriter:
         self._pending = rest.to_batches()
         self._pending_rows = len(rest)
         self._rows += rows
+        if self._row_groups:
+            self._row_groups.pop()
 
 
 class _ChecksumFile:

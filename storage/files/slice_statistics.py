@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.compute as pc
 
 from storage.core import names
 from storage.core.arrays import Arrays
+from storage.core.model import Group
 from storage.core.modes import mode_of
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
 
 
 class SliceStatistics:
-    """Statistics of all rows of a slice, visible or not. See `storage.core.log.file_refs.SliceFile`."""
+    """Statistics of all rows of a slice, visible or not. See `storage.core.log.file_refs.SliceFile`.
 
-    def __init__(self, schema: TableSchema) -> None:
+    Args:
+        schema: The schema of the rows.
+        groups: The column groups that the rows have; by default all.
+    """
+
+    def __init__(self, schema: TableSchema, groups: Sequence[Group] | None = None) -> None:
         self._schema = schema
+        self._groups = schema.groups if groups is None else groups
         self._columns = {
-            group.id: (group.ordering[0], names.floor_ordering(group.id, 0))
-            for group in schema.groups
-            if group.ordering
+            group.id: (group.ordering[0], names.floor_ordering(group.id, 0)) for group in self._groups if group.ordering
         }
         self._largest: dict[int, Any] = {}
         self._overflows: Counter[int] = Counter()
@@ -38,7 +44,7 @@ class SliceStatistics:
                 largest = pc.max(versions).as_py() if versions is not None else None
                 if largest is not None:
                     self._largest[group_id] = max(self._largest.get(group_id, largest), largest)
-        for group in self._schema.groups:
+        for group in self._groups:
             self._overflows.update(mode_of(group).overflows(group, self._schema.column_by_name, rows))
 
     @property

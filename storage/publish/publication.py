@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from storage.core.log.table_state import TableState
-from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files
+from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files, overlaid_columns_of
 from storage.core.plan.slices import base_slices
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, NotFound
@@ -62,9 +62,16 @@ def files_to_publish(state: TableState, columns: Sequence[str]) -> list[CurrentF
     """The base files of a state.
 
     Raises:
-        InvalidInput: Some of them have an older schema, in which one of the columns does not show what the table shows.
+        InvalidInput: Some of them have an older schema, in which one of the columns does not show what the table shows;
+            or overlays have newer values of a column.
     """
     files = current_files(base_slices(state))
+    overlaid = overlaid_columns_of(state.schema, files, columns)
+    if overlaid:
+        raise InvalidInput(
+            f"overlays have newer values than base files in column {', '.join(overlaid)}",
+            hint="name the other columns; or weft alter set-overlays URI false, and publish after the next compaction",
+        )
     older = columns_that_differ(state.schema, files, columns)
     if older:
         raise InvalidInput(

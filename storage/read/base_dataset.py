@@ -16,7 +16,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from storage.core.log.cut import Cut
-from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files
+from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files, overlaid_columns_of
 from storage.core.plan.slices import base_slices
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -36,13 +36,20 @@ def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.D
 
     Raises:
         NotFound: The table has no such column.
-        InvalidInput: Some base files have an older schema, in which these columns do not show what the table shows.
+        InvalidInput: Some base files have an older schema, in which these columns do not show what the table shows; or
+            overlays have newer values of them.
     """
     schema = snapshot.schema
     names = list(schema.arrow.names if columns is None else dict.fromkeys(columns))
     for name in names:
         schema.column(name)
     files = current_files(base_slices(snapshot.state))
+    overlaid = overlaid_columns_of(schema, files, names)
+    if overlaid:
+        raise InvalidInput(
+            f"overlays have newer values than base files in column {', '.join(overlaid)}",
+            hint="name the other columns; to_arrow and to_reader read overlays, too",
+        )
     older = columns_that_differ(schema, files, names)
     if older:
         raise InvalidInput(

@@ -228,6 +228,6 @@ def _with_part(made: SliceFile | None, rows: tuple[int, int] | None) -> SliceFil
     if made is None or made.base is None:
         return made
     if rows is None:
-        return made.model_copy(update={"base": None, "base_part": None})
+        return made.model_copy(update={"base": None, "base_part": None, "overlays": []})
     first, end = rows
     return made.model_copy(update={"base_part": FilePart(first=first, rows=end - first)})

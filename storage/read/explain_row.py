@@ -265,7 +265,10 @@ def _read(
     if made is not None and made.base is not None:
         for batch in read_base(env, schema, [made], columns, chosen):
             if rows := _of_key(schema, batch, vector):
-                found.add_registers(rows, groups, "base", made.base.path)
+                overlaid = {group for overlay in made.overlays for group in overlay.groups}
+                found.add_registers(rows, [each for each in groups if each not in overlaid], "base", made.base.path)
+                for overlay in made.overlays:
+                    found.add_registers(rows, overlay.groups, "overlay", overlay.file.path)
     if made is not None and made.shadow is not None:
         hidden = read_shadow(env, schema, [made], columns, chosen=chosen)
         if hidden is not None and (rows := _of_key(schema, hidden, vector)):

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from storage.core.merge.outcomes import Reason, Result
 
-StoredIn = Literal["log", "fold", "base", "shadow"]
+StoredIn = Literal["log", "fold", "base", "overlay", "shadow"]
 Operation = Literal["upsert", "delete", "delete row", "update-before", "merged"]
 
 _WORDS: Final[Mapping[Reason, str]] = {

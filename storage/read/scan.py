@@ -26,6 +26,7 @@ from storage.core.model import Group
 from storage.core.modes import Mergers, mode_of
 from storage.core.names import Path
 from storage.core.plan.key_ranges import KeyRange
+from storage.core.plan.overlaid import only_file
 from storage.core.plan.slices import FileSlice, combine_slices
 from storage.core.schema.evolution import reads_as_it_is
 from storage.core.schema.table_schema import TableSchema
@@ -75,7 +76,7 @@ class Scan:
 
     @property
     def clean_files(self) -> list[FileRef] | None:
-        """Base files that, after filtering, give the whole result; None if rows have to be merged.
+        """Base files, or overlays, that give the whole result after filtering; None if rows have to be merged.
 
         A file may contain rows of file groups that were skipped: the filter removes them.
         """
@@ -85,10 +86,15 @@ class Scan:
         files: dict[Path, FileRef] = {}
         for made in (file_slice.slice for file_slice in self.slices):
             if made is not None and made.base is not None:
-                if not reads_as_it_is(self.schema, made.rev, values):
+                file = only_file(self.schema, made, values)
+                if (
+                    file is None
+                    or made.base.path not in self.whole
+                    or not reads_as_it_is(self.schema, made.rev, values)
+                ):
                     return None
-                files[made.base.path] = made.base
-        return list(files.values()) if self.whole.issuperset(files) else None
+                files[file.path] = file
+        return list(files.values())
 
     @property
     def divided(self) -> int:

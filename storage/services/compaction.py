@@ -16,12 +16,14 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Final
 
+from storage.core import names
 from storage.core.log import cut
 from storage.core.log.entries import Abort, Base
 from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
 from storage.core.log.table_state import TableState
 from storage.core.names import LaneName, Path
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
+from storage.core.plan.overlaid import overlaid_groups
 from storage.core.plan.share_work import next_share, sharing_plans
 from storage.core.plan.slices import FileSlice
 from storage.environment import Tuning
@@ -103,7 +105,8 @@ def compaction_steps(
     """Compact file groups of a snapshot, in steps: one for each task. Publish their slices as they are
     completed.
 
-    Candidates are file groups with log files, and the last file groups in shared files that are mostly unreferenced.
+    Candidates are file groups with log files, the last file groups in shared files that are mostly unreferenced, and
+    those that have overlays although the table is to have none.
 
     Args:
         table_log: The table's log.
@@ -119,6 +122,8 @@ def compaction_steps(
     with_logs = [file_slice for file_slice in snapshot.slices if len(file_slice.rows)]
     chosen = [file_slice for file_slice in with_logs if only(file_slice)]
     rest = mostly_unreferenced(snapshot.slices, {file_slice.group for file_slice in chosen}, snapshot.cut.lanes)
+    if not snapshot.table_schema.overlays:
+        rest |= overlaid_groups(snapshot.slices, snapshot.cut.lanes) - {file_slice.group for file_slice in chosen}
     remaining = [file_slice for file_slice in snapshot.slices if file_slice.group in rest and only(file_slice)]
     publisher = _Publisher(table_log, snapshot.cut.lanes, [file_slice.group for file_slice in with_logs])
     if must_yield(table_log, snapshot.state):
@@ -340,7 +345,7 @@ class _Publisher:
         slices = [each.file for each in made]
         self._waiting += slices
         self._left_out |= {each.file.group: (each.visible_left_out, each.hidden_left_out) for each in made}
-        files = _files(slices)
+        files = _written(slices, plan)
         plan.unpublished.update(files)
         size = sum(file.size for file in files.values())
         self._waiting_bytes += size
@@ -428,8 +433,8 @@ class _Publisher:
                 self.overflows.update(made.overflows)
             else:
                 self.skipped[group] = reason
-        published = _files(kept.values())
-        dropped = {path: file for path, file in _files(offered.values()).items() if path not in published}
+        published = _written(kept.values(), plan)
+        dropped = {path: file for path, file in _written(offered.values(), plan).items() if path not in published}
         self.bytes_dropped += sum(file.size for file in dropped.values())
         delete_files(self.table_log.store, dropped)
 
@@ -461,6 +466,7 @@ def _covered(
     return {} if cut.within(covered, state.covered) else dict(covered)
 
 
-def _files(slices: Iterable[SliceFile]) -> dict[Path, FileRef]:
-    """Base and shadow files, each once."""
-    return {file.path: file for made in slices for file in made.objects}
+def _written(slices: Iterable[SliceFile], plan: ServicePlan) -> dict[Path, FileRef]:
+    """The files of slices that were written for a plan, each once; not those that overlays have in common."""
+    files = {file.path: file for made in slices for file in made.objects}
+    return {path: file for path, file in files.items() if names.parse_plan(path) == plan.slot}

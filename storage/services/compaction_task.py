@@ -13,8 +13,8 @@ from storage import mergers
 from storage.core import names
 from storage.core.arrays import Arrays
 from storage.core.log.cut import Cut
-from storage.core.log.file_refs import FilePart, FileRef, SliceFile
-from storage.core.merge.stitch import Stitch
+from storage.core.log.file_refs import FileGroup, FilePart, FileRef, SliceFile
+from storage.core.merge.stitch import LogState, Stitch
 from storage.core.modes import Mergers
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
@@ -26,6 +26,7 @@ from storage.files.slice_file_writer import SliceFileWriter
 from storage.files.slice_statistics import SliceStatistics
 from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import only_needed
+from storage.services.overlay_task import overlaid_slice, plan_overlay, write_overlay
 from storage.services.row_change import RowChange
 from storage.services.tasks import UNPACKED, WORKING_BYTES
 
@@ -110,12 +111,19 @@ class _WrittenSlice:
 def _write_slices(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
     env, schema = task.env, task.schema
     shared = len(task.slices) > 1
-    folder, unique = names.SHARED if shared else str(task.slices[0].group), env.ids.new()
-    base = SliceFileWriter(env, names.base_path(folder, task.plan, unique), schema, shared=shared)
-    shadow = SliceFileWriter(env, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
     columns = tuple(schema.slice.names)
     wanted = frozenset((*columns, names.OP, names.SUPPLIED))
     logs = LogReader(env, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
+    collapsed: dict[FileGroup, LogState | None] = {}
+    if not shared and task.change is None and schema.overlays:
+        (alone,) = task.slices
+        collapsed[alone.group] = logs.collapse(alone, schema.groups, columns)
+        overlaid = _overlaid(task, alone, collapsed[alone.group], loaded)
+        if overlaid is not None:
+            return [overlaid]
+    folder, unique = names.SHARED if shared else str(task.slices[0].group), env.ids.new()
+    base = SliceFileWriter(env, names.base_path(folder, task.plan, unique), schema, shared=shared)
+    shadow = SliceFileWriter(env, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
     stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns), mergers=loaded)
     last_base, last_shadow = LastRowGroups(), LastRowGroups()
     written = []
@@ -124,7 +132,9 @@ def _write_slices(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
             statistics, left_out = SliceStatistics(schema), [0, 0]
             old_base = read_base(env, schema, [before.slice], columns, last=last_base)
             old_shadow = read_shadow(env, schema, [before.slice], columns, last_shadow)
-            for stitched in stitch.run(old_base, old_shadow, logs.collapse(before, schema.groups, columns)):
+            if before.group not in collapsed:
+                collapsed[before.group] = logs.collapse(before, schema.groups, columns)
+            for stitched in stitch.run(old_base, old_shadow, collapsed.pop(before.group)):
                 for i, (writer, found) in enumerate(((base, stitched.visible), (shadow, stitched.hidden))):
                     rows: Arrays = found
                     if task.change is not None and found:
@@ -140,6 +150,21 @@ def _write_slices(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
         shadow.discard(error)
         raise
     return [MadeSlice(_slice_file(task, made, base_file, shadow_file), *made.left_out) for made in written]
+
+
+def _overlaid(task: CompactionTask, before: FileSlice, logs: LogState | None, loaded: Mergers) -> MadeSlice | None:
+    """The next slice of a file group as an overlay of its base; None if a base has to be written."""
+    env, schema, made = task.env, task.schema, before.slice
+    plan = plan_overlay(env, schema, before, logs)
+    if plan is None or made is None or logs is None:
+        return None
+    path = names.overlay_path(str(before.group), task.plan, env.ids.new())
+    overlay = write_overlay(env, schema, before, plan, path, logs, loaded)
+    if overlay is None:
+        return None
+    changes = overlaid_slice(schema, made, overlay)
+    cuts = {"parent": dict(made.cut), "cut": dict(task.at.lanes)}
+    return MadeSlice(made.model_copy(update=cuts | changes), 0, 0)
 
 
 def _slice_file(

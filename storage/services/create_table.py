@@ -9,7 +9,7 @@ from typing import Any
 from storage import mergers
 from storage.config import TableConfig, load_config
 from storage.core.log.entries import Create
-from storage.core.log.features import writer_features
+from storage.core.log.features import reader_features, writer_features
 from storage.core.names import TABLE_LANE
 from storage.errors import Conflict
 from storage.log.table_log import TableLog
@@ -45,7 +45,7 @@ def create_table(table_log: TableLog, config: TableConfig | Mapping[str, Any] | 
     create = Create(
         **table_log.header(None),
         table_id=env.ids.new(),
-        reader_features=schema.reader_features,
+        reader_features=reader_features(schema, writer_features(schema)),
         writer_features=writer_features(schema),
         table_schema=schema.to_json(),
     )

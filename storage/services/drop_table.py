@@ -15,7 +15,7 @@ from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from storage.log.table_log import TableLog
 from storage.store.local_store import LocalStore
 
-_FOLDERS: Final = ("log", "base", "shadow", "_weft")
+_FOLDERS: Final = ("log", "base", "shadow", "overlay", "_weft")
 
 
 @dataclass(frozen=True, slots=True)

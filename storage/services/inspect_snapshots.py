@@ -43,13 +43,13 @@ class StoredFile:
         kind: What it is; a fold is a log file of merged registers.
         rows: Its rows; of a log file its events.
         bytes: Its size.
-        lane: Lane of the commit; empty for a base, shadow or fold file.
-        seq: Slot of the entry that made it visible; None for a base or shadow file.
+        lane: Lane of the commit; empty for a base, shadow, overlay or fold file.
+        seq: Slot of the entry that made it visible; None for a base, shadow or overlay file.
         file_groups: Number of file groups of the snapshot that read it.
     """
 
     path: str
-    kind: Literal["base", "shadow", "log", "fold"]
+    kind: Literal["base", "shadow", "overlay", "log", "fold"]
     rows: int
     bytes: int
     lane: str
@@ -98,9 +98,10 @@ def stored_files(snapshot: Snapshot) -> list[StoredFile]:
     for file_slice in snapshot.slices:
         if file_slice.slice is None:
             continue
-        made: tuple[tuple[Literal["base", "shadow"], FileRef | None], ...] = (
+        made: tuple[tuple[Literal["base", "shadow", "overlay"], FileRef | None], ...] = (
             ("base", file_slice.slice.base),
             ("shadow", file_slice.slice.shadow),
+            *(("overlay", overlay.file) for overlay in file_slice.slice.overlays),
         )
         for kind, file in made:
             if file is not None:

@@ -6,6 +6,7 @@ reads footers of some base files, and the waiting log rows of one file group.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,11 +17,12 @@ import pyarrow as pa
 
 from storage import mergers
 from storage.core import keys, names, ordering
-from storage.core.log.file_refs import FileRef
+from storage.core.log.file_refs import FileRef, Overlay
 from storage.core.merge.collapse import LogRange
 from storage.core.model import Group
 from storage.core.names import TABLE_LANE, LaneName, Path
 from storage.core.plan.due_policy import DuePolicy
+from storage.core.plan.overlaid import files_of_columns
 from storage.core.plan.read_cost import read_amplification
 from storage.core.plan.slices import FileSlice
 from storage.files.base_file import read_footers
@@ -164,19 +166,25 @@ def sample(snapshot: Snapshot, *, max_files: int = SAMPLED_FILES, max_events: in
 
 
 def _fill(snapshot: Snapshot, max_files: int) -> dict[str, float]:
-    bases: dict[Path, FileRef] = {
-        each.slice.base.path: each.slice.base for each in snapshot.slices if each.slice and each.slice.base
+    env, schema = snapshot.table_log.env, snapshot.table_schema
+    bases: dict[Path, tuple[FileRef, Sequence[Overlay]]] = {
+        each.slice.base.path: (each.slice.base, each.slice.overlays)
+        for each in snapshot.slices
+        if each.slice and each.slice.base
     }
-    files = list(bases.values())
-    step = max(1, -(-len(files) // max_files))
-    footers = read_footers(snapshot.table_log.env, files[::step])
-    rows = sum(footer.metadata.num_rows for footer in footers)
+    chosen = list(bases.values())[:: max(1, -(-len(bases) // max_files))]
+    rows = sum(base.rows for base, _ in chosen)
     if not rows:
         return {}
-    return {
-        group.name: sum(_present_rows(footer, names.arrival(group.id)) for footer in footers) / rows
-        for group in snapshot.table_schema.groups
-    }
+    files = {file.path: file for base, overlays in chosen for file in (base, *(each.file for each in overlays))}
+    footers = dict(zip(files, read_footers(env, list(files.values())), strict=True))
+    present: Counter[str] = Counter()
+    for base, overlays in chosen:
+        for group in schema.groups:
+            arrival = names.arrival(group.id)
+            (found,) = files_of_columns(schema, base, overlays, [arrival])
+            present[group.name] += _present_rows(footers[found.file.path], arrival)
+    return {group.name: present[group.name] / rows for group in schema.groups}
 
 
 def _present_rows(footer: Footer, column: str) -> int:

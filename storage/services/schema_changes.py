@@ -1,5 +1,5 @@
 """Schema changes while writers are running: adds columns, groups, streams and references, widens types, changes
-defaults, comments and the time to live.
+defaults, comments, the time to live, and overlays.
 
 A change edits the table's configuration, which is then checked as a whole, like that of a new table. The edit is
 applied to the newest schema, and again after every lost race, so concurrent changes are merged: the additions of two
@@ -306,6 +306,24 @@ def set_ttl(
         return wanted if wanted.ttl != schema.ttl else None
 
     return _publish(table_log, "keep rows for ever" if wanted_ttl is None else "set time to live", change)
+
+
+def set_overlays(table_log: TableLog, on: bool) -> SchemaChange:  # noqa: FBT001 - the value of a setting
+    """Allow compactions to write overlays; if not, the next ones end those that exist (PROTOCOL.md, "Overlays").
+
+    Args:
+        table_log: The table's log.
+        on: Whether compactions may write overlays.
+
+    Raises:
+        InvalidInput: The value is no boolean.
+    """
+
+    def change(schema: TableSchema) -> TableSchema | None:
+        wanted = _checked({**configuration(schema), "overlays": on})
+        return wanted if wanted.overlays != schema.overlays else None
+
+    return _publish(table_log, "compactions write overlays" if on else "compactions write no overlays", change)
 
 
 def add_reference(

@@ -219,6 +219,8 @@ def _differences(before: TableConfig, after: TableConfig) -> list[_Step]:
             )
     if before.comment != after.comment:
         steps.append(lambda table: table.set_comment(after.comment))
+    if before.overlays != after.overlays:
+        steps.append(lambda table: table.set_overlays(after.overlays))
     if before.ttl != after.ttl:
         ttl = {} if after.ttl is None else after.ttl.model_dump(exclude_none=True)
         times = {name: f"{value} ms" if isinstance(value, int) else value for name, value in ttl.items()}

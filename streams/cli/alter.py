@@ -171,6 +171,19 @@ def set_ttl(
 
 
 @alter.command()
+def set_overlays(
+    target: Target,
+    on: Annotated[bool, typer.Argument(metavar="true|false", help="Whether compactions may write overlays.")],
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Let compactions write only the column groups that have changed, beside the base files (storage/FORMAT.md)."""
+    change = open_table(target, storage_option).set_overlays(on)
+    done = "compactions write overlays" if on else "compactions write whole base files, and end the overlays"
+    _tell(change, done, as_json=as_json)
+
+
+@alter.command()
 def add_reference(
     target: Target,
     name: Annotated[str, typer.Argument(help="Name of the reference.")],

@@ -357,4 +357,5 @@ def log_files(entry: Entry, objects: Mapping[str, bytes]) -> Iterator[Mapping[st
 
 def slice_files(slices: list[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     for made in slices:
-        yield from (file for file in (made["base"], made["shadow"]) if file is not None)
+        overlays = (overlay["file"] for overlay in made.get("overlays", ()))
+        yield from (file for file in (made["base"], made["shadow"], *overlays) if file is not None)

@@ -159,4 +159,6 @@ def paths_of(file: Mapping[str, Any]) -> Iterator[str]:
 
 def slice_paths(made: list[Mapping[str, Any]]) -> Iterator[str]:
     for file_slice in made:
-        yield from (file["path"] for file in (file_slice["base"], file_slice["shadow"]) if file is not None)
+        overlays = (overlay["file"] for overlay in file_slice.get("overlays", ()))
+        files = (file_slice["base"], file_slice["shadow"], *overlays)
+        yield from (file["path"] for file in files if file is not None)

@@ -17,7 +17,7 @@ from tests.simulation.faults import MOODS
 from tests.simulation.followers import draw_followers
 from tests.simulation.history import Batch
 from tests.simulation.operators import ACTIONS
-from tests.simulation.tables import draw_batch, draw_config, draw_keys
+from tests.simulation.tables import draw_batch, draw_config, draw_keys, draw_overlays
 from tests.simulation.two_tables import draw_references, refer
 from tests.strategies import Config, Row
 
@@ -41,6 +41,8 @@ LIMITS: Mapping[str, list[int]] = {
     "small_group_bytes": [0, 2 * 1024 * 1024, 2 * 1024 * 1024],
     "shared_file_bytes": [1, 8_000, 16 * 1024 * 1024, 16 * 1024 * 1024],
     "archive_chunk": [2, 3, 5, 256],
+    "overlay_percent": [100_000],
+    "overlay_files": [1, 4],
     "archive_single_requests": [0, 8],
     "archive_kept_bytes": [1, 64 * 1024 * 1024],
 }
@@ -55,7 +57,9 @@ class Theme:
     """The mix of a schedule: the actions of operators, and the numbers of compactors and readers.
 
     ``moods``: of the faults; all if empty. ``followed``: share of the schedules with followers. ``referring``: share of
-    those whose table refers to another one. ``limits``: sizes that replace those that are drawn.
+    those whose table refers to another one. ``overlays``: share of those whose compactions may write overlays.
+    ``most``: the largest numbers of batches of a lane and compactions of a compactor. ``limits``: sizes that replace
+    those that are drawn.
     """
 
     actions: list[str]
@@ -64,6 +68,8 @@ class Theme:
     moods: list[str] = field(default_factory=list)
     followed: float = 1 / 4
     referring: float = 1 / 12
+    overlays: float = 1 / 2
+    most: int = 4
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -106,6 +112,16 @@ ASKED_FOR: Mapping[str, Theme] = {
         compactors=[2, 3],
         readers=[0],
         followed=0,
+        overlays=0,  # a publication refuses them
+    ),
+    "overlays": Theme(
+        ["clean", "clean", "savepoint", "release", "restore", "erase", "schema", "verify"],
+        compactors=[2, 3, 4],
+        readers=[2, 3],
+        followed=1 / 4,
+        overlays=1,
+        most=10,
+        limits={"small_group_bytes": 0},
     ),
     "ttl": Theme(["ttl", "ttl", "ttl", "clean", "savepoint", "restore"], compactors=[1, 2], followed=0),
     "changes": Theme(["savepoint", "savepoint", "clean", "restore"], moods=["quiet", "freezes"], followed=1),
@@ -182,7 +198,7 @@ def _draw_referenced(seed: int, share: float) -> Plan | None:
 
 def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | None) -> Plan:
     distinct = chance.random() < 1 / 3
-    config = draw_config(chance, distinct=distinct)
+    config = draw_config(chance, distinct=distinct) | draw_overlays(seed, theme.overlays)
     references: list[Change] = []
     if referenced is not None:
         config, references = draw_references(chance, config, referenced.config)
@@ -196,7 +212,7 @@ def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | Non
         for lane in [stream, f"{stream}-fix"][: chance.choice([1, 1, 2])]:
             lanes[lane] = [
                 _batch(chance, next(ids), lane, stream, number, config, changes, keys, versions, known)
-                for number in range(chance.randint(1, 4))
+                for number in range(chance.randint(1, theme.most))
             ]
     plan = Plan(
         seed=seed,
@@ -204,7 +220,7 @@ def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | Non
         distinct=distinct,
         changes=changes,
         lanes=lanes,
-        compactions=[chance.randint(1, 4) for _ in range(chance.choice(theme.compactors))],
+        compactions=[chance.randint(1, theme.most) for _ in range(chance.choice(theme.compactors))],
         reads=[chance.randint(1, 4) for _ in range(chance.choice(theme.readers))],
         follows=draw_followers(seed, theme.followed),
         operators=_operators(chance, theme.actions),

@@ -43,6 +43,8 @@ _NURSERY = "memory://simulation"  # tables are created here before their objects
 _TABLE, _REFERENCED = "table", "referenced"
 _processes = itertools.count()
 LOOK_UP_ROWS = [1, 1_000]  # with more foreign keys whole referenced tables are read, and kept
+_CLEANED = ("log/", "base/", "shadow/", "overlay/", "_weft/index/", "_weft/probe/", "_weft/timeline/")
+"""Folders in which a clean leaves nothing that is not needed."""
 
 
 @dataclass(frozen=True)
@@ -296,7 +298,7 @@ class Simulation:
         for path in self.disk.objects:
             if path.startswith(LOG):
                 continue
-            if path.startswith(("log/", "base/", "shadow/", "_weft/index/", "_weft/probe/", "_weft/timeline/")):
+            if path.startswith(_CLEANED):
                 self.judge.check_left(path, table)
 
     def check_kept(self, table: Table, text: str) -> None:

@@ -309,7 +309,7 @@ def of_what_was_known(mark: Any) -> Any:
 
 def deletes_what_it_offered(publish: Any) -> Any:
     def broken(self: Any, plan: service_plan.ServicePlan, work: Any) -> None:
-        offered = compaction._files(self._waiting)
+        offered = compaction._written(self._waiting, plan)
         try:
             publish(self, plan, work)
         except CommitUnknown:

@@ -83,6 +83,11 @@ def _streams(chance: random.Random, groups: Mapping[str, Any]) -> dict[str, Any]
     return streams
 
 
+def draw_overlays(seed: int, share: float) -> dict[str, bool]:
+    """Whether compactions may write overlays. Drawn separately: no other decision depends on it."""
+    return {"overlays": True} if random.Random(f"overlays {seed}").random() < share else {}
+
+
 def draw_lateness(seed: int, config: Config, lane: str, stream: str) -> int | None:
     """The lateness that a lane's writers declare, or None. Drawn separately: no other decision depends on it."""
     chance = random.Random(f"lateness {seed} {lane}")

@@ -11,9 +11,19 @@ from tests.tuning import tune
 
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Blocks of a few rows and row groups of two or three, so that a few rows run all code for many rows."""
+    """Blocks of a few rows and row groups of two or three, so that a few rows run all code for many rows.
+
+    An overlay is written wherever it can be.
+    """
     tune(
-        monkeypatch, block_min_bytes=40, block_max_bytes=160, row_group_rows=2, shared_row_group_rows=3, coalesce_rows=4
+        monkeypatch,
+        block_min_bytes=40,
+        block_max_bytes=160,
+        row_group_rows=2,
+        shared_row_group_rows=3,
+        coalesce_rows=4,
+        overlay_percent=100_000,
+        overlay_files=2,
     )
     return
 

@@ -107,6 +107,20 @@ class Damage:
         self.edit_slice(lambda file: file.update({part: written.model_dump()}), number)
         return written.path
 
+    def rewrite_overlay(self, change: Callable[[pa.Table], pa.Table], row_group_rows: int) -> str:
+        """Change the rows of the first overlay of the last BASE, and its entry; returns the path."""
+        path = json.loads(self.content(self.slot(TABLE_LANE, "BASE")))["slices"][0]["overlays"][0]["file"]["path"]
+        rows = change(pq.read_table(pa.BufferReader(self.content(path)))).combine_chunks()
+        self.store.delete(Path(path))
+        env = Environment(self.store).tuned(row_group_rows=row_group_rows)
+        writer = SliceFileWriter(env, Path(path), self.schema, columns=rows.column_names)
+        (batch,) = rows.to_batches()
+        writer.write(dict(zip(batch.schema.names, batch.columns, strict=True)))
+        written = writer.close()
+        assert written is not None
+        self.edit_slice(lambda made: made["overlays"][0].update(file=written.model_dump()))
+        return path
+
     def rewrite_log(self, change: Callable[[pa.Table], pa.Table], number: int = -1) -> str:
         """Change the rows of the file of a commit of orders, and its entry; returns the path.
 

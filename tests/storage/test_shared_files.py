@@ -306,7 +306,7 @@ def test_every_read_equals_the_oracle_with_any_shared_files(
     story: Story, partial: list[frozenset[int]], row_group: int, shared: int
 ) -> None:
     """Compactions of any subset of the file groups, after which files have unused rows; all kinds of reads."""
-    with World(story.config) as world:
+    with World({**story.config, "overlays": False}) as world:  # a dataset has none
         world.table = tuned(world.table, shared_row_group_rows=row_group, shared_file_bytes=shared)
         world.run(story.steps)
         for chosen in (EVERY_GROUP, *partial):

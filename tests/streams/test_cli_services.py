@@ -389,6 +389,7 @@ EVERY_COMMAND = [
     ["alter", "set-default", "status", "x"],
     ["alter", "set-comment", "text"],
     ["alter", "set-ttl", "--rows", "90 days"],
+    ["alter", "set-overlays", "true"],
     ["alter", "add-reference", "x", "../x", "--on", "status"],
     ["alter", "drop-reference", "x"],
     ["explain", "--key", "5"],

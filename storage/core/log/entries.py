@@ -29,6 +29,9 @@ ERASE: Final = "erase"
 TTL: Final = "ttl"
 """Writer feature of a table with a time to live, which a schema change by a version without it would drop."""
 
+OVERLAYS: Final = "overlays"
+"""Reader and writer feature of a table whose slices may have overlays (FORMAT.md, "Overlays")."""
+
 LONGEST_RESERVATION_MS: Final = 24 * 3_600_000
 """The longest reservation of a PLAN: by default a clean aborts plans that are older."""
 

@@ -167,6 +167,19 @@ class FilePart(Strict):
     rows: int = Field(ge=1)
 
 
+class Overlay(Strict):
+    """A file with newer values of some column groups of a base file: a row for each of its rows, in the same order.
+
+    Attributes:
+        file: Where it is.
+        groups: Ids of the column groups that are read from it, ascending. It may have others, which a newer overlay
+            replaces.
+    """
+
+    file: FileRef
+    groups: list[int] = Field(min_length=1)
+
+
 class SliceFile(Strict):
     """One slice of a file group: the result of merging its logs up to ``cut``.
 
@@ -184,6 +197,8 @@ class SliceFile(Strict):
         overflows: Number of rows in which an aggregate does not fit its column and is shown as NULL, by column id;
             columns without such rows are not listed.
         base_part, shadow_part: Which rows of the file belong to this file group; None: all of them.
+        overlays: Files that replace column groups of the base; no two have the same group. Base and shadow are then
+            those of an earlier slice.
     """
 
     partition: str
@@ -199,6 +214,7 @@ class SliceFile(Strict):
     overflows: dict[int, int]
     base_part: FilePart | None = None
     shadow_part: FilePart | None = None
+    overlays: list[Overlay] = []
 
     @property
     def group(self) -> FileGroup:
@@ -207,8 +223,9 @@ class SliceFile(Strict):
 
     @property
     def objects(self) -> tuple[FileRef, ...]:
-        """The stored objects: base and shadow file, if it has them. Several slices may share a file."""
-        return tuple(file for file in (self.base, self.shadow) if file is not None)
+        """The stored objects: base, shadow and overlays, if it has them. Several slices may share a file."""
+        overlays = (overlay.file for overlay in self.overlays)
+        return tuple(file for file in (self.base, self.shadow, *overlays) if file is not None)
 
     @property
     def base_rows(self) -> int:
@@ -220,8 +237,9 @@ class SliceFile(Strict):
 
     @property
     def base_bytes(self) -> int:
-        """Stored bytes of its visible rows; of a shared file a share in proportion to the rows."""
-        return _bytes_in(self.base, self.base_part)
+        """Stored bytes of its visible rows, overlays included; of a shared file a share in proportion to the rows."""
+        overlays = sum(_bytes_in(overlay.file, self.base_part) for overlay in self.overlays)
+        return _bytes_in(self.base, self.base_part) + overlays
 
     @property
     def shadow_bytes(self) -> int:
@@ -230,7 +248,8 @@ class SliceFile(Strict):
     @pydantic.model_serializer(mode="wrap")
     def _without_null_parts(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = dump(self)
-        return {name: value for name, value in values.items() if value is not None or not name.endswith("_part")}
+        absent = {name for name in ("base_part", "shadow_part", "overlays") if not values.get(name)}
+        return {name: value for name, value in values.items() if name not in absent}
 
 
 def _rows_in(file: FileRef | None, part: FilePart | None) -> int:

@@ -32,18 +32,21 @@ def _object_of(value: str) -> str:
 _NUMBER: Final = r"(?:0|[1-9]\d{0,18}+)"
 _NAME: Final = r'[^"\\\x00-\x1f]*+'  # name of a folder or file: text without escapes
 _SCALAR: Final = rf'(?:-?{_NUMBER}|"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*+"|true|false|null)'
-_FILE: Final = (
-    rf'(?:null|\{{"path":"{_NAME}","size":{_NUMBER},"crc32":{_NUMBER},"tail_size":{_NUMBER},'
-    rf'"tail_crc32":{_NUMBER},"rows":{_NUMBER}\}})'
+_STORED: Final = (
+    rf'\{{"path":"{_NAME}","size":{_NUMBER},"crc32":{_NUMBER},"tail_size":{_NUMBER},'
+    rf'"tail_crc32":{_NUMBER},"rows":{_NUMBER}\}}'
 )
+_FILE: Final = rf"(?:null|{_STORED})"
 _PART: Final = rf'\{{"first":{_NUMBER},"rows":[1-9]\d{{0,18}}+\}}'
+_OVERLAY: Final = rf'\{{"file":{_STORED},"groups":\[{_NUMBER}(?:,{_NUMBER})*+\]\}}'
 _SLICE: Final = re.compile(
     rf'(\{{"partition":"({_NAME})","bits":({_NUMBER}),"bucket":({_NUMBER}),"rev":{_NUMBER},)'
     # Thousands of slices share a few cuts, which may have hundreds of lanes: each cut is decoded once.
     r'"parent":(\{[^{}]*+\}),"cut":(\{[^{}]*+\}),'
     rf'("groups":\[(?:{_NUMBER}(?:,{_NUMBER})*+)?\],"base":{_FILE},"shadow":{_FILE},'
     rf'"ordering_max":{_object_of(_SCALAR)},"overflows":{_object_of(_NUMBER)}'
-    rf'(?:,"base_part":{_PART})?(?:,"shadow_part":{_PART})?\}})([,\]])',
+    rf'(?:,"base_part":{_PART})?(?:,"shadow_part":{_PART})?'
+    rf'(?:,"overlays":\[{_OVERLAY}(?:,{_OVERLAY})*+\])?\}})([,\]])',
     re.ASCII,
 )
 _MEMBER: Final = '"slices":['

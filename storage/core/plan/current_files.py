@@ -24,11 +24,13 @@ class CurrentFile:
         file: The file.
         rev: Revision of the schema that it was written with.
         parts: The current rows, ascending, if some file groups of the file have newer slices; None for all rows.
+        overlaid: Ids of the column groups that overlays replace: the file has older values of them.
     """
 
     file: FileRef
     rev: int
     parts: tuple[FilePart, ...] | None
+    overlaid: frozenset[int] = frozenset()
 
     @property
     def unused(self) -> list[tuple[int, int]]:
@@ -46,16 +48,26 @@ class CurrentFile:
 def current_files(slices: Sequence[FileSlice]) -> list[CurrentFile]:
     """One entry for every base file of the slices, in the order in which the slices refer to them."""
     whole = whole_files(slices)
-    files: dict[Path, tuple[FileRef, int, list[FilePart]]] = {}
+    files: dict[Path, tuple[FileRef, int, list[FilePart], frozenset[int]]] = {}
     for made in (file_slice.slice for file_slice in slices):
         if made is not None and made.base is not None:
-            _, _, parts = files.setdefault(made.base.path, (made.base, made.rev, []))
+            overlaid = frozenset(group for overlay in made.overlays for group in overlay.groups)
+            parts = files.setdefault(made.base.path, (made.base, made.rev, [], overlaid))[2]
             if made.base_part is not None:
                 parts.append(made.base_part)
     return [
-        CurrentFile(file, rev, None if file.path in whole else tuple(sorted(parts, key=lambda part: part.first)))
-        for file, rev, parts in files.values()
+        CurrentFile(
+            file, rev, None if file.path in whole else tuple(sorted(parts, key=lambda part: part.first)), overlaid
+        )
+        for file, rev, parts, overlaid in files.values()
     ]
+
+
+def overlaid_columns_of(schema: TableSchema, files: Iterable[CurrentFile], columns: Sequence[str]) -> list[str]:
+    """The columns whose newest values are in overlays of at least one of the files."""
+    overlaid = frozenset[int]().union(*(file.overlaid for file in files))
+    groups = schema.group_of_column
+    return [name for name in columns if name in groups and groups[name].id in overlaid]
 
 
 def columns_that_differ(schema: TableSchema, files: Iterable[CurrentFile], columns: Sequence[str]) -> list[str]:

@@ -55,6 +55,7 @@ class TableSchema:
         ttl: How long rows and deletes are kept; None: for ever.
         references: References to other tables, in the order in which their columns are shown.
         comment: What the table is, for people; empty for none.
+        overlays: Whether compactions may write overlays (FORMAT.md, "Overlays").
     """
 
     key: tuple[str, ...]
@@ -66,6 +67,7 @@ class TableSchema:
     ttl: Ttl | None = None
     references: tuple[Reference, ...] = ()
     comment: str = ""
+    overlays: bool = False
 
     @cached_property
     def column_by_name(self) -> Mapping[str, Column]:
@@ -185,6 +187,10 @@ class TableSchema:
             fields.extend(self.state_fields(group))
         return pa.schema(fields)
 
+    def group_columns(self, group: Group) -> tuple[str, ...]:
+        """The columns of one column group in base and shadow files: its user columns, then its hidden state."""
+        return (*group.columns, *(field.name for field in self.state_fields(group)))
+
     def state_fields(self, group: Group) -> tuple[pa.Field, ...]:
         """Hidden slice columns of one column group, which its merge mode defines.
 
@@ -225,6 +231,7 @@ class TableSchema:
                 {REFERENCES: [_listed(dataclasses.asdict(each)) for each in self.references]} if self.references else {}
             ),
             **_comment(self.comment),
+            **({"overlays": True} if self.overlays else {}),
         }
 
     @classmethod
@@ -262,6 +269,7 @@ class TableSchema:
                 for r in data.get(REFERENCES, ())
             ),
             comment=data.get("comment", ""),
+            overlays=data.get("overlays", False),
         )
 
 

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from storage.core.log.checkpoint_codec import decode_table
 from storage.core.log.cut import highest
+from storage.core.log.entries import OVERLAYS as OVERLAY_FEATURE
 from storage.core.log.entries import Data, Header, Unresolved, decode_entry
 from storage.core.log.needed_files import (
     LaneEnd,
@@ -35,6 +36,7 @@ from storage.core.names import (
     LANE_CHECKPOINTS,
     LANE_INDEXES,
     LANE_LOGS,
+    OVERLAYS,
     PROBES,
     SHADOWS,
     TABLE_INDEXES,
@@ -69,6 +71,7 @@ FOREIGN: Final = "foreign"
 _OF_PLANS: Final = {
     BASES: Kind.BASE,
     SHADOWS: Kind.SHADOW,
+    OVERLAYS: Kind.OVERLAY,
     FOLD_FILES: Kind.FOLD,
     FOLD_INDEXES: Kind.FOLD_INDEX,
 }
@@ -170,6 +173,8 @@ class Garbage:
             yield from self._judge_heartbeats(name, heartbeats.pop(name, ()))
             yield from self._judge_checkpoints(name, checkpoints.pop(name, ()))
         for folder, kind in _OF_PLANS.items():
+            if kind is Kind.OVERLAY and OVERLAY_FEATURE not in self._state.writer_features:
+                continue  # the table has never had any
             listed, foreign = _parse(folder, kind, self._store.list(folder))
             yield from (stored for stored in foreign if not stored.path.startswith(f"{DELTA_LOG}/"))
             for file in listed:
@@ -284,7 +289,7 @@ class Garbage:
         match parsed.kind:
             case Kind.LOG | Kind.LOG_INDEX:
                 return not entry_may_come(parsed, end)
-            case Kind.BASE | Kind.SHADOW | Kind.FOLD | Kind.FOLD_INDEX:
+            case Kind.BASE | Kind.SHADOW | Kind.OVERLAY | Kind.FOLD | Kind.FOLD_INDEX:
                 return not self._may_publish(parsed)
             case Kind.ENTRY if parsed.lane:
                 return parsed.slot <= end.head

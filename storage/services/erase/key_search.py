@@ -92,7 +92,7 @@ class KeySearch:
         return bool([*self.in_slices(state), *self.in_logs(table_log, state, lanes)])
 
     def in_slices(self, state: TableState) -> list[Path]:
-        """Base and shadow files of a state with these keys, in rows of any file group; found by statistics, then rows.
+        """Files of slices of a state with these keys, in rows of any file group; found by statistics, then rows.
 
         Raises:
             CorruptData: A file is missing or damaged.
@@ -153,7 +153,7 @@ class KeySearch:
         """
         with _decoding(path):
             match parsed.kind:
-                case Kind.BASE | Kind.SHADOW:
+                case Kind.BASE | Kind.SHADOW | Kind.OVERLAY:
                     return self._remembered(path, lambda: self._in_parquet(path, size))
                 case Kind.LOG | Kind.FOLD:
                     return self._remembered(path, lambda: self._in_arrow(path, size))

@@ -14,7 +14,7 @@ from storage.services.clean.clean import Tally
 from storage.services.erase.key_search import KeySearch
 from storage.store.object_store import ObjectStore
 
-_ROOTS: Final = (Path("shadow"), Path("base"), Path("log"), Path("_weft"))
+_ROOTS: Final = (Path("overlay"), Path("shadow"), Path("base"), Path("log"), Path("_weft"))
 _WITHOUT_KEYS = frozenset({Kind.PROBE, Kind.HEARTBEAT, Kind.PIN})  # their names and few numbers are all they have
 
 

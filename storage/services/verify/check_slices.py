@@ -6,6 +6,7 @@ checked first: the content of a damaged file is not checked. FORMAT.md, "Base an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -61,6 +62,10 @@ class SliceFiles:
         return self._last[visible][1]
 
 
+_Overlay = tuple[Path, pq.ParquetFile, set[str]]
+"""An open overlay: its path, its content, and the columns that it replaces."""
+
+
 class SliceChecker:
     """Checks one slice: its base and its shadow."""
 
@@ -101,7 +106,9 @@ class SliceChecker:
         """Check each row group, and yield its keys."""
         if file is None:
             return
-        if not self._files.are_intact(file, self._findings):
+        overlays = [overlay.file for overlay in self._file.overlays] if visible else []
+        intact = [self._files.are_intact(each, self._findings) for each in (file, *overlays)]
+        if not all(intact):
             self._complete = False
             return
         try:
@@ -116,15 +123,14 @@ class SliceChecker:
         checker = RowChecker(schema, schema.groups, at, self._on_arrivals, distinct=True)
         aggregated = [name for group in schema.groups if mode_of(group).may_overflow for name in group.values]
         columns = columns_to_read(schema, schema.groups, schema.slice.names, *aggregated)
-        with (
-            self._files.store.open_input(file.path, file.size) as source,
-            pq.ParquetFile(source, page_checksum_verification=True) as parquet,
-        ):
+        with contextlib.ExitStack() as stack:
+            parquet = self._open(stack, file)
             if _fields(parquet.schema_arrow) != _fields(schema.slice):
                 self._complete = False
                 what = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
                 at.bad_content("S19", what)
                 return
+            overlays = self._overlays(stack, parquet) if visible else []
             rows = parquet.metadata.num_rows
             first, end = (0, rows) if part is None else (part.first, part.first + part.rows)
             if rows != file.rows:
@@ -140,10 +146,48 @@ class SliceChecker:
                 if low >= high and not beside:
                     continue
                 batch = self._files.row_group(file, parquet, number, columns, visible=visible)
+                for overlay in overlays:
+                    batch = self._overlaid(overlay, batch, number, columns)
                 if self._are_here(batch, beside).any():
                     at.bad_content("S7", "a row of its file group is outside the rows that its entry names")
                 if low < high:
                     yield self._check_rows(checker, batch, slice(low, high), visible=visible)
+
+    def _open(self, stack: contextlib.ExitStack, file: FileRef) -> pq.ParquetFile:
+        source = stack.enter_context(self._files.store.open_input(file.path, file.size))
+        return stack.enter_context(pq.ParquetFile(source, page_checksum_verification=True))
+
+    def _overlays(self, stack: contextlib.ExitStack, base: pq.ParquetFile) -> list[_Overlay]:
+        """The overlays of the slice that can be read, each with the columns that it replaces."""
+        schema, found = self._schema, []
+        groups = {group.id: group for group in schema.groups}
+        for overlay in self._file.overlays:
+            opened, at = self._open(stack, overlay.file), self._findings.at(overlay.file.path)
+            replaced = {name for group in overlay.groups for name in schema.group_columns(groups[group])}
+            fields = {name: (kind, number) for name, kind, number in _fields(opened.schema_arrow)}
+            expected = {*schema.key, schema.sort_column, *replaced}
+            wanted = {name: (kind, number) for name, kind, number in _fields(schema.slice) if name in expected}
+            if not wanted.items() <= fields.items():
+                self._complete = False
+                what = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
+                at.bad_content("S19", what)
+            elif _row_counts(opened) != _row_counts(base):
+                self._complete = False
+                at.bad_content("S28", "its row groups have other numbers of rows than those of the base")
+            else:
+                found.append((overlay.file.path, opened, replaced))
+        return found
+
+    def _overlaid(self, overlay: _Overlay, rows: Arrays, number: int, columns: Sequence[str]) -> Arrays:
+        """The rows of a row group of the base with the columns of an overlay."""
+        path, opened, replaced = overlay
+        in_key = {*self._schema.key, self._schema.sort_column}
+        read = [name for name in columns if name in replaced or name in in_key]
+        table = opened.read_row_group(number, columns=read, use_threads=False)
+        found = {name: keys.one_array(table.column(name)) for name in read}
+        if any(not found[name].equals(rows[name]) for name in in_key):
+            self._findings.at(path).bad_content("S28", "its keys are not those of the base, in the same order")
+        return {**rows, **found}
 
     def _are_here(self, batch: Arrays, rows: Sequence[int]) -> Mask:
         """Which of the given rows belong to the slice's file group."""
@@ -163,6 +207,10 @@ class SliceChecker:
         self._findings.count("rows", count)
         self._statistics.add(batch)
         return vector
+
+
+def _row_counts(parquet: pq.ParquetFile) -> list[int]:
+    return [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
 
 
 def _fields(schema: pa.Schema) -> list[tuple[str, pa.DataType, object]]:

@@ -15,6 +15,7 @@ from storage.core.log import sidecar_codec
 from storage.core.log.checkpoint_codec import decode_table
 from storage.core.log.entries import (
     ERASE,
+    OVERLAYS,
     Base,
     CleanIntent,
     Create,
@@ -214,7 +215,21 @@ class TableLaneReader:
                 what = f"it has schema revision {file.rev}, which does not exist: it cannot be read"
                 group.violation("S19", what)
             if plan is not None:
-                _check_slice_of_plan(file, plan, group)
+                _check_slice_of_plan(file, plan, state.slices.get(file.group), group)
+            if file.overlays:
+                self._check_overlays(state, file, group)
+
+    def _check_overlays(self, state: TableState, file: SliceFile, at: Place) -> None:
+        """S28: a slice with overlays has all rows of a base, and each group in one file."""
+        if OVERLAYS not in state.writer_features:
+            at.violation("K7", "it has overlays, but the table lacks the feature: older versions read the base alone")
+        groups = [group for overlay in file.overlays for group in overlay.groups]
+        if len(set(groups)) < len(groups) or not set(groups) <= set(file.groups):
+            at.violation("S28", f"its overlays have groups {groups}: one is in two of them, or not in the table")
+        if file.base is None or file.base_part is not None:
+            at.violation("S28", "it has overlays, but no base of its own")
+        elif any(overlay.file.rows != file.base.rows for overlay in file.overlays):
+            at.violation("S28", f"an overlay has another number of rows than the base, which has {file.base.rows}")
 
     def _check_fold(self, plan: OpenPlan | None, entry: Fold, at: Place) -> None:
         if plan is None:
@@ -227,12 +242,14 @@ class TableLaneReader:
             at.violation("S8", f"the fold {_OTHER_COMMITS}")
 
 
-def _check_slice_of_plan(file: SliceFile, plan: OpenPlan, at: Place) -> None:
+def _check_slice_of_plan(file: SliceFile, plan: OpenPlan, before: SliceFile | None, at: Place) -> None:
+    """``before``: the newest slice before it, whose files one with overlays may have, too."""
+    known = {stored.path for stored in before.objects} if before is not None and file.overlays else set()
     if file.cut != dict(plan.at.lanes):
         at.violation("S8", f"the slice {_OTHER_COMMITS}")
     for stored in file.objects:
         parsed = parse_path(stored.path)
-        if parsed is None or parsed.slot != plan.slot:
+        if stored.path not in known and (parsed is None or parsed.slot != plan.slot):
             what = f"file {stored.path} is not named by the slot of its plan ({plan.slot})"
             at.violation("S17", f"{what}: clean may delete or keep it wrongly")
 

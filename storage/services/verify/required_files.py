@@ -24,7 +24,7 @@ from storage.services.verify.check_table_lane import TableLane, TableLaneReader
 from storage.services.verify.findings import Findings
 from storage.store.object_store import ObjectStore
 
-_FOLDERS: Final = (Path("base"), Path("shadow"), Path("log"), Path("_weft/index"))
+_FOLDERS: Final = (Path("base"), Path("shadow"), Path("overlay"), Path("log"), Path("_weft/index"))
 
 
 @dataclass(frozen=True, slots=True)

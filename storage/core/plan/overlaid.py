@@ -1,0 +1,81 @@
+"""In which files of a slice its columns are: overlays replace column groups of a base file (FORMAT.md, "Overlays")."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from storage.core.log import cut
+from storage.core.log.file_refs import FileGroup, FileRef, Overlay, SliceFile
+from storage.core.plan.slices import FileSlice
+from storage.core.schema.table_schema import TableSchema
+
+
+class ReadFile(NamedTuple):
+    """A file, and the columns that are read from it."""
+
+    file: FileRef
+    columns: tuple[str, ...]
+
+
+def overlaid_columns(schema: TableSchema, overlays: Sequence[Overlay]) -> Mapping[str, int]:
+    """The position of the overlay that has the newest values of a column; columns of the base are left out."""
+    if not overlays:
+        return {}
+    groups = {group.id: group for group in schema.groups}
+    return {
+        name: position
+        for position, overlay in enumerate(overlays)
+        for group in overlay.groups
+        for name in schema.group_columns(groups[group])
+    }
+
+
+def files_of_columns(
+    schema: TableSchema, base: FileRef, overlays: Sequence[Overlay], columns: Collection[str]
+) -> list[ReadFile]:
+    """The files to read for some columns of a base, at least one, each with its columns.
+
+    Key columns are in every file, and are read from the first one.
+
+    Args:
+        schema: The schema of the table.
+        base: The base file.
+        overlays: The overlays of its slice.
+        columns: Names of columns of the slice schema, hidden ones included.
+    """
+    found: dict[int, list[str]] = {}
+    newer = overlaid_columns(schema, overlays)
+    in_keys = {*schema.key, schema.sort_column}
+    for name in columns:
+        if name not in in_keys:
+            found.setdefault(newer.get(name, -1), []).append(name)
+    positions = sorted(found) or [-1]
+    found.setdefault(positions[0], []).extend(name for name in columns if name in in_keys)
+    files = {-1: base, **{position: overlay.file for position, overlay in enumerate(overlays)}}
+    return [ReadFile(files[position], tuple(found[position])) for position in positions]
+
+
+def only_file(schema: TableSchema, made: SliceFile, columns: Collection[str]) -> FileRef | None:
+    """The one file that has all of some columns of the visible rows of a slice; None if they are in several files."""
+    if made.base is None:
+        return None
+    files = files_of_columns(schema, made.base, made.overlays, columns)
+    return files[0].file if len(files) == 1 else None
+
+
+def overlaid_groups(slices: Iterable[FileSlice], heads: cut.Seqs) -> frozenset[FileGroup]:
+    """File groups whose slices have overlays that a compaction can end.
+
+    Args:
+        slices: Slices of a snapshot.
+        heads: Last entry of the snapshot in each lane. A slice with this cut is not compacted: its successor would have
+            the same cut (rule K3).
+    """
+    return frozenset(
+        each.group
+        for each in slices
+        if each.slice is not None
+        and each.slice.overlays
+        and any(each.slice.cut.get(lane, 0) != seq for lane, seq in heads.items())
+    )
