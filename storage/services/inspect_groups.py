@@ -23,13 +23,13 @@ class GroupFile:
         rows: Its rows in this file group; of a log file events.
         file_rows: All its rows. Other file groups may share the file.
         bytes: Its size.
-        lane: Lane of the commit; empty for a base, shadow or fold file.
-        seq: Slot of the entry that made it visible; None for a base or shadow file.
-        blocks: (block, first row in the block, rows) of each range of a log file; empty for a base or shadow file.
+        lane: Lane of the commit; empty for a base, shadow, overlay or fold file.
+        seq: Slot of the entry that made it visible; None for a base, shadow or overlay file.
+        blocks: (block, first row in the block, rows) of each range of a log file; empty for any other file.
     """
 
     path: str
-    kind: Literal["base", "shadow", "log", "fold"]
+    kind: Literal["base", "shadow", "overlay", "log", "fold"]
     rows: int
     file_rows: int
     bytes: int
@@ -42,7 +42,7 @@ _LAST: Final = np.iinfo(np.int64).max
 
 
 def group_files(snapshot: Snapshot, file_group: str) -> list[GroupFile]:
-    """The files of one file group: base and shadow, then folds and logs, oldest first.
+    """The files of one file group: base, shadow and overlays, then folds and logs, oldest first.
 
     Args:
         snapshot: The snapshot.
@@ -63,9 +63,10 @@ def group_files(snapshot: Snapshot, file_group: str) -> list[GroupFile]:
 def _of_slice(found: FileSlice) -> list[GroupFile]:
     if found.slice is None:
         return []
-    made: tuple[tuple[Literal["base", "shadow"], FileRef | None, int], ...] = (
+    made: tuple[tuple[Literal["base", "shadow", "overlay"], FileRef | None, int], ...] = (
         ("base", found.slice.base, found.slice.base_rows),
         ("shadow", found.slice.shadow, found.slice.shadow_rows),
+        *(("overlay", overlay.file, overlay.file.rows) for overlay in found.slice.overlays),
     )
     return [
         GroupFile(file.path, kind, rows, file.rows, file.size, "", None, ())
