@@ -130,7 +130,7 @@ def of_spark(tables: Mapping[bool, Table], rounds: int) -> None:
 
     spark = session()
     for overlays, table in tables.items():
-        create_view(spark, f"t_{overlays}", table.uri)
+        create_view(spark, table.uri, f"t_{overlays}")
     for name, columns in READS.items():
         summed = ", ".join(f"sum({column})" for column in columns)
         queries = {overlays: f"SELECT {summed} FROM t_{overlays}" for overlays in tables}
