@@ -10,6 +10,7 @@ from typing import Final
 
 from tests.simulation.log_mutants import ARCHIVES, READS, SLOTS_AND_CLAIMS
 from tests.simulation.mutant import Mutant
+from tests.simulation.overlay_mutants import OVERLAYS
 from tests.simulation.publish_mutants import PUBLISHING
 from tests.simulation.reference_mutants import REFERENCES
 from tests.simulation.service_mutants import BARRIERS, CLEANING, ERASING, ORDER_AND_TIMES, REWRITING
@@ -24,5 +25,6 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **ARCHIVES,
     **ORDER_AND_TIMES,
     **REFERENCES,
+    **OVERLAYS,
     **PUBLISHING,
 }
