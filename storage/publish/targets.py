@@ -69,6 +69,8 @@ Target = IcebergTarget | DeltaTarget
 def base_version(table: Table) -> object:
     """A value that differs when base files, columns or comments of a table differ. Reads what is new in the log."""
     state = table.state()
-    files = frozenset((current.file.path, current.parts) for current in current_files(base_slices(state)))
+    files = frozenset(
+        (current.file.path, current.parts, current.overlaid) for current in current_files(base_slices(state))
+    )
     columns = [(field.name, str(field.type), state.schema.column(field.name).comment) for field in state.schema.arrow]
     return files, tuple(columns)

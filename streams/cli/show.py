@@ -98,6 +98,8 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
         yield Text(f"            {keeper.cut} by {keeper.what} {keeper.name}{since}{until}{note}")
     if schema.ttl is not None:
         yield Text(f"ttl         {_time_to_live(schema.ttl)}")
+    if schema.overlays:
+        yield Text("overlays    compactions may write changed column groups alone")
     if table.references:
         yield Text("")
         yield draw(

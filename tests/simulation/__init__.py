@@ -15,7 +15,8 @@
     two_tables.py references to another table with actors of its own: their expected rows, and what must be kept
     run.py        runs one schedule
     mutant.py     mutants: implementations that break one rule, which the simulation must find
-    mutants.py    all mutants; see also log_mutants.py, service_mutants.py, reference_mutants.py
+    mutants.py    all mutants; see also log_mutants.py, service_mutants.py, reference_mutants.py,
+                  overlay_mutants.py
 
 Replay: the same seed gives the same trace, byte for byte. The seed is the only source of randomness.
 """

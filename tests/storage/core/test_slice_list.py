@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from storage.core.log import sidecar_codec
 from storage.core.log.entries import Base, encode_entry
-from storage.core.log.file_refs import FilePart, FileRef, SliceFile
+from storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
 from storage.core.log.slice_list import SliceList, decode_list, taken_out
 from storage.core.names import LaneName, Path
 
@@ -22,9 +22,11 @@ numbers = st.integers(0, 2**63 - 1)
 lanes = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,8}", fullmatch=True).map(LaneName)
 seqs = st.dictionaries(lanes, numbers, max_size=4)
 names = st.text(max_size=8)
-files = st.none() | st.builds(
+stored = st.builds(
     FileRef, path=names.map(Path), size=numbers, crc32=numbers, tail_size=numbers, tail_crc32=numbers, rows=numbers
 )
+files = st.none() | stored
+overlays = st.builds(Overlay, file=stored, groups=st.lists(st.integers(1, 9), min_size=1, max_size=3))
 parts = st.none() | st.builds(FilePart, first=numbers, rows=st.integers(1, 2**40))
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=8)
 slices = st.builds(
@@ -42,6 +44,7 @@ slices = st.builds(
     overflows=st.dictionaries(st.integers(1, 9), numbers, max_size=3),
     base_part=parts,
     shadow_part=parts,
+    overlays=st.lists(overlays, max_size=2),
 )
 
 
@@ -106,6 +109,7 @@ def test_lists_that_this_version_writes_are_decoded_lazily() -> None:
             shadow_part=FilePart(first=1, rows=1),
             groups=[],
         ),
+        slice_of(overlays=[{"file": slice_of().base, "groups": groups} for groups in ([1], [2, 7])]),
     ]
     found = decode_list(sidecar_codec.encode_list(made))
     assert is_lazy(found)
@@ -123,6 +127,8 @@ def test_lists_that_this_version_writes_are_decoded_lazily() -> None:
         lambda item: item.update(cut={"orders": None}),
         lambda item: item["base"].update(surprise=1),
         lambda item: item.update(base_part={"first": 0, "rows": 0}),
+        lambda item: item.update(overlays=[{"file": None, "groups": [1]}]),
+        lambda item: item.update(overlays=[{"file": item["base"], "groups": []}]),
     ],
 )
 def test_unknown_members_are_refused_at_once(change: Any) -> None:
