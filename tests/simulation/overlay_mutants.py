@@ -48,11 +48,11 @@ def overlays_instead_of_the_base(objects: Any) -> Any:
 
 
 OVERLAYS: Final = {
-    "S28 an overlay keeps rows that deletes hide": Mutant(overlay_task, "Stitch", without_deletes, THEME),
-    "S28 an older overlay is read instead of the new one": Mutant(
+    "S29 an overlay keeps rows that deletes hide": Mutant(overlay_task, "Stitch", without_deletes, THEME),
+    "S29 an older overlay is read instead of the new one": Mutant(
         compaction_task, "overlaid_slice", keeps_the_first, THEME
     ),
-    "S28 an overlay ends those of other groups": Mutant(compaction_task, "overlaid_slice", keeps_none, THEME),
+    "S29 an overlay ends those of other groups": Mutant(compaction_task, "overlaid_slice", keeps_none, THEME),
     "K7 a slice that is dropped takes the base with it": Mutant(compaction, "_written", of_all_plans, THEME),
     "K7 overlays are garbage": Mutant(SliceFile, "objects", without_overlays, THEME),
     "K7 a base with overlays is garbage": Mutant(SliceFile, "objects", overlays_instead_of_the_base, THEME),

@@ -449,7 +449,7 @@ def test_an_overlay_that_does_not_fit_its_base(table: Table, change: Callable[[D
     write(table, "b", range(0, ROWS, 3), 2)
     compact(table)
     change(Damage(table))
-    assert "S28" in {finding.invariant for finding in wrong(table)}
+    assert "S29" in {finding.invariant for finding in wrong(table)}
     if not read:
         with pytest.raises(CorruptData, match="are not those of"):
             Table.open(table.uri).snapshot().to_arrow()
@@ -473,7 +473,7 @@ def test_verify_finds_wrong_overlays_of_an_entry(table: Table, change: Callable[
     compact(table)
     damage = Damage(table)
     damage.edit(damage.slot(TABLE_LANE, "BASE"), of_slice(change))
-    assert "S28" in {finding.invariant for finding in wrong(table, deep=False)}
+    assert "S29" in {finding.invariant for finding in wrong(table, deep=False)}
 
 
 # Laws -----------------------------------------------------------------------------------------------------------------

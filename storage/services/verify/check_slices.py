@@ -173,7 +173,7 @@ class SliceChecker:
                 at.bad_content("S19", what)
             elif _row_counts(opened) != _row_counts(base):
                 self._complete = False
-                at.bad_content("S28", "its row groups have other numbers of rows than those of the base")
+                at.bad_content("S29", "its row groups have other numbers of rows than those of the base")
             else:
                 found.append((overlay.file.path, opened, replaced))
         return found
@@ -186,7 +186,7 @@ class SliceChecker:
         table = opened.read_row_group(number, columns=read, use_threads=False)
         found = {name: keys.one_array(table.column(name)) for name in read}
         if any(not found[name].equals(rows[name]) for name in in_key):
-            self._findings.at(path).bad_content("S28", "its keys are not those of the base, in the same order")
+            self._findings.at(path).bad_content("S29", "its keys are not those of the base, in the same order")
         return {**rows, **found}
 
     def _are_here(self, batch: Arrays, rows: Sequence[int]) -> Mask:

@@ -220,16 +220,16 @@ class TableLaneReader:
                 self._check_overlays(state, file, group)
 
     def _check_overlays(self, state: TableState, file: SliceFile, at: Place) -> None:
-        """S28: a slice with overlays has all rows of a base, and each group in one file."""
+        """S29: a slice with overlays has all rows of a base, and each group in one file."""
         if OVERLAYS not in state.writer_features:
             at.violation("K7", "it has overlays, but the table lacks the feature: older versions read the base alone")
         groups = [group for overlay in file.overlays for group in overlay.groups]
         if len(set(groups)) < len(groups) or not set(groups) <= set(file.groups):
-            at.violation("S28", f"its overlays have groups {groups}: one is in two of them, or not in the table")
+            at.violation("S29", f"its overlays have groups {groups}: one is in two of them, or not in the table")
         if file.base is None or file.base_part is not None:
-            at.violation("S28", "it has overlays, but no base of its own")
+            at.violation("S29", "it has overlays, but no base of its own")
         elif any(overlay.file.rows != file.base.rows for overlay in file.overlays):
-            at.violation("S28", f"an overlay has another number of rows than the base, which has {file.base.rows}")
+            at.violation("S29", f"an overlay has another number of rows than the base, which has {file.base.rows}")
 
     def _check_fold(self, plan: OpenPlan | None, entry: Fold, at: Place) -> None:
         if plan is None:
