@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.deploy.tools import Unavailable, python_packages
+from tests.deploy.tools import python_packages
+from tests.download_cache import Unavailable
 
 DRIVER: Final = ("psycopg==3.3.9", "psycopg-binary==3.3.9")
 START_SECONDS: Final = 60  # an idle machine takes 1
