@@ -44,7 +44,13 @@ WIDER: Mapping[str, list[str]] = {
     "float": ["double"],
     "decimal(12,2)": ["decimal(30,2)"],
 }
-KINDS = ["add_column"] * 4 + ["add_group"] * 2 + ["add_stream", "set_default", "set_default"] + ["widen_column"] * 3
+KINDS = (
+    ["add_column"] * 4
+    + ["add_group"] * 2
+    + ["add_stream", "set_default", "set_default"]
+    + ["widen_column"] * 3
+    + ["set_comment"]
+)
 
 
 @dataclass(frozen=True)
@@ -93,8 +99,17 @@ class EvolvingWorld(World):
             case Change():
                 getattr(self.table, step.method)(**step.arguments)
                 self.evolve(step.config)
+                self.check_comments()
             case _:
                 self.run([step])
+
+    def check_comments(self) -> None:
+        """The comments are those of the configuration: a change of another kind keeps them."""
+        schema, columns = self.table.schema, self.config["columns"]
+        assert schema.comment == self.config.get("comment", "")
+        assert {name: column.comment for name, column in schema.column_by_name.items()} == {
+            name: spec.get("comment", "") if isinstance(spec, dict) else "" for name, spec in columns.items()
+        }
 
     def send(self, sent: Sent) -> None:
         append = sent.append
@@ -160,6 +175,8 @@ def _changes(draw: st.DrawFn, config: Config, number: int) -> Change | None:
         arguments = draw(_stream(after, f"x{number}"))
     elif kind == "widen_column":
         arguments = draw(_wider(after))
+    elif kind == "set_comment":
+        arguments = draw(_comment(after))
     else:
         arguments = draw(_default(after))
     return Change(kind, arguments, after) if arguments is not None else None
@@ -273,3 +290,15 @@ def _default(draw: st.DrawFn, config: Config) -> dict[str, Any] | None:
     value = draw(st.sampled_from([None, *POOLS[type_of(config, name)]]))
     config["columns"][name] = {**_spec(config, name), "default": value}
     return {"name": name, "value": value}
+
+
+@st.composite
+def _comment(draw: st.DrawFn, config: Config) -> dict[str, Any]:
+    """A comment for the table or a column, or none again."""
+    name = draw(st.none() | st.sampled_from(list(config["columns"])))
+    comment = draw(st.sampled_from(["", "text", 'it\'s "another"\n\u00e4']))
+    if name is None:
+        config["comment"] = comment
+    else:
+        config["columns"][name] = {**_spec(config, name), "comment": comment}
+    return {"comment": comment, "column": name}
