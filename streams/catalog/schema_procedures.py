@@ -24,10 +24,11 @@ def add_column(
     type: str,  # noqa: A002 - the parameter's name
     default: str | None = None,
     function: str | None = None,
+    comment: str = "",
 ) -> Row:
     """Add a column, the last of the table, to a group. ``default`` is JSON or plain text."""
-    target = open_table(session, table)
-    return _changed(target.add_column(group, name, type, default=parse_default(default), function=function))
+    target, value = open_table(session, table), parse_default(default)
+    return _changed(target.add_column(group, name, type, default=value, function=function, comment=comment))
 
 
 @procedure(_CHANGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from pyspark.sql import SparkSession
 
 from storage import Table
 from storage.errors import Conflict, InvalidInput, NotFound
+from streams.catalog.procedure import Procedure
 from streams.catalog.procedure_table import PROCEDURES, find_procedure
+from streams.catalog.system_tables import SYSTEM_TABLES
 from streams.pipeline.model import TableLocation
 
 CONFIG = {
@@ -136,8 +139,10 @@ def test_explain_row_says_which_event_won(lake: Lake) -> None:
 
 
 def test_schema_changes(lake: Lake) -> None:
-    [added] = call(lake, "add_column", group="payment", name="method", type="string", default="cash")
+    method = {"group": "payment", "name": "method", "type": "string", "default": "cash", "comment": "as on the receipt"}
+    [added] = call(lake, "add_column", **method)
     assert added["changed"]
+    assert opened(lake).schema.column("method").comment == "as on the receipt"
     tips = {"columns": [("tip", "double"), ("tip_ts", "bigint")], "ordering": "tip_ts", "streams": "payments, tips"}
     call(lake, "add_group", name="tip", **tips)
     call(lake, "add_stream", name="fixes", groups="tip,payment")
@@ -217,3 +222,20 @@ def test_every_procedure_is_described(name: str) -> None:
     assert procedure.parameters[0].name == "table"
     needed = [parameter.required for parameter in procedure.parameters]
     assert needed == sorted(needed, reverse=True), "positional arguments need required parameters first"
+
+
+def test_the_readme_has_every_argument_and_column() -> None:
+    """Prints the rows that are missing: paste them."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    rows = [procedure_row(PROCEDURES[name]) for name in sorted(PROCEDURES)]
+    rows += [f"| `{name}`: {found.about} | {', '.join(found.columns.names)} |" for name, found in SYSTEM_TABLES.items()]
+    missing = [row for row in rows if row not in readme]
+    assert not missing, "\n".join(missing)
+
+
+def procedure_row(procedure: Procedure) -> str:
+    arguments = [
+        f"`{each.name}`" if each.required else f"`{each.name} = {json.dumps(each.default)}`"
+        for each in procedure.parameters[1:]
+    ]
+    return f"| `{procedure.name}` | {', '.join(arguments)} | {', '.join(procedure.columns)} |"

@@ -4,9 +4,10 @@ After a statement, comments say what it returns:
 
     --> 1 | new        a row; all rows, in this order. Without such a comment it returns none
     --! text           it fails, and the message contains the text
+    --~ pattern        a row that matches the regular expression; all rows, in this order
     --= name           it returns something; a second statement with the same name returns the same
 
-``{name}`` as a statement is the text that a statement before has returned.
+``{name}`` as a statement is the text that a statement before has returned. ``{root}`` is the folder of the tables.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Step(NamedTuple):
     rows: list[str]
     error: str
     name: str
+    patterns: list[str]
 
 
 def steps(text: str) -> Iterator[Step]:
@@ -41,7 +43,7 @@ def steps(text: str) -> Iterator[Step]:
     pending: list[str] = []
     found: list[Step] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        mark = re.match(r"--([>!=]) ?(.*)", line)
+        mark = re.match(r"--([>!=~]) ?(.*)", line)
         if mark:
             kind, rest = mark.groups()
             last = found[-1]
@@ -49,11 +51,12 @@ def steps(text: str) -> Iterator[Step]:
                 ">": last._replace(rows=[*last.rows, rest]),
                 "!": last._replace(error=rest),
                 "=": last._replace(name=rest),
+                "~": last._replace(patterns=[*last.patterns, rest]),
             }[kind]
         elif not line.startswith("--") and line.strip():
             pending.append(line.removesuffix(";"))
             if line.endswith(";"):
-                found.append(Step(number, "\n".join(pending), [], "", ""))
+                found.append(Step(number, "\n".join(pending), [], "", "", []))
                 pending = []
     assert not pending, "the last statement ends with a semicolon"
     yield from found
@@ -73,7 +76,7 @@ def shown(value: Any) -> str:
     return "NULL" if value is None else str(value)
 
 
-@pytest.mark.parametrize("name", ["define", "write", "call"])
+@pytest.mark.parametrize("name", ["define", "write", "call", "procedures"])
 def test_a_script_returns_what_it_says(spark: SparkSession, tmp_path: Path, name: str) -> None:
     register_catalog(spark, "weft", tmp_path)
     script = SCRIPTS / f"{name}.sql"
@@ -81,10 +84,15 @@ def test_a_script_returns_what_it_says(spark: SparkSession, tmp_path: Path, name
     for step in steps(script.read_text(encoding="utf-8")):
         where = f"{script.name}, line {step.line}: {step.statement}"
         named = re.fullmatch(r"\{(\w+)\}", step.statement)
-        rows, error = run(spark, "\n".join(kept[named[1]]) if named else step.statement)
+        text = "\n".join(kept[named[1]]) if named else step.statement.replace("{root}", str(tmp_path))
+        rows, error = run(spark, text)
         assert step.error in error if step.error else not error, f"{where}\n{error or rows}"
         if step.name:
             assert rows, where
             assert kept.setdefault(step.name, rows) == rows, where
+        elif step.patterns:
+            assert len(rows) == len(step.patterns), f"{where}\n{rows}"
+            for row, pattern in zip(rows, step.patterns, strict=True):
+                assert re.fullmatch(pattern, row, re.DOTALL), f"{where}\n{row}\n{pattern}"
         else:
             assert rows == step.rows, where
