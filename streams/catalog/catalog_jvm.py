@@ -22,7 +22,8 @@ from typing import Any, Final, NoReturn
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.readwriter import DataFrameReader
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.types import DataType, StructType
 
 from storage.errors import InvalidInput
@@ -63,6 +64,9 @@ _CLASSES: Final = {
 
 _FUNCTIONS_OF_VIEW: Final = "view.referredTempFunctionsNames"
 _COMMAND: Final = "lookupTableOrView"  # the method of the analyser that looks up the tables of commands
+_FROM_QUERY: Final = "TableAsSelectExec"  # end of the names of the classes that run CREATE and REPLACE TABLE AS SELECT
+_REPLACE: Final = "v2.ReplaceTable"  # beginning of those that run REPLACE TABLE, with and without AS SELECT
+_WRITING: Final = "writeToTable"  # their method that writes the rows, and drops the table if it fails
 
 _known_classes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -159,10 +163,7 @@ class CatalogJvm(Jvm):
 
     def _catalogs(self) -> Any:
         """The `mutable.Map[String, CatalogPlugin]` of the session."""
-        manager = self._session.sessionState().catalogManager()
-        field = manager.getClass().getDeclaredField("catalogs")
-        field.setAccessible(True)
-        return field.get(manager)
+        return _private(self._session.sessionState().catalogManager(), "catalogs")
 
     def current_place(self) -> tuple[str, ...]:
         """Name of the session's current catalog, and its current namespace: what USE has set."""
@@ -173,10 +174,25 @@ class CatalogJvm(Jvm):
 
     def is_command(self) -> bool:
         """Whether the lookup on this thread is that of a command such as DESCRIBE, and not of a query."""
+        return self._stack_has(_COMMAND)
+
+    def creates_from_query(self) -> bool:
+        """Whether the table that is created on this thread then gets the rows of a query."""
+        return self._stack_has(_FROM_QUERY)
+
+    def writes_from_query(self) -> bool:
+        """Whether the statement on this thread is writing the rows of a query to the table that it has created."""
+        return self._stack_has(_FROM_QUERY) and self._stack_has(_WRITING)
+
+    def replaces_table(self) -> bool:
+        """Whether the statement on this thread is REPLACE TABLE, and has not yet created the new table."""
+        return self._stack_has(_REPLACE) and not self._stack_has(_WRITING)
+
+    def _stack_has(self, name: str) -> bool:
         # The text stays in the JVM: Py4J takes 40 ms for one of this length.
         written = self.StringWriter()
         self.RuntimeException("").printStackTrace(self.PrintWriter(written))
-        return bool(written.getBuffer().indexOf(_COMMAND) >= 0)
+        return bool(written.getBuffer().indexOf(name) >= 0)
 
     def statement(self) -> tuple[str, str, str]:
         """The text of the statement that is resolved on this thread, its part that is the relation, and what follows.
@@ -314,7 +330,7 @@ class CatalogJvm(Jvm):
                 f"{text!r} is not a name", hint="separate its parts by dots; put other characters in backquotes"
             ) from error
 
-    # Stream writers ---------------------------------------------------------------------------------------------------
+    # Readers and stream writers ---------------------------------------------------------------------------------------
 
     def stream_settings(self, writer: DataStreamWriter) -> StreamSettings:
         """What the user has set of a stream writer; PySpark keeps it in private fields of the JVM's object.
@@ -323,24 +339,26 @@ class CatalogJvm(Jvm):
             InvalidInput: The trigger is not one of batches.
         """
         target = writer._jwrite  # noqa: SLF001 - there is no public form
-        kind = target.getClass()
-
-        def private(name: str) -> Any:
-            field = kind.getDeclaredField(name)
-            field.setAccessible(True)
-            return field.get(target)
-
-        options = map_values(private("extraOptions").originalMap())
-        trigger = private("trigger")
+        options = map_values(_private(target, "extraOptions").originalMap())
+        trigger = _private(target, "trigger")
+        output_mode = str(_private(target, "outputMode").toString())
         match str(trigger.getClass().getSimpleName()).rstrip("$"):
             case "ProcessingTimeTrigger":
                 every = f"{trigger.intervalMs()} ms" if trigger.intervalMs() else None
-                return StreamSettings(options, str(private("outputMode").toString()), every, once=False)
+                return StreamSettings(options, output_mode, every, once=False)
             case "AvailableNowTrigger" | "OneTimeTrigger":
-                return StreamSettings(options, str(private("outputMode").toString()), None, once=True)
+                return StreamSettings(options, output_mode, None, once=True)
         raise InvalidInput(
             f"trigger {trigger.toString()} is not one of batches", hint="trigger(processingTime=...) or availableNow"
         )
+
+    @staticmethod
+    def reader_options(reader: DataFrameReader | DataStreamReader) -> dict[str, str]:
+        """The options of a reader, which are in a field of the JVM's object that streams do not show."""
+        inner = reader._jreader  # noqa: SLF001 - there is no public form
+        if isinstance(reader, DataFrameReader):
+            return map_values(inner.extraOptions().originalMap())
+        return map_values(_private(inner, "extraOptions").originalMap())
 
     # Procedures -------------------------------------------------------------------------------------------------------
 
@@ -384,6 +402,13 @@ class CatalogJvm(Jvm):
 
     def no_such_namespace(self, names: Sequence[str]) -> NoReturn:
         self.raise_java(self.NoSuchNamespace(self.strings(names)))
+
+
+def _private(target: Any, name: str) -> Any:
+    """The value of a private field of an object of the JVM."""
+    field = target.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(target)
 
 
 def map_values(given: Any) -> dict[str, str]:

@@ -25,6 +25,7 @@ from storage.engine import (
     drop_table as drop_all_objects,
 )
 from storage.errors import Conflict, InvalidInput, NotFound
+from streams.catalog.stream_writes import NO_CONSTRAINTS
 from streams.catalog.table_changes import (
     AddColumn,
     Change,
@@ -40,8 +41,16 @@ if TYPE_CHECKING:
     from streams.catalog.lake_catalog import LakeCatalog
 
 _PROVIDER: Final = "weft"
-_OF_SPARK: Final = ("owner", "external", "is_managed_location")
+_OF_SPARK: Final = ("owner", "is_managed_location")
 """Properties that Spark adds itself."""
+_CLAUSES: Final[Mapping[str, tuple[str, str]]] = {
+    "location": ("LOCATION", "leave it out: a table of this catalog is in the folder of its name"),
+    "external": ("EXTERNAL", "leave it out; DROP TABLE deletes the files of a table, and needs PURGE"),
+    "collation": ("DEFAULT COLLATION", "leave it out, and use COLLATE in queries"),
+    "hive.": ("STORED AS and ROW FORMAT", "leave them out: the files of a table are Parquet"),
+}
+"""Clauses of CREATE TABLE and ALTER TABLE that Spark passes on as properties, by the beginning of their names."""
+_PARTITIONING: Final = "the number of buckets is a property: 'buckets' = '8'"
 _REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "RenameColumn": ("a column cannot be renamed", "use a view with another name for it"),
     "DeleteColumn": (
@@ -51,12 +60,20 @@ _REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "UpdateColumnNullability": ("NOT NULL cannot be changed", "only key columns are NOT NULL"),
     "UpdateColumnPosition": ("the order of columns cannot be changed", "use a view with another order"),
     "ClusterBy": ("a table has no clustering", "its buckets are fixed: 'buckets' in CREATE TABLE"),
+    "AddConstraint": NO_CONSTRAINTS,
+    "DropConstraint": NO_CONSTRAINTS,
 }
 _OF_COLUMNS: Final = ("AddColumn", "UpdateColumnType", "UpdateColumnDefaultValue", "UpdateColumnComment")
 
 
 def create_table(
-    catalog: LakeCatalog, names: Sequence[str], columns: Any, partitioning: Any, properties: Mapping[str, str]
+    catalog: LakeCatalog,
+    names: Sequence[str],
+    columns: Any,
+    partitioning: Any,
+    properties: Mapping[str, str],
+    *,
+    with_rows: bool = False,
 ) -> None:
     """Create a table.
 
@@ -66,6 +83,7 @@ def create_table(
         columns: Spark's `Column[]`.
         partitioning: Spark's `Transform[]`: identity transforms of key columns.
         properties: TBLPROPERTIES, and what Spark adds to them.
+        with_rows: Whether the statement then writes rows, so that the table must have only one stream.
 
     Raises:
         InvalidInput: The statement is wrong, or asks for what a table cannot have. Nothing was created.
@@ -74,16 +92,23 @@ def create_table(
     given = {name: value for name, value in properties.items() if name not in _OF_SPARK}
     if (provider := given.pop("provider", _PROVIDER)).lower() != _PROVIDER:
         raise InvalidInput(f"USING {provider}: this catalog has weft tables only", hint="USING weft, or leave it out")
-    if given.pop("location", None) is not None:
-        raise InvalidInput(
-            "LOCATION: a table of this catalog is in the folder of its name",
-            hint=f"leave LOCATION out: the table is created at {catalog.lake.location(names)}",
-        )
+    # Spark gives OPTIONS twice: as they are, and with this prefix.
+    given = {name: value for name, value in given.items() if not name.startswith("option.")}
+    _check_clauses("CREATE TABLE", given)
     partitions = _partitions(partitioning)
     if partitions:
         given.setdefault("partition_by", ",".join(f"`{name.replace('`', '``')}`" for name in partitions))
     config = config_from_properties([_column(catalog, column, given.get("key", "")) for column in columns], given)
+    if with_rows and len(config.streams) > 1:
+        raise InvalidInput(
+            f"CREATE TABLE {'.'.join((catalog.name(), *names))} AS SELECT: the table has several streams, and the rows "
+            "would be those of one",
+            hint="create it without AS SELECT, and then INSERT INTO each stream",
+        )
     location = catalog.lake.location(names)
+    if tuple(names) in catalog.replaced:
+        catalog.replaced.discard(tuple(names))
+        drop_table(catalog, names, purge=False)
     try:
         Table.create(location, config, storage_options=catalog.lake.storage_options)
     except Conflict:
@@ -94,14 +119,34 @@ def create_table(
         catalog.lake.forget(names)
 
 
+def _check_clauses(statement: str, properties: Iterable[str]) -> None:
+    """Refuse the clauses that Spark passes on as properties.
+
+    Raises:
+        InvalidInput: There is one of `_CLAUSES`.
+    """
+    for name in properties:
+        for start, (clause, hint) in _CLAUSES.items():
+            if name == start or (start.endswith(".") and name.startswith(start)):
+                raise InvalidInput(f"{statement}: a table cannot have {clause}", hint=hint)
+
+
 def _partitions(partitioning: Iterable[Any]) -> list[str]:
     found = []
     for transform in partitioning:
+        match transform.name():
+            case "cluster_by":
+                raise InvalidInput("CREATE TABLE: a table has no clustering (CLUSTER BY)", hint=_PARTITIONING)
+            case "bucket" | "sorted_bucket":
+                raise InvalidInput(
+                    f"CREATE TABLE: {transform.toString()}: a table is divided into buckets by its key",
+                    hint=_PARTITIONING,
+                )
         (name,) = transform.references()[0].fieldNames() if transform.name() == "identity" else (None,)
         if name is None:
             raise InvalidInput(
                 f"PARTITIONED BY ({transform.toString()}): only columns of the key can partition a table",
-                hint="the number of buckets is a property: 'buckets' = '8'",
+                hint=_PARTITIONING,
             )
         found.append(name)
     return found
@@ -111,7 +156,7 @@ def _column(catalog: LakeCatalog, column: Any, key: str) -> SqlColumn:
     """A column of CREATE TABLE; ``key`` is the property of that name."""
     name = column.name()
     kind = column_type(name, column.dataType())
-    if not column.nullable() and name not in key.replace("`", "").replace(" ", "").split(","):
+    if key and not column.nullable() and name not in key.replace("`", "").replace(" ", "").split(","):
         raise InvalidInput(
             f"column {name!r}: NOT NULL: a column outside the key is NULL where its group has no event",
             hint="leave NOT NULL out; DEFAULT says what such a row shows",
@@ -172,6 +217,7 @@ def _change(catalog: LakeCatalog, table: Table, change: Any) -> Change:
     kind = str(change.getClass().getSimpleName())
     match kind:
         case "SetProperty":
+            _check_clauses("ALTER TABLE", [change.property()])
             return SetProperty(change.property(), change.value())
         case "RemoveProperty":
             return RemoveProperty(change.property())
@@ -214,6 +260,21 @@ def _addition(catalog: LakeCatalog, name: str, change: Any) -> AddColumn:
     return AddColumn(name, kind, value, None if position is None else position.column(), change.comment() or "")
 
 
+def drop_later(catalog: LakeCatalog, names: Sequence[str]) -> bool:
+    """Drop a table for REPLACE TABLE, which drops it before it looks at the new definition: when that is checked.
+
+    Raises:
+        InvalidInput: Somebody has written to the table.
+    """
+    try:
+        table = _whole_table(catalog, names, "REPLACE TABLE")
+    except NotFound:
+        return False
+    _check_empty(catalog, names, table, "REPLACE TABLE")
+    catalog.replaced.add(tuple(names))
+    return True
+
+
 def drop_table(catalog: LakeCatalog, names: Sequence[str], *, purge: bool) -> bool:
     """Drop a table; whether there was one.
 
@@ -225,14 +286,19 @@ def drop_table(catalog: LakeCatalog, names: Sequence[str], *, purge: bool) -> bo
         table = _whole_table(catalog, names, "DROP TABLE")
     except NotFound:
         return False
-    if not purge and table.state().lanes:
-        raise InvalidInput(
-            f"DROP TABLE {'.'.join((catalog.name(), *names))}: deletes all of its data and history, for good",
-            hint="DROP TABLE ... PURGE does it, if no writer is live and the table has no savepoints",
-        )
+    if not purge:
+        _check_empty(catalog, names, table, "DROP TABLE")
     drop_all_objects(table.writable())
     catalog.lake.forget(names)
     return True
+
+
+def _check_empty(catalog: LakeCatalog, names: Sequence[str], table: Table, statement: str) -> None:
+    if table.state().lanes:
+        raise InvalidInput(
+            f"{statement} {'.'.join((catalog.name(), *names))}: deletes all of its data and history, for good",
+            hint="DROP TABLE ... PURGE does it, if no writer is live and the table has no savepoints",
+        )
 
 
 def _whole_table(catalog: LakeCatalog, names: Sequence[str], what: str) -> Table:

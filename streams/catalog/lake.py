@@ -85,10 +85,7 @@ class Lake:
         Raises:
             TableError: The store does not answer, or the table is damaged.
         """
-        if not names or not all(map(is_name, names)):
-            return False
-        inside = list_folders(self.location(names), self.storage_options)
-        if inside is None or _TABLE_FOLDER not in inside:
+        if not self.has_table_folder(names):
             self.forget(names)
             return False
         try:
@@ -96,6 +93,13 @@ class Lake:
         except NotFound:
             return False
         return True
+
+    def has_table_folder(self, names: Sequence[str]) -> bool:
+        """Whether there is a table of that name now, also if it is damaged. Raises as `tables`."""
+        if not names or not all(map(is_name, names)):
+            return False
+        inside = list_folders(self.location(names), self.storage_options)
+        return inside is not None and _TABLE_FOLDER in inside
 
     def forget(self, names: Sequence[str]) -> None:
         """Open the table again when it is needed next, for example because it was dropped."""

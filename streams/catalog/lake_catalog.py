@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from storage.errors import InvalidInput, NotFound, TableError
@@ -15,14 +15,15 @@ from streams.catalog.metadata_columns import METADATA, MetadataTable, names_meta
 from streams.catalog.relations import Reading, RelationFunction, Relations
 from streams.catalog.statement_options import check_options
 from streams.catalog.stream_table import STREAM_OPTIONS, ChangeStreamTable, reads_stream, stream_table
+from streams.catalog.stream_writes import check_readable
 from streams.catalog.system_tables import SYSTEM_TABLES
-from streams.catalog.table_entry import TableEntry, entry_of
+from streams.catalog.table_entry import PROVIDER, TableEntry, damaged_entry, entry_of
 from streams.read.read_options import ReadOptions
 from streams.read.relation.callbacks import Callback, callback, check_methods
 from streams.read.stream_mark import MARK
 
 _STATE_OPTIONS: Final = (*ReadOptions.model_fields, METADATA, *STREAM_OPTIONS)
-_READ_OPTIONS: Final = tuple(name for name in _STATE_OPTIONS if name != MARK)
+READ_OPTIONS: Final = tuple(name for name in _STATE_OPTIONS if name != MARK)
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -32,6 +33,7 @@ class LakeCatalog(Callback):
     Attributes:
         jvm: The session.
         lake: The folder.
+        replaced: The tables that running REPLACE TABLE statements have yet to drop.
     """
 
     def __init__(self, jvm: CatalogJvm, name: str, lake: Lake) -> None:
@@ -41,6 +43,7 @@ class LakeCatalog(Callback):
         self._name = name
         self._relations = Relations(jvm, name, lake)
         self._state_options = self._set(_STATE_OPTIONS)
+        self.replaced: set[Names] = set()
 
     def register(self) -> None:
         """Make the catalog known to its session."""
@@ -91,10 +94,8 @@ class LakeCatalog(Callback):
 
     @callback
     def listTables(self, namespace: Any) -> Any:  # noqa: N802
-        found = self.lake.tables(tuple(namespace))
-        if found is None:
-            self.jvm.no_such_namespace(tuple(namespace))
-        return self.jvm.array(self.jvm.Identifier, [self.jvm.identifier((*namespace, name)) for name in found])
+        found = self._listed(self.lake.tables, namespace)
+        return self.jvm.array(self.jvm.Identifier, [self.jvm.identifier(names) for names in found])
 
     @callback
     def listTableSummaries(self, namespace: Any) -> Any:  # noqa: N802
@@ -109,8 +110,10 @@ class LakeCatalog(Callback):
 
     @callback
     def loadTable(self, ident: Any, *given: Any) -> Any:  # noqa: N802
-        """Spark calls the form with a `TableContext` and options; the others are those of its defaults."""
+        """Spark calls the form with a `TableContext` and options, and for SHOW TABLE EXTENDED the one without."""
         names = _names(ident)
+        if not given:
+            return self._shown(names)
         options: dict[str, str] = {}
         privileges: frozenset[str] = frozenset()
         if len(given) == 2:
@@ -127,7 +130,8 @@ class LakeCatalog(Callback):
         if self.jvm.is_command():
             return entry_of(self.jvm, self._full(names), self.lake.table(table), part)
         text, relation, after = self.jvm.statement()
-        check_options(after, _READ_OPTIONS)
+        check_readable(text, self._full(names))
+        check_options(after, READ_OPTIONS)
         if reads_stream(options, relation):
             if part:
                 raise InvalidInput(f"{self._full(names)} cannot be read as a stream", hint="the table itself can")
@@ -156,15 +160,21 @@ class LakeCatalog(Callback):
         names = _names(ident)
         if len(given) == 1:  # a TableInfo
             info = given[0]
-            columns, partitioning, properties = info.columns(), info.partitions(), info.properties()
+            columns, partitioning, properties = info.columns(), info.partitions(), dict(info.properties())
         else:
-            columns, partitioning, properties = given
-        definitions.create_table(self, names, columns, partitioning, dict(properties))
+            columns, partitioning, properties = *given[:2], dict(given[2])
+        with_rows = self.jvm.creates_from_query()
+        definitions.create_table(self, names, columns, partitioning, properties, with_rows=with_rows)
         # Without a result, CREATE TABLE AS SELECT asks `loadTable` for the table to write to.
 
     @callback
-    def createTableLike(self, ident: Any, info: Any, _source: Any) -> Any:  # noqa: N802
-        return self.createTable(ident, info)
+    def createTableLike(self, ident: Any, info: Any, source: Any) -> None:  # noqa: N802
+        """CREATE TABLE ... LIKE: a table of weft has its configuration in its properties."""
+        copied = dict(source.properties())
+        copied = copied if copied.get("provider") == PROVIDER else {}
+        copied.pop("location", None)
+        properties = {**copied, **dict(info.properties())}
+        definitions.create_table(self, _names(ident), info.columns(), info.partitions(), properties)
 
     def useNullableQuerySchema(self) -> bool:  # noqa: N802
         return True
@@ -180,7 +190,11 @@ class LakeCatalog(Callback):
 
     @callback
     def dropTable(self, ident: Any) -> bool:  # noqa: N802
-        return definitions.drop_table(self, _names(ident), purge=False)
+        """Also for AS SELECT: it drops the table that it has made if it cannot fill it."""
+        names = _names(ident)
+        if self.jvm.replaces_table():
+            return definitions.drop_later(self, names)
+        return definitions.drop_table(self, names, purge=self.jvm.writes_from_query())
 
     @callback
     def purgeTable(self, ident: Any) -> bool:  # noqa: N802
@@ -197,11 +211,7 @@ class LakeCatalog(Callback):
 
     @callback
     def listNamespaces(self, *given: Any) -> Any:  # noqa: N802
-        parent = tuple(given[0]) if given else ()
-        found = self.lake.namespaces(parent)
-        if found is None:
-            self.jvm.no_such_namespace(parent)
-        return self.jvm.string_arrays([(*parent, name) for name in found])
+        return self.jvm.string_arrays(self._listed(self.lake.namespaces, given[0] if given else ()))
 
     @callback
     def namespaceExists(self, namespace: Any) -> bool:  # noqa: N802
@@ -249,6 +259,16 @@ class LakeCatalog(Callback):
             self.jvm.Identifier, [self.jvm.identifier((*procedures.NAMESPACE, name)) for name in found]
         )
 
+    def _shown(self, names: Names) -> Any:
+        """The entry of a table in a listing, which a damaged table must not break."""
+        try:
+            table, part = self.lake.resolve(names)
+            return entry_of(self.jvm, self._full(names), self.lake.table(table), part)
+        except TableError as error:
+            if not self.lake.has_table_folder(names):
+                self.jvm.no_such_table(names)
+            return damaged_entry(self.jvm, self._full(names), self.lake.location(names), error)
+
     def changes(self, names: Names, options: Mapping[str, str]) -> Any:
         """A logical plan over the changes of a table; `streams.catalog.changes` has the options.
 
@@ -260,6 +280,14 @@ class LakeCatalog(Callback):
             raise NotFound(f"there is no table {self._full(names)}", hint="a system table has no changes")
         return self._relations.view(Reading.of(table, "", options)).newest_relation()
 
+    def _listed(self, listing: Callable[[Names], list[str] | None], namespace: Sequence[str]) -> list[Names]:
+        """The whole names of what is listed in a namespace. Raises Spark's exception if there is no such namespace."""
+        parent = tuple(namespace)
+        found = listing(parent)
+        if found is None:
+            self.jvm.no_such_namespace(parent)
+        return [(*parent, name) for name in found]
+
     def _resolve(self, names: Names) -> tuple[Names, str]:
         """The table of a name, and the name of a system table or "". Raises Spark's exception if there is none.
 
@@ -269,12 +297,17 @@ class LakeCatalog(Callback):
         try:
             table, part = self.lake.resolve(names)
         except NotFound:
+            if self.lake.has_table_folder(names):
+                raise NotFound(
+                    f"{self._full(names)} is the folder of a table, whose log is not there",
+                    hint=f"restore it from a backup, or delete {self.lake.location(names)}",
+                ) from None
             self.jvm.no_such_table(names)
         if part and part.lower() not in SYSTEM_TABLES:
             if any(part == stream.name for stream in self.lake.table(table).schema.streams):
                 raise InvalidInput(
                     f"{self._full(names)} is a stream of the table, which can only be written",
-                    hint=f"read the table, {self._full(table)}",
+                    hint=f"name the table, {self._full(table)}",
                 )
             self.jvm.no_such_table(names)
         return table, part.lower()

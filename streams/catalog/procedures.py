@@ -49,9 +49,16 @@ class _Session:
         names = self._catalog.jvm.parse_name(table)
         if names[0] == self._catalog.name():
             names = names[1:]
-        if not names:
-            raise InvalidInput(f"table {table!r} is not the name of a table", hint="for example shop.orders_wide")
-        return TableLocation(self._catalog.lake.location(names), self._catalog.lake.storage_options)
+        lake, shown = self._catalog.lake, ".".join((self._catalog.name(), *names))
+        if not lake.has_table_folder(names):  # it is not opened: verify is for tables that cannot be
+            if names and lake.has_table_folder(names[:-1]):
+                whole = ".".join((self._catalog.name(), *names[:-1]))
+                raise InvalidInput(f"{shown} is a part of a table", hint=f"name the table: {whole}")
+            raise NotFound(
+                f"there is no table {shown}",
+                hint=f"SHOW NAMESPACES IN {self._catalog.name()} and SHOW TABLES IN a namespace list what there is",
+            )
+        return TableLocation(lake.location(names), lake.storage_options)
 
 
 class SparkProcedure(Callback):

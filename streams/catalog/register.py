@@ -20,7 +20,8 @@ from storage.errors import InvalidInput
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.changes import changes_arguments
 from streams.catalog.lake import Lake, Names
-from streams.catalog.lake_catalog import LakeCatalog
+from streams.catalog.lake_catalog import READ_OPTIONS, LakeCatalog
+from streams.catalog.reader_options import check_readers
 from streams.catalog.stream_table import mark_tables
 from streams.catalog.stream_to_table import route_streams
 from streams.read.relation.callbacks import Callback, callback
@@ -75,6 +76,7 @@ def register_catalog(
     try:
         _register(CatalogJvm.connect(spark), {name: lake})
         route_streams(spark, name, lake)
+        check_readers(spark, name, lake, READ_OPTIONS)
     except UnsupportedSessionError as error:
         raise InvalidInput(
             f"catalog {name!r} cannot be registered: {error}",

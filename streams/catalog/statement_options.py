@@ -1,13 +1,14 @@
 """The names of options that a statement gives to a table: ``FROM t WITH ('require' = 'payment')``.
 
 Spark passes on only options that the catalog knows, and drops the others. A misspelt option would change nothing
-without a word, so the names are read from the text of the statement. DataFrames have no text.
+without a word, so the names are read from the text of the statement. For DataFrames, which have no text, see
+`streams.catalog.reader_options`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from storage.errors import InvalidInput
@@ -49,7 +50,16 @@ def check_options(after: str, known: Collection[str]) -> None:
     Raises:
         InvalidInput: One is not among them.
     """
-    for name in written_options(after):
+    check_names(written_options(after), known)
+
+
+def check_names(given: Iterable[str], known: Collection[str]) -> None:
+    """Check names of options, in lower case.
+
+    Raises:
+        InvalidInput: One is not among the known ones.
+    """
+    for name in given:
         if name not in known:
             raise InvalidInput(
                 f"unknown option {name!r} for reading a table", hint=f"options: {', '.join(sorted(known))}"

@@ -28,6 +28,14 @@ _INSERT: Final = re.compile(
 _BY_NAME: Final = re.compile(
     r"\s*(BY\s+NAME\b|\((?!\s*(SELECT|VALUES|WITH|FROM|TABLE|MAP|REDUCE|\()\b))", re.IGNORECASE
 )
+_SUBQUERY: Final = re.compile(r"\(\s*(SELECT|WITH|FROM|TABLE|VALUES)\b", re.IGNORECASE)
+_QUOTED: Final = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
+_ADD_CONSTRAINT: Final = re.compile(r"\s*ALTER\s+TABLE\b.*\bADD\b.*\bCHECK\b", re.IGNORECASE | re.DOTALL)
+NO_CONSTRAINTS: Final = (
+    "a table has no constraints",
+    "leave out wrong rows where they are written: the WHERE of an INSERT, or where: in the pipeline file",
+)
+"""Why constraints are refused, and what to do instead."""
 _MODES_WITH_DELETES: Final = ("latest", "latest_non_null")
 
 
@@ -64,7 +72,7 @@ def check_statement(text: str, table: str, privileges: frozenset[str], target: s
         target: What the hints write to instead; ``table`` by default.
 
     Raises:
-        InvalidInput: It is UPDATE, MERGE or INSERT OVERWRITE.
+        InvalidInput: It is UPDATE, MERGE or INSERT OVERWRITE, or a DELETE with a subquery.
     """
     word = _first_word(text)
     target = target or table
@@ -79,6 +87,27 @@ def check_statement(text: str, table: str, privileges: frozenset[str], target: s
             f"INSERT OVERWRITE of {table}: rows are not replaced as a whole",
             hint="INSERT INTO updates rows by key; DELETE FROM ... WHERE deletes rows",
         )
+
+    if word == "DELETE" and _SUBQUERY.search(_QUOTED.sub("''", _COMMENT.sub(" ", text))):
+        raise InvalidInput(
+            f"DELETE of {table}: the condition has a subquery",
+            hint=f"INSERT INTO {target} SELECT the key and the ordering columns, and 'delete' AS {OP_COLUMN}",
+        )
+
+
+def check_readable(text: str, table: str) -> None:
+    """Refuse statements that look a table up as a query does, and then do what no table can.
+
+    Args:
+        text: The statement; empty for a DataFrame.
+        table: Name of the table.
+
+    Raises:
+        InvalidInput: It is ALTER TABLE ... ADD CONSTRAINT ... CHECK.
+    """
+    if _ADD_CONSTRAINT.match(_QUOTED.sub("''", _COMMENT.sub(" ", text))):
+        what, hint = NO_CONSTRAINTS
+        raise InvalidInput(f"ALTER TABLE {table}: {what}", hint=hint)
 
 
 def _first_word(text: str) -> str:

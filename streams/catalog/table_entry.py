@@ -13,9 +13,10 @@ from pyspark.sql.types import StructField, StructType
 
 from storage import Table
 from storage.engine import TableSchema, format_type, schema_properties
+from storage.errors import InvalidInput, TableError
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.system_tables import system_table
-from streams.read.relation.callbacks import PlainTable, callback
+from streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
 
 PROVIDER: Final = "weft"
 _CURRENT_DEFAULT: Final = "CURRENT_DEFAULT"
@@ -50,7 +51,7 @@ def sql_literal(value: Any, kind: str) -> str:
             return text if kind == "string" else f"CAST({text} AS {kind.upper()})"
 
 
-class TableEntry(PlainTable):
+class TableEntry(PlainTable, WithoutMetrics):
     """A table for commands. It cannot be read: queries get another object."""
 
     def __init__(
@@ -99,8 +100,15 @@ class TableEntry(PlainTable):
     def capabilities(self) -> Any:
         return self.jvm.HashSet()
 
+    @callback
+    def truncateTable(self, _options: Any = None) -> bool:  # noqa: N802
+        raise InvalidInput(
+            f"TRUNCATE TABLE {self._name}: the rows of a table are not deleted as a whole",
+            hint="write to a stream of it: DELETE with WHERE <key column> IS NOT NULL, if that is meant",
+        )
+
     class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.Table",)
+        implements = ("org.apache.spark.sql.connector.catalog.TruncatableTable",)
 
 
 def entry_of(jvm: CatalogJvm, name: str, table: Table, part: str = "") -> TableEntry:
@@ -120,3 +128,10 @@ def entry_of(jvm: CatalogJvm, name: str, table: Table, part: str = "") -> TableE
     properties.pop("partition_by", None)  # shown by `TableEntry.partitioning`
     columns = shown_columns(from_arrow_schema(snapshot.schema), schema)
     return TableEntry(jvm, name, columns, {**place, **properties}, schema.partition_by)
+
+
+def damaged_entry(jvm: CatalogJvm, name: str, uri: str, error: TableError) -> TableEntry:
+    """What SHOW TABLE EXTENDED shows of a table that cannot be opened."""
+    return TableEntry(
+        jvm, name, StructType([]), {"location": uri, "comment": f"{type(error).__name__}: {error.message}"}
+    )

@@ -29,6 +29,7 @@ from streams.catalog.stream_writes import (
 from streams.read.arrow_filters import translate
 from streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
 from streams.read.relation.pushed_filters import parse_predicate
+from streams.write.sink_task import HINT
 from streams.write.write_batch import write_batch
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def table_for_write(
     if options.get("as_of") is not None:
         raise InvalidInput(f"{shown}: a state of the past cannot be written", hint="leave the time out")
     choose_stream(schema, ".".join((catalog.name(), *table)), part)
-    return StreamTable(catalog, table, part, by_position=is_by_position(text, insert))
+    by_position = is_by_position(text, insert)
+    return StreamTable(catalog, table, part, by_position=by_position, is_new=catalog.jvm.creates_from_query())
 
 
 class StreamTable(PlainTable, WithoutMetrics):
@@ -73,14 +75,16 @@ class StreamTable(PlainTable, WithoutMetrics):
 
     jvm: CatalogJvm
 
-    def __init__(self, catalog: LakeCatalog, names: Sequence[str], part: str, *, by_position: bool) -> None:
+    def __init__(
+        self, catalog: LakeCatalog, names: Sequence[str], part: str, *, by_position: bool, is_new: bool
+    ) -> None:
         self._catalog = catalog
         self._table = catalog.lake.table(names)
         self._schema = self._table.schema
         table = ".".join((catalog.name(), *names))
         self._stream = choose_stream(self._schema, table, part)
         self._shown = f"{table}.{self._stream.name}"
-        self._by_position = by_position
+        self._by_position, self._is_new = by_position, is_new
         super().__init__(catalog.jvm, f"weft stream {self._shown} {by_position}")
 
     def name(self) -> str:
@@ -105,6 +109,8 @@ class StreamTable(PlainTable, WithoutMetrics):
         # Spark plans a scan for a DELETE, and does not run it.
         for each in ("BATCH_READ", "V1_BATCH_WRITE", "ACCEPT_ANY_SCHEMA"):
             found.add(self.jvm.TableCapability.valueOf(each))
+        if self._is_new:  # REPLACE TABLE AS SELECT empties the table that it has just created
+            found.add(self.jvm.TableCapability.TRUNCATE)
         return found
 
     # INSERT -----------------------------------------------------------------------------------------------------------
@@ -135,13 +141,19 @@ class StreamTable(PlainTable, WithoutMetrics):
                 )
             column = sf.col("`" + given.name.replace("`", "``") + "`")
             columns.append((column if given.dataType == kinds[name] else column.cast(kinds[name])).alias(name))
-        write_batch(
-            frame.select(*columns),
-            self._table.uri,
-            self._stream.name,
-            batch=_batch(options),
-            storage_options=self._catalog.lake.storage_options,
-        )
+        batch = _batch(options)
+        try:
+            write_batch(
+                frame.select(*columns),
+                self._table.uri,
+                self._stream.name,
+                batch=batch,
+                storage_options=self._catalog.lake.storage_options,
+            )
+        except InvalidInput as error:
+            # A statement has no folder for the rows that cannot be stored.
+            hint = (error.hint or "").replace(HINT, "leave such rows out with WHERE")
+            raise InvalidInput(error.message, hint=hint) from error
 
     # DELETE -----------------------------------------------------------------------------------------------------------
 
@@ -246,6 +258,9 @@ class Append(WithoutMetrics):
     def build(self) -> Any:
         return self
 
+    def truncate(self) -> Any:
+        return self
+
     def toInsertableRelation(self) -> Any:  # noqa: N802
         return self
 
@@ -264,7 +279,7 @@ class Append(WithoutMetrics):
 
     class Java:
         implements = (
-            "org.apache.spark.sql.connector.write.WriteBuilder",
+            "org.apache.spark.sql.connector.write.SupportsTruncate",
             "org.apache.spark.sql.connector.write.V1Write",
             "org.apache.spark.sql.sources.InsertableRelation",
         )

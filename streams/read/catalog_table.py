@@ -74,6 +74,6 @@ def options_kept(schema: StructType, given: Mapping[str, str]) -> dict[str, str]
     raise InvalidInput(
         "format weft needs the table's location, and Spark passes none",
         hint='use .option("path", uri) or .load(uri). Create a table of Spark\'s catalog without a list of columns, '
-        "because with one Spark loses the location: CREATE TABLE t USING weft OPTIONS (path '...'); "
+        "because with one Spark loses the location: DROP TABLE t, then CREATE TABLE t USING weft OPTIONS (path '...'); "
         "streams.register_catalog has CREATE TABLE for new tables of weft",
     )

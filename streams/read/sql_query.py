@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -174,10 +175,10 @@ def view_names(location: TableLocation) -> tuple[str, ...]:
 
 @contextmanager
 def spark_errors(hint: str) -> Iterator[None]:
-    """Turn errors of Spark into `InvalidInput` with a hint; errors of weft in Spark's workers stay what they are."""
+    """Turn errors of Spark, also internal ones, into `InvalidInput` with a hint; those of weft in workers stay."""
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         if (problem := python_problem(str(error))) is not None:
             raise problem from None
         raise InvalidInput(short_message(error), hint=hint) from None
@@ -187,4 +188,7 @@ def short_message(error: Exception) -> str:
     """The first sentences of an error of Spark, without the plan and the Java stack."""
     text = str(error).split("\n\nJVM stacktrace", 1)[0].split(";\n", 1)[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if isinstance(error, Py4JJavaError):  # one that PySpark does not know, such as an internal error of Spark
+        causes = [line for line in lines if line.startswith((": ", "Caused by: "))]
+        return "\n".join(line.removeprefix(": ") for line in causes)
     return "\n".join(line for line in lines if not line.startswith("at "))

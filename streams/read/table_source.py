@@ -155,4 +155,7 @@ def _check_columns(given: StructType, snapshot: Snapshot) -> None:
 
 
 def _no_target(instead: str) -> InvalidInput:
-    return InvalidInput("format weft cannot write: only the writer of a lane can", hint=f"use {instead}")
+    return InvalidInput(
+        "format weft cannot write: only the writer of a lane can",
+        hint=f"use {instead}; for CREATE TABLE and INSERT in SQL a catalog of streams.register_catalog",
+    )

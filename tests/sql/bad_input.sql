@@ -27,3 +27,13 @@ SELECT * FROM weft.shop.orders_wide.files CHANGES FROM VERSION 'first' EXCLUSIVE
 SELECT * FROM weft.shop.nothing CHANGES FROM VERSION 'first' EXCLUSIVE;
 SELECT * FROM weft.shop.orders_wide WITH ('requires' = 'payment');
 ALTER TABLE weft.shop.orders_wide RENAME TO weft.shop.other;
+REFRESH TABLE weft.shop.nothing;
+CACHE TABLE weft.shop.nothing;
+DESCRIBE weft.shop.orders_wide.orders;
+TRUNCATE TABLE weft.shop.orders_wide.orders;
+ANALYZE TABLE weft.shop.orders_wide COMPUTE STATISTICS;
+MSCK REPAIR TABLE weft.shop.orders_wide;
+SHOW FUNCTIONS IN weft.shop;
+COMMENT ON NAMESPACE weft.shop IS 'text';
+SELECT * FROM weft.`shop.orders_wide`;
+SELECT * FROM weft.shop.Orders_Wide;

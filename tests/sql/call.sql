@@ -48,7 +48,11 @@ CALL weft.system.clean(table => 'shop.orders_wide', retian => '1 day');
 CALL weft.system.clean();
 --! REQUIRED_PARAMETER_NOT_FOUND
 CALL weft.system.compact(table => 'shop.nothing');
---! NotFound: there is no table
+--! NotFound: there is no table weft.shop.nothing
+CALL weft.system.verify('nowhere.nothing');
+--! hint: SHOW NAMESPACES IN weft and SHOW TABLES IN a namespace list what there is
+CALL weft.system.compact(table => 'shop.orders_wide.orders');
+--! hint: name the table: weft.shop.orders_wide
 CALL weft.system.compact(table => 'shop orders');
 --! InvalidInput: 'shop orders' is not a name
 CALL weft.system.compakt(table => 'shop.orders_wide');

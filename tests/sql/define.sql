@@ -37,11 +37,32 @@ CREATE TABLE weft.shop.bad (id BIGINT, v INT NOT NULL) TBLPROPERTIES ('key' = 'i
 CREATE TABLE weft.shop.bad (id BIGINT, v INT) USING parquet;
 --! InvalidInput: USING parquet: this catalog has weft tables only
 CREATE TABLE weft.shop.bad (id BIGINT, v INT) LOCATION '/elsewhere' TBLPROPERTIES ('key' = 'id');
---! InvalidInput: LOCATION: a table of this catalog is in the folder of its name
+--! InvalidInput: CREATE TABLE: a table cannot have LOCATION
 CREATE TABLE weft.shop.bad (id BIGINT, v INT) PARTITIONED BY (bucket(4, id)) TBLPROPERTIES ('key' = 'id');
 --! 'buckets' = '8'
 CREATE TABLE weft.shop.bad (id BIGINT, v DATE) PARTITIONED BY (days(v)) TBLPROPERTIES ('key' = 'id');
 --! InvalidInput: PARTITIONED BY (days(v)): only columns of the key
+CREATE TABLE weft.shop.bad (id BIGINT, v INT) CLUSTER BY (id) TBLPROPERTIES ('key' = 'id');
+--! InvalidInput: CREATE TABLE: a table has no clustering (CLUSTER BY)
+CREATE TABLE weft.shop.bad (id BIGINT, v INT) CLUSTERED BY (id) INTO 4 BUCKETS TBLPROPERTIES ('key' = 'id');
+--! InvalidInput: CREATE TABLE: bucket(4, id): a table is divided into buckets by its key
+CREATE TABLE weft.shop.bad (id BIGINT, v INT) STORED AS ORC TBLPROPERTIES ('key' = 'id');
+--! InvalidInput: CREATE TABLE: a table cannot have STORED AS and ROW FORMAT
+CREATE TABLE weft.shop.bad (id BIGINT, v INT) OPTIONS ('key' = 'id', 'nope' = '1');
+--! InvalidInput: property 'nope' is unknown
+CREATE TABLE weft.shop.bad (id BIGINT, v STRING) DEFAULT COLLATION UTF8_LCASE TBLPROPERTIES ('key' = 'id');
+--! InvalidInput: CREATE TABLE: a table cannot have DEFAULT COLLATION
+CREATE EXTERNAL TABLE weft.shop.bad (id BIGINT, v INT) TBLPROPERTIES ('key' = 'id');
+--! InvalidInput: CREATE TABLE: a table cannot have EXTERNAL
+CREATE TABLE weft.shop.bad (id BIGINT PRIMARY KEY, v INT) TBLPROPERTIES ('key' = 'id');
+--! does not support table constraint
+CREATE TABLE weft.shop.bad (id BIGINT, v BIGINT GENERATED ALWAYS AS (id + 1)) TBLPROPERTIES ('key' = 'id');
+--! does not support generated columns
+CREATE TABLE weft.shop.bad TBLPROPERTIES ('key' = 'id', 'group.g' = 'v', 'group.h' = 'w', 'stream.s' = 'g', 'stream.t' = 'h')
+    AS SELECT 1L AS id, 2 AS v, 3 AS w;
+--! AS SELECT: the table has several streams
+CREATE VIEW weft.shop.bad AS SELECT 1 AS id;
+--! Catalog weft does not support views
 SHOW TABLES IN weft.shop;
 --> shop | orders_wide | false
 
@@ -76,7 +97,49 @@ ALTER TABLE weft.shop.orders_wide RENAME TO weft.shop.orders;
 ALTER TABLE weft.shop.orders_wide ADD COLUMN n STRING NOT NULL AFTER paid;
 --! NOT NULL
 
--- The statement that SHOW CREATE TABLE prints creates the same table.
+ALTER TABLE weft.shop.orders_wide ADD CONSTRAINT positive CHECK (paid > 0);
+--! InvalidInput: ALTER TABLE weft.shop.orders_wide: a table has no constraints
+ALTER TABLE weft.shop.orders_wide ADD CONSTRAINT pk PRIMARY KEY (order_id);
+--! does not support table constraint
+ALTER TABLE weft.shop.orders_wide SET LOCATION '/elsewhere';
+--! InvalidInput: ALTER TABLE: a table cannot have LOCATION
+ALTER TABLE weft.shop.orders_wide CLUSTER BY (order_id);
+--! InvalidInput: ALTER TABLE: a table has no clustering
+ALTER TABLE weft.shop.orders_wide ADD PARTITION (region = 'eu');
+--! does not support partition management
+ANALYZE TABLE weft.shop.orders_wide COMPUTE STATISTICS;
+--! ANALYZE TABLE is not supported for v2 tables
+TRUNCATE TABLE weft.shop.orders_wide;
+--! InvalidInput: TRUNCATE TABLE weft.shop.orders_wide: the rows of a table are not deleted as a whole
+SHOW PARTITIONS weft.shop.orders_wide;
+--! does not support partition management
+
+-- The statement that SHOW CREATE TABLE prints creates the same table; so does LIKE.
+CREATE TABLE weft.shop.copy LIKE weft.shop.orders_wide TBLPROPERTIES ('buckets' = '4', 'comment' = 'a copy');
+SELECT * FROM weft.shop.copy;
+SHOW TBLPROPERTIES weft.shop.copy ('buckets');
+--> buckets | 4
+SHOW TBLPROPERTIES weft.shop.copy ('group.click.function.page');
+--> group.click.function.page | listagg
+DESCRIBE weft.shop.copy tip;
+--> col_name | tip
+--> data_type | double
+--> comment | for the driver
+CREATE OR REPLACE TABLE weft.shop.copy (id BIGINT, v INT) OPTIONS ('key' = 'id', 'group.g' = 'v', 'stream.s' = 'g');
+CREATE OR REPLACE TABLE weft.shop.copy (id BIGINT, v INT) TBLPROPERTIES ('key' = 'nope');
+--! InvalidInput:
+SHOW COLUMNS IN weft.shop.copy;
+--> id
+--> v
+CREATE OR REPLACE TABLE weft.shop.copy TBLPROPERTIES ('key' = 'id', 'group.g' = 'w', 'stream.s' = 'g')
+    AS SELECT CAST(NULL AS BIGINT) AS id, 1 AS w;
+--! column 'id': NULL in a key column
+SHOW TABLES IN weft.shop LIKE 'copy';
+CREATE OR REPLACE TABLE weft.shop.copy TBLPROPERTIES ('key' = 'id', 'group.g' = 'w', 'stream.s' = 'g')
+    AS SELECT 1L AS id, 2 AS w;
+SELECT * FROM weft.shop.copy;
+--> 1 | 2
+DROP TABLE weft.shop.copy PURGE;
 SHOW CREATE TABLE weft.shop.orders_wide;
 --= created
 SHOW TBLPROPERTIES weft.shop.orders_wide;
@@ -96,6 +159,9 @@ DESCRIBE EXTENDED weft.shop.orders_wide;
 INSERT INTO weft.shop.orders_wide.payments (order_id, region, paid, tip, pay_ts) VALUES (1, 'eu', 9.5, 1, 7);
 DROP TABLE weft.shop.orders_wide;
 --! DROP TABLE ... PURGE does it
+CREATE OR REPLACE TABLE weft.shop.orders_wide (id BIGINT, v INT)
+    TBLPROPERTIES ('key' = 'id', 'group.g' = 'v', 'stream.s' = 'g');
+--! InvalidInput: REPLACE TABLE weft.shop.orders_wide: deletes all of its data and history
 DROP NAMESPACE weft.shop;
 --! SCHEMA_NOT_EMPTY
 DROP NAMESPACE weft.shop CASCADE;

@@ -13,6 +13,9 @@ SELECT sum(base_rows + log_rows) FROM weft.shop.orders_wide.slices CROSS JOIN (S
 SELECT order_id, _present_order, _present_payment FROM weft.shop.orders_wide ORDER BY order_id;
 SELECT *, _bucket FROM weft.shop.orders_wide WHERE _bucket = 0 ORDER BY order_id;
 SELECT order_id, _arrival_payment IS NULL, _commit_time_payment BETWEEN TIMESTAMP '2020-01-01' AND TIMESTAMP '2100-01-01' FROM weft.shop.orders_wide ORDER BY order_id;
+SELECT order_id, customer_name, _present_g, _bucket >= 0 FROM weft.shop.orders_with_customers ORDER BY order_id;
+SELECT order_id, customer_name FROM weft.shop.orders_with_customers WITH ('require' = 'customer') WHERE _present_g ORDER BY order_id;
+SELECT count(_bucket) FROM weft.shop.orders_with_customers WITH ('require' = 'customer,g') WHERE customer_name <> 'Bob';
 SELECT count(*) FROM weft.shop.orders_wide WHERE NOT _present_payment AND paid IS NULL AND status = 'new';
 SELECT t.order_id FROM weft.shop.orders_wide t WHERE t._present_payment AND order_id = 1;
 SELECT order_id, _present_payment FROM weft.shop.orders_wide VERSION AS OF 'first' ORDER BY order_id;

@@ -50,6 +50,13 @@ INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts) VALUES ('9
 --! InvalidInput: column 'order_id' is bigint, not string
 INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts) VALUES (NULL, 'x', 1);
 --! column 'order_id': NULL in a key column
+INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts) VALUES (NULL, 'x', 1);
+--! hint: every event names its key; or leave such rows out with WHERE
+DELETE FROM weft.shop.orders_wide.orders WHERE order_id IN (SELECT 1);
+--! InvalidInput: DELETE of weft.shop.orders_wide.orders: the condition has a subquery
+DELETE FROM weft.shop.orders_wide.orders WHERE EXISTS (SELECT 1);
+--! hint: INSERT INTO weft.shop.orders_wide.orders SELECT the key and the ordering columns, and 'delete' AS _op
+DELETE FROM weft.shop.orders_wide.orders WHERE status = 'not a (SELECT 1)';
 INSERT INTO weft.shop.orders_wide.orders WITH ('batch' = '1') VALUES (9, 'x', 1);
 --! options query_id and batch
 INSERT OVERWRITE weft.shop.orders_wide.orders VALUES (9, 'x', 1);

@@ -16,6 +16,7 @@ from storage import Table
 from storage.errors import InvalidInput
 from streams.catalog import catalog_jvm
 from streams.catalog.register import register_configured
+from streams.read.sql_query import spark_errors
 from tests.streams.catalog import shop_lake
 from tests.streams.catalog.shop_lake import make_shop
 
@@ -86,6 +87,32 @@ def test_a_table_of_options_reads_metadata_columns_in_a_dataframe(spark: SparkSe
     assert set(found.values()) <= {0, 1}
     with pytest.raises(PySparkException, match="_bucket"):
         spark.table(ORDERS).select("_bucket")
+    del table
+
+
+@pytest.mark.parametrize("name", [ORDERS, "shop.orders_wide", "orders_wide", f"{ORDERS}.files"])
+def test_a_reader_refuses_options_that_do_not_exist(spark: SparkSession, table: Table, name: str) -> None:
+    other = spark.newSession()
+    other.sql("USE weft.shop" if "." not in name else "USE weft")
+    other.sql("CREATE TEMPORARY VIEW v AS SELECT 1")
+    for reader in (other.read, other.readStream):
+        with pytest.raises(
+            InvalidInput, match=r"unknown option 'requires' for reading a table\n +hint: options: .*require,"
+        ):
+            reader.option("requires", "payment").table(name)
+    assert other.read.option("Require", "").table(name).columns
+    assert other.read.option("requires", "payment").table("v").count() == 1, "not a table of a catalog"
+    del table
+
+
+def test_an_internal_error_of_spark_is_an_error_of_the_query(spark: SparkSession, table: Table) -> None:
+    """`weft sql` prints it like any other error, and a script or prompt goes on."""
+    with (
+        pytest.raises(InvalidInput, match=r"\[INTERNAL_ERROR\](.|\n)*No plan for AnalyzeTables") as caught,
+        spark_errors("x"),
+    ):
+        spark.sql("ANALYZE TABLES IN weft.shop COMPUTE STATISTICS")
+    assert "\tat " not in caught.value.message
     del table
 
 
