@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -103,6 +104,24 @@ def test_a_reader_refuses_options_that_do_not_exist(spark: SparkSession, table: 
     assert other.read.option("Require", "").table(name).columns
     assert other.read.option("requires", "payment").table("v").count() == 1, "not a table of a catalog"
     del table
+
+
+def test_a_damaged_table_does_not_hide_the_others(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("good", "bad", "worse"):
+        with Table.create(tmp_path / "shop" / name, shop_lake.SMALL).writer("s") as writer:
+            writer.append(pa.table({"id": [1], "a": ["x"]}))
+    shutil.rmtree(tmp_path / "shop" / "bad" / "_weft" / "timeline")
+    entry = next(path for path in (tmp_path / "shop" / "worse" / "_weft").rglob("*") if path.is_file())
+    entry.write_bytes(b"damaged")
+    streams.register_catalog(spark, "weft_damaged", tmp_path)
+    shown = spark.sql("SHOW TABLES IN weft_damaged.shop").collect()
+    assert sorted(row.tableName for row in shown) == ["bad", "good", "worse"]
+    extended = {row.tableName: row for row in spark.sql("SHOW TABLE EXTENDED IN weft_damaged.shop LIKE '*'").collect()}
+    assert "Comment: NotFound" in extended["bad"].information
+    assert "|-- a: string" in extended["good"].information
+    assert spark.table("weft_damaged.shop.good").count() == 1
+    with pytest.raises(PySparkException, match=r"shop\.bad is the folder of a table, whose log is not there"):
+        spark.table("weft_damaged.shop.bad")
 
 
 def test_an_internal_error_of_spark_is_an_error_of_the_query(spark: SparkSession, table: Table) -> None:
