@@ -39,8 +39,8 @@ from tests.streams.cluster.standalone import SPARK_HOME, Cluster, until
 
 # Nightly: it took 680 of the 2,900 CPU seconds of the extended loop. That one tests the parts one by one: a writer that
 # loses its worker, services and a query (test_standalone.py), a writer by spark-submit with a table on S3
-# (test_spark_submit.py), compaction whose driver or worker is killed (test_killed_compaction.py), and a killed driver of
-# a writer (test_killed_without_checkpoint.py). Only here are they at work on one table at the same time.
+# (test_spark_submit.py), compaction whose driver or worker is killed (test_killed_compaction.py), and a killed driver
+# of a writer (test_killed_without_checkpoint.py). Only here are they at work on one table at the same time.
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(2700)]
 
 ROWS = 3_000
