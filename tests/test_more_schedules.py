@@ -11,6 +11,7 @@ from tests.test_simulation import FULL_SCHEDULES, PART, SCHEDULES, SEED
 EXTENDED_SCHEDULES = 800
 """Up to here in the extended loop; the rest in the nightly loop, which also runs new ones for an hour."""
 TWO_TABLES = 125
+PUBLISHED = 75
 
 pytestmark = pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
 
@@ -34,4 +35,13 @@ def test_schedules_of_two_tables() -> None:
     """One schedule in twelve has two tables; here all have."""
     for seed in range(TWO_TABLES):
         outcome = run_seed(seed, "references")
+        assert outcome.failure is None, report(outcome)
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+def test_schedules_with_publications() -> None:
+    """Few schedules publish; here operators do so most of the time."""
+    for seed in range(PUBLISHED):
+        outcome = run_seed(seed, "publish")
         assert outcome.failure is None, report(outcome)
