@@ -99,6 +99,11 @@ def publish_problems(given: PublishSection | None, schema: TableSchema | None) -
                 columns_to_publish(schema, section.columns)
             except (InvalidInput, NotFound) as error:
                 yield InvalidInput(f"publish.{name}.columns: {error.message}", hint=error.hint)
+            if schema.overlays and section.columns is None:
+                yield InvalidInput(
+                    f"publish.{name}: the table may have overlays, and columns with newer values in them are refused",
+                    hint="weft alter set-overlays URI false; or name columns of groups that no overlay has",
+                )
 
 
 def reference_problems(pipeline: Pipeline, reports: Sequence[ReferenceReport]) -> Iterator[InvalidInput]:

@@ -48,7 +48,7 @@ def overlays_instead_of_the_base(objects: Any) -> Any:
 
 
 OVERLAYS: Final = {
-    "S29 an overlay keeps rows that deletes hide": Mutant(overlay_task, "Stitch", without_deletes, THEME),
+    "S29 an overlay keeps rows that deletes hide": Mutant(overlay_task, "Stitch", without_deletes, THEME, rare=True),
     "S29 an older overlay is read instead of the new one": Mutant(
         compaction_task, "overlaid_slice", keeps_the_first, THEME
     ),

@@ -30,7 +30,7 @@ from streams.pipeline.status import Report, Reporter, StopSignal
 from streams.pipeline.status_fields import status_fields
 from tests.storage.shop import SHOP, append, orders
 from tests.streams.cluster.standalone import until
-from tests.streams.pipelines import pipeline_file, weft
+from tests.streams.pipelines import CONFIG, pipeline_file, weft
 
 
 class Clock:
@@ -266,6 +266,16 @@ def test_a_wrong_section_is_refused(tmp_path: Path, publish: dict[str, Any], mes
     with pytest.raises(InvalidInput) as refused:
         load_pipeline(pipeline_file(tmp_path, publish=publish))
     assert message in refused.value.message
+
+
+def test_a_table_that_may_have_overlays_names_the_published_columns(tmp_path: Path) -> None:
+    config = {"uri": "./wide", "config": {**CONFIG, "overlays": True}}
+    with pytest.raises(InvalidInput, match=r"publish.delta: the table may have overlays") as refused:
+        load_pipeline(pipeline_file(tmp_path, table=config, publish={"delta": True}))
+    assert "set-overlays" in refused.value.hint
+    named = {"delta": {"columns": [*CONFIG["key"]]}}
+    assert load_pipeline(pipeline_file(tmp_path, table=config, publish=named)).publish is not None
+    assert load_pipeline(pipeline_file(tmp_path, publish={"delta": True})).publish is not None
 
 
 def served(table: Table, section: PublishSection, **options: Any) -> ManyTables:
