@@ -109,6 +109,15 @@ def test_properties_add_streams_references_and_a_time_to_live(table: Table) -> N
     assert not [name for name in schema_properties(table.schema) if name.startswith(("ttl", "reference"))]
 
 
+def test_overlays(table: Table) -> None:
+    apply_changes(table, [SetProperty("overlays", "TRUE")])
+    assert table.schema.overlays
+    assert schema_properties(table.schema)["overlays"] == "true"
+    apply_changes(table, [RemoveProperty("overlays")])
+    assert not table.schema.overlays
+    assert "overlays" not in schema_properties(table.schema)
+
+
 REFUSED: dict[str, tuple[Sequence[Change], str, str]] = {
     "no group": ([AddColumn("tip", "double")], "does not say to which group", "AFTER status for group order"),
     "after a key column": ([AddColumn("tip", "double", after="order_id")], "'order_id' is in no group", "AFTER status"),
@@ -135,6 +144,7 @@ REFUSED: dict[str, tuple[Sequence[Change], str, str]] = {
     "new group": ([SetProperty("group.tip", "tip")], "property group.tip: there is no 'tip'", "known"),
     "stream": ([SetProperty("stream.orders", "order,click")], "stream 'orders' cannot be changed", "another stream"),
     "dropped stream": ([RemoveProperty("stream.orders")], "no stream writes the group", "add the group"),
+    "overlays": ([SetProperty("overlays", "some")], "property 'overlays': 'some' is not a boolean", "true or false"),
     "ttl": ([SetProperty("ttl.rows", "soon")], "property ttl.rows: 'soon' is not a duration", ""),
 }
 
