@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -16,71 +15,21 @@ from hypothesis import strategies as st
 from storage import Table
 from storage.core.log import features
 from storage.core.log.entries import OVERLAYS
-from storage.core.log.file_refs import SliceFile
-from storage.core.names import TABLE_LANE
 from storage.engine import in_threads
-from storage.errors import CorruptData, InvalidInput, UnsupportedFormat
+from storage.errors import InvalidInput, UnsupportedFormat
 from storage.publish.delta import publish_delta
 from storage.services.measure_table import sample
 from tests.storage.damage import Damage, wrong
-from tests.storage.shop import append, contents, new_uri
+from tests.storage.overlay_table import GROUPS, ROWS, compact, config, groups_of, newest, small_table, write
+from tests.storage.shop import contents, new_uri
 from tests.storage.world import World, expected_bag, snapshot_bag
 from tests.strategies import EVERY_GROUP, Compact, Story, stories
 from tests.tuning import tune
 
-ROWS = 1000
-GROUPS = ("a", "b", "c")
-
-
-def config(**more: Any) -> dict[str, Any]:
-    """Three groups of two columns with the same types; deletes of ``a`` hide the row."""
-    columns = {f"{group}_{name}": kind for group in GROUPS for name, kind in (("v", "string"), ("t", "bigint"))}
-    return {
-        "key": ["id"],
-        "buckets": 1,
-        "columns": {"id": "bigint", **columns},
-        "groups": {g: {"columns": [f"{g}_v", f"{g}_t"], "ordering": [f"{g}_t"]} for g in GROUPS},
-        "streams": {g: {"groups": [g], "on_delete": "row" if g == "a" else "group"} for g in GROUPS},
-        "overlays": True,
-        **more,
-    }
-
-
-def write(table: Table, group: str, keys: range | list[int], at: int, op: str | None = None) -> None:
-    keys = list(keys)
-    rows: dict[str, Any] = {"id": pa.array(keys, pa.int64())}
-    rows[f"{group}_v"] = [f"{group}{at}-{key}" for key in keys]
-    rows[f"{group}_t"] = pa.array([at] * len(keys), pa.int64())
-    append(table, pa.table(rows if op is None else {**rows, "_op": [op] * len(keys)}), group)
-
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Table:
-    """One file group with a base of several row groups."""
-    tune(monkeypatch, row_group_rows=128, overlay_percent=30, overlay_files=2)
-    table = Table.create(new_uri(), config())
-    for group in GROUPS:
-        write(table, group, range(ROWS), 1)
-    table.compact()
-    return table
-
-
-def newest(table: Table) -> SliceFile:
-    (made,) = table.state().slices.values()
-    return made
-
-
-def groups_of(table: Table) -> list[list[int]]:
-    """The groups of each overlay."""
-    return [overlay.groups for overlay in newest(table).overlays]
-
-
-def compact(table: Table) -> None:
-    """Compact, and check that nothing but the files has changed."""
-    before = contents(table)
-    table.compact()
-    assert contents(table) == before
-    assert not wrong(table)
+    return small_table(monkeypatch)
 
 
 # What is written ------------------------------------------------------------------------------------------------------
@@ -398,82 +347,6 @@ def test_a_file_that_another_compaction_needs_is_not_deleted(table: Table) -> No
     assert contents(table) == rows
     assert len(Damage(table).paths("overlay")) == 1
     assert not wrong(table)
-
-
-# Damage ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_damaged_overlay(table: Table) -> None:
-    write(table, "b", range(0, ROWS, 3), 2)
-    compact(table)
-    damage = Damage(table)
-    (path,) = damage.paths("overlay")
-    damage.flip(path, 0.3)
-    assert {(finding.invariant, finding.where) for finding in wrong(table)} == {("S7", path)}
-    with pytest.raises(CorruptData):
-        Table.open(table.uri).snapshot().to_arrow()
-    assert Table.open(table.uri).snapshot().to_arrow(["a_v"]).num_rows == ROWS
-    damage.remove(path)
-    assert {(finding.invariant, finding.where) for finding in wrong(table)} == {("S7", path)}
-
-
-def misaligned(change: Callable[[pa.Table], pa.Table], row_group_rows: int = 128) -> Callable[[Damage], str]:
-    return lambda damage: damage.rewrite_overlay(change, row_group_rows)
-
-
-def other_keys(rows: pa.Table) -> pa.Table:
-    """The last key of a row group is another one, so that its range of keys is the same."""
-    keys = rows["id"].to_pylist()
-    keys[5] += 10_000
-    return rows.set_column(0, rows.schema.field("id"), pa.chunked_array([pa.array(sorted(keys), pa.int64())]))
-
-
-def swapped_keys(rows: pa.Table) -> pa.Table:
-    keys = rows["id"].to_pylist()
-    keys[5], keys[6] = keys[6], keys[5]
-    return rows.set_column(0, rows.schema.field("id"), pa.chunked_array([pa.array(keys, pa.int64())]))
-
-
-@pytest.mark.parametrize(
-    ("change", "read"),
-    [
-        (misaligned(lambda rows: rows.slice(0, ROWS - 1)), False),
-        (misaligned(lambda rows: rows, row_group_rows=100), False),
-        (misaligned(other_keys), False),
-        (misaligned(swapped_keys), True),
-    ],
-    ids=["a row less", "other row groups", "another key", "swapped keys"],
-)
-def test_an_overlay_that_does_not_fit_its_base(table: Table, change: Callable[[Damage], str], *, read: bool) -> None:
-    """Readers see it where the ranges of keys differ; verify compares all keys."""
-    write(table, "b", range(0, ROWS, 3), 2)
-    compact(table)
-    change(Damage(table))
-    assert "S29" in {finding.invariant for finding in wrong(table)}
-    if not read:
-        with pytest.raises(CorruptData, match="are not those of"):
-            Table.open(table.uri).snapshot().to_arrow()
-
-
-def of_slice(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
-    return lambda entry: change(entry["slices"][0])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda made: made["overlays"].append(made["overlays"][0]),
-        lambda made: made["overlays"][0].update(groups=[9]),
-        lambda made: made["overlays"][0]["file"].update(rows=ROWS - 1),
-    ],
-    ids=["a group twice", "an unknown group", "another number of rows"],
-)
-def test_verify_finds_wrong_overlays_of_an_entry(table: Table, change: Callable[[Mapping[str, Any]], object]) -> None:
-    write(table, "b", [1], 2)
-    compact(table)
-    damage = Damage(table)
-    damage.edit(damage.slot(TABLE_LANE, "BASE"), of_slice(change))
-    assert "S29" in {finding.invariant for finding in wrong(table, deep=False)}
 
 
 # Laws -----------------------------------------------------------------------------------------------------------------
