@@ -162,6 +162,9 @@ def check_the_end(service: Service, cluster: Cluster) -> None:
     service.rows.check(table)
 
 
+# Nightly: that executors of a killed driver harm nothing. In the extended loop the soak kills the compaction service,
+# and the simulation ends compactions at any call of the store.
+@pytest.mark.nightly
 def test_the_driver_is_killed_in_the_middle_of_a_job(service: Service, cluster: Cluster) -> None:
     driver = service.status.pid
     assert driver is not None
