@@ -16,6 +16,8 @@ from streams.ui.watched_table import Look
 
 AMPLIFICATION: Final = 3.0
 WAITING_COMMITS: Final = 10_000
+STARTS: Final = 3
+BEHIND_SECONDS: Final = 1_800.0
 STUCK_SECONDS: Final = 600.0
 STALE_SECONDS: Final = 900.0
 LAGGING: Final = 100_000
@@ -87,11 +89,13 @@ def _of_clock(look: Look) -> Iterator[Problem]:
 def _of_table(look: Look) -> Iterator[Problem]:
     measures = look.measures
     factor = measures.read_amplification or 1.0
-    if factor > AMPLIFICATION or measures.commits_waiting > WAITING_COMMITS:
+    oldest_ms = min(look.waiting_since.values(), default=look.at_ms)
+    waited = (look.at_ms - oldest_ms) / 1000  # the alert waits as long before it fires
+    if waited > BEHIND_SECONDS and (factor > AMPLIFICATION or measures.commits_waiting > WAITING_COMMITS):
         yield Problem(
             Severity.WARNING,
-            f"Compaction does not keep up: {measures.commits_waiting:,} commits wait, and reads fetch {factor:.1f} "
-            "times the bytes of their base",
+            f"Compaction does not keep up: {measures.commits_waiting:,} commits wait, the oldest for "
+            f"{duration(waited)}, and reads fetch {factor:.1f} times the bytes of their base",
             f"{ALERT_TEXTS['WeftCompactionBehind']}. Run weft compact, or give the compaction service more.",
             "files",
         )
@@ -138,10 +142,10 @@ def _of_stream(stream: StreamRow) -> Iterator[Problem]:
             f"{ALERT_TEXTS['WeftDeadLetters']} Mend the cause, then replay them.",
             "letters",
         )
-    if stream.starts_in_hour > 3:
+    if stream.writer != "closed" and stream.recent_starts > STARTS:
         yield Problem(
             Severity.WARNING,
-            f"{name}: its writer was started {stream.starts_in_hour} times in the last hour",
+            f"{name}: its writer was started {stream.recent_starts} times in the last 15 minutes",
             "The last lines of its log are in the status of weft run.",
             "timeline",
         )

@@ -13,7 +13,7 @@ from streams.ui.lane_history import LaneHistory
 from streams.ui.watched_table import Look
 
 RATE_SECONDS: Final = 60
-_HOUR_MS: Final = 3_600_000
+_RECENT_MS: Final = 900_000
 _WORST_FIRST: Final = ("silent", "live", "closed", "never")
 
 
@@ -32,7 +32,7 @@ class StreamRow:
         idle_seconds: Time since then.
         rows_waiting: Rows that are not compacted.
         starts: Starts of its writers so far: claims of its open lanes.
-        starts_in_hour: Those in the last hour, without the first one ever.
+        recent_starts: Those in the last 15 minutes, without the first one ever.
         lag: Upper bound of the messages that are in the source and not in the table.
         freshness: The table has everything that the source had this many seconds ago.
         dead_letters: Letters that can be replayed.
@@ -50,7 +50,7 @@ class StreamRow:
     idle_seconds: float | None
     rows_waiting: int
     starts: int
-    starts_in_hour: int
+    recent_starts: int
     lag: int | None
     freshness: float | None
     dead_letters: int | None
@@ -101,7 +101,7 @@ def _row(
     committed = max((lane.committed_at_ms for lane in lanes if lane.committed_at_ms is not None), default=None)
     measured = [lags[lane.lane] for lane in opened if lane.lane in lags]
     complete = [lag.complete_at_ms for lag in measured if lag.complete_at_ms is not None]
-    recent = sum(min(history.claims(lane.lane, look.at_ms - _HOUR_MS), max(0, lane.epoch - 1)) for lane in opened)
+    recent = sum(min(history.claims(lane.lane, look.at_ms - _RECENT_MS), max(0, lane.epoch - 1)) for lane in opened)
     return StreamRow(
         name=name,
         lanes=tuple(lane.lane for lane in opened),
@@ -113,7 +113,7 @@ def _row(
         idle_seconds=None if committed is None else max(0, look.at_ms - committed) / 1000,
         rows_waiting=sum(lane.rows_waiting for lane in lanes),
         starts=sum(lane.epoch for lane in opened),
-        starts_in_hour=recent,
+        recent_starts=recent,
         lag=sum(lag.waiting for lag in measured) if measured else None,
         freshness=max(0, look.at_ms - min(complete)) / 1000 if complete else None,
         dead_letters=None if letters is None else letters[name],

@@ -2,7 +2,7 @@
 import { bytes, clearText, colour, duration, load, tip } from "./drawing.js";
 
 const METRICS = {
-  ratio: { value: (d, i) => d.log[i] / Math.max(1, d.base[i]), text: (v) => (v > 100 ? "no base" : `${(v * 100).toFixed(v < 0.1 ? 1 : 0)} %`), most: 2 },
+  ratio: { value: (d, i) => d.log[i] / Math.max(1, d.base[i]), text: (v) => (v > 100 ? "no base" : `${(v * 100).toFixed(v < 0.1 ? 1 : 0)} %`), most: 1 },
   log: { value: (d, i) => d.log[i], text: bytes },
   bytes: { value: (d, i) => d.base[i] + d.log[i], text: bytes },
   rows: { value: (d, i) => d.rows[i], text: (v) => v.toLocaleString("en") },
@@ -52,7 +52,7 @@ export function drawHeat(box) {
     const { value, text, most } = METRICS[metric.value];
     let highest = 0;
     for (let i = 0; i < count; i++) highest = Math.max(highest, value(found, i));
-    if (most) highest = Math.min(highest, most);
+    if (most) highest = most; // a ratio means the same in every table
     const colours = ramp();
     const gap = side > 8 ? 2 : 1;
     for (let i = 0; i < count; i++) {
@@ -66,7 +66,7 @@ export function drawHeat(box) {
       ctx.strokeRect((chosen % columns) * side - 0.5, Math.floor(chosen / columns) * side - 0.5, side - gap + 1, side - gap + 1);
     }
     document.getElementById("heat-low").textContent = text(0);
-    document.getElementById("heat-high").textContent = most && highest >= most ? `≥ ${text(most)}` : text(highest);
+    document.getElementById("heat-high").textContent = most ? `≥ ${text(most)}` : text(highest);
   }
 
   const describe = (i) =>

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,8 +18,9 @@ from starlette.testclient import TestClient
 
 from storage import Table
 from storage.engine import Inspection
-from streams.ui import problems
-from streams.ui.problems import ALERT_TEXTS
+from streams.ui import problems, row_query
+from streams.ui.problems import ALERT_TEXTS, find_problems
+from tests.faulty_store import FakeClock
 from tests.storage.shop import SHOP, append, fill_with_every_state, orders
 from tests.streams.letters.rig import CONFIG, Place, bad, good
 from tests.streams.ui.site import ORIGIN, client_of, make_site
@@ -240,6 +243,35 @@ def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
     assert shown.index("could not store") < shown.index("Streams</h2>")
 
 
+def test_a_writer_that_starts_again_and_again_or_is_silent_is_named(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "wide", SHOP)
+    for number in range(5):
+        append(table, orders(number))
+    client = client_of(make_site(table.uri))
+    assert "was started" not in text_of(client, "/")  # each of them has ended in order
+    with table.writer("orders") as writer:
+        writer.append(orders(9))
+        site = make_site(table.uri)
+        (row, _) = site.streams(site.look())
+        assert (row.starts, row.recent_starts) == (6, 5)
+        live = dataclasses.replace(row, writer="silent", heartbeat_at_ms=0)
+        titles = [problem.title for problem in find_problems(site.look(), [live])]
+    assert titles[0].startswith("Stream orders: its writer is silent for")
+    assert "Stream orders: its writer was started 5 times in the last 15 minutes" in titles
+
+
+@pytest.mark.parametrize(("hours", "behind"), [(0, False), (2, True)])
+def test_compaction_is_behind_if_commits_wait_for_long(tmp_path: Path, hours: int, behind: bool) -> None:  # noqa: FBT001
+    clock = FakeClock(int(time.time() * 1000) - hours * 3_600_000)
+    table = Table.create(tmp_path / "wide", SHOP, clock=clock)
+    append(table, orders(*range(10)))
+    table.compact()
+    for number in range(30):
+        append(table, orders(*range(10), ts=number + 2))
+    shown = text_of(client_of(make_site(table.uri)), "/")
+    assert ("Compaction does not keep up: 30 commits wait, the oldest for 2.0 h" in shown) == behind
+
+
 def pipeline(place: Place) -> Path:
     path = place.folder / "p.yaml"
     writers = {"main": {"source": {"type": "kafka", "topic": "t"}, "stream": "s"}}
@@ -284,6 +316,8 @@ def test_limits_and_texts_of_problems_are_those_of_the_alerts() -> None:
     for name, text in ALERT_TEXTS.items():
         assert text in by_name[name]["annotations"]["description"], name
     assert f"> {problems.AMPLIFICATION:g} " in by_name["WeftCompactionBehind"]["expr"]
+    assert f"[15m]) > {problems.STARTS} " in by_name["WeftCrashLoop"]["expr"]
+    assert by_name["WeftCompactionBehind"]["for"] == f"{problems.BEHIND_SECONDS / 60:g}m"
     assert f"> {problems.WAITING_COMMITS}" in by_name["WeftCompactionBehind"]["expr"]
     assert f"> {problems.STUCK_SECONDS:g}" in by_name["WeftNoCommits"]["expr"]
     assert f"> {problems.STALE_SECONDS:g}" in by_name["WeftNotFresh"]["expr"]
@@ -294,3 +328,10 @@ def test_rates_of_the_chart_have_one_number_for_each_time(client: TestClient) ->
     found = json.loads(text_of(client, "/overview/rates.json?minutes=60"))
     assert found["streams"] == ["orders", "payments"]
     assert all(len(rates) == len(found["times"]) for rates in found["rates"])
+
+
+@pytest.mark.parametrize("most", [1, 10, 700])
+def test_a_download_ends_at_its_limit(client: TestClient, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(row_query, "MOST_DOWNLOADED", most)
+    text, stored = download(client, "")
+    assert len(text) == stored.num_rows == most
