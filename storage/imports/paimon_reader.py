@@ -16,6 +16,12 @@ from storage.store.open_store import open_store
 _DATABASE: Final = ".db"
 _FALLBACK: Final = "scan.fallback-"
 """Begins options that name branches, whose rows are shown where the table has none."""
+_REMOVES: Final = (
+    "partial-update.remove-record-on-delete",
+    "partial-update.remove-record-on-sequence-group",
+    "aggregation.remove-record-on-delete",
+)
+"""Options with which a delete removes a row. The library merges what came before it into a later insert of the key."""
 _OTHER_ROWS: Final = frozenset({"branch", "incremental-between", "incremental-between-timestamp"})
 """Options of a table that change which rows its readers show, and that the library does not know."""
 
@@ -42,8 +48,20 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
             )
     plan = table.new_read_builder().new_scan().plan()
 
+    removes = next((name for name in _REMOVES if declared.options().get(name, "false") not in {"", "false"}), None)
+    stored = sum(split.row_count() for split in plan.splits())
+
     def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        yield from table.new_read_builder().with_projection(list(columns)).new_read().read_arrow(plan.splits())
+        rows = 0
+        for batch in table.new_read_builder().with_projection(list(columns)).new_read().read_arrow(plan.splits()):
+            rows += len(batch)
+            yield batch
+        if removes is not None and rows != stored:
+            raise InvalidInput(
+                f"the Paimon table at {location} has {removes}, and {stored - rows} stored rows are not merged yet",
+                hint="compact it in Paimon first (CALL sys.compact with compact_strategy => 'full'): the library would show "
+                "values from before a delete",
+            )
 
     empty = table.new_read_builder().new_read().read_arrow(plan.splits()[:1])
     first = next(iter(empty), None)

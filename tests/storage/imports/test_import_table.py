@@ -466,6 +466,18 @@ def test_options_of_paimon_that_its_library_does_not_follow_are_refused(tmp_path
         open_foreign("paimon", location)
 
 
+def test_a_paimon_table_whose_deletes_remove_rows_has_to_be_compacted(tmp_path: Path) -> None:
+    """The library would merge values from before a delete into a later insert."""
+    options = {"bucket": "1", "merge-engine": "partial-update", "partial-update.remove-record-on-delete": "true"}
+    whole = open_foreign("paimon", paimon(tmp_path / "whole", options, options_of_writes={"bucket": "1"}))
+    assert sum(len(batch) for batch in whole.read(["id"])) == 3
+    merged = open_foreign("paimon", paimon(tmp_path / "merged", options, [ROWS, ROWS], {"bucket": "1"}))
+    uri = new_uri()
+    with pytest.raises(InvalidInput, match="remove-record-on-delete, and 3 stored rows are not merged yet"):
+        copied(merged, uri)
+    assert is_no_table(uri)
+
+
 def test_options_that_would_change_the_rows_are_refused(tmp_path: Path) -> None:
     for option in ("hoodie.read.use.read_optimized.mode", "hoodie.table.type", "hoodie.read.as.of.timestamp"):
         with pytest.raises(InvalidInput, match=f"--source-option {option}: it would change which rows are read"):
