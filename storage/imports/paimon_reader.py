@@ -59,7 +59,7 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         if removes is not None and rows != stored:
             raise InvalidInput(
                 f"the Paimon table at {location} has {removes}, and {stored - rows} stored rows are not merged yet",
-                hint="compact it in Paimon first (CALL sys.compact with compact_strategy => 'full'): the library would show "
+                hint="compact it in Paimon first (CALL sys.compact with compact_strategy => 'full'). The library shows "
                 "values from before a delete",
             )
 
