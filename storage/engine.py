@@ -1,6 +1,6 @@
 """The public interface for integrations: what an engine such as Spark needs besides `storage.Table`.
 
-    plan a read   Snapshot.scan -> Scan.tasks         run Scan.read(task) anywhere
+    plan a read   Snapshot.scan -> Scan.tasks         run Scan.read(task) anywhere; AggregatedScan: partial aggregates
     changes       plan_changes -> ChangeScan.tasks    run ChangeScan.read(task) anywhere
     explain       explain_row                         why a row has its values, as a table
     write         Writer.begin -> WriteTicket         run write_rows(ticket, rows) anywhere, then Writer.commit
@@ -46,6 +46,7 @@ from storage.log.commit_log import CommitLog
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog
 from storage.planned_work import PlannedWork, expire_in_steps, plan_compaction, plan_fold, with_small_tasks
+from storage.read.aggregated_scan import AggregatedScan
 from storage.read.bound_rows import BoundRows
 from storage.read.bucket_numbers import bucket_numbers
 from storage.read.change_tasks import ChangeTask
@@ -55,6 +56,7 @@ from storage.read.explanation import EXPLANATION_SCHEMA, Explanation, StoredVers
 from storage.read.filter_input import parse_filter
 from storage.read.joined_changes import JoinedChangeScan, shows_references
 from storage.read.joined_scan import JoinedScan, choose_joined, uses_references
+from storage.read.partial_aggregates import Aggregate, AggregateKind, Aggregation
 from storage.read.plan_changes import advance_cut, change_schema, plan_changes, referenced_cuts
 from storage.read.read_task import ReadTask
 from storage.read.referenced_table import ReferencedTable
@@ -100,6 +102,10 @@ __all__ = [
     "OP_COLUMN",
     "TABLE_LANE",
     "UNPACKED",
+    "Aggregate",
+    "AggregateKind",
+    "AggregatedScan",
+    "Aggregation",
     "And",
     "Batch",
     "BoundRows",

@@ -29,6 +29,7 @@ END_SECONDS: Final = 30.0
 """Seconds from SIGTERM to SIGKILL for a part that takes too long."""
 
 _BENCHMARKS: Final = (
+    ("aggregates", "--keys", "20000", "--rounds", "2"),
     ("append", "--keys", "20000", "--rows", "1000", "--rounds", "2"),
     ("archive", "--commits", "600"),
     ("arrival",),

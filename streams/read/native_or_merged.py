@@ -13,6 +13,8 @@ A query gets one snapshot. For each of its scans these rules decide which reader
 4. *Joined.* Columns of a small referenced table are columns of the scan. If a scan has some of them, all of its file
    groups are read and joined by Arrow in tasks. A large referenced table is joined by Spark
    (`streams.read.reference_planner`).
+5. *Aggregated.* Tasks that merge or join rows also aggregate them, if Spark offers that: handing over the rows takes
+   as long as merging them. Spark's own reader and generated code aggregate rows that need no merge.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
 from storage.engine import (
+    AggregatedScan,
+    Aggregation,
     And,
     BoundRows,
     Condition,
@@ -88,6 +92,7 @@ class ScanFacts:
         filter: The filter that weft applies; empty if there is none.
         tasks: Number of tasks; 0 if Spark's Parquet reader divides the files.
         divided: Number of file groups that several tasks read.
+        aggregates: What tasks compute of the rows; empty if they return rows.
     """
 
     cut: str
@@ -101,14 +106,16 @@ class ScanFacts:
     filter: str
     tasks: int = 0
     divided: int = 0
+    aggregates: str = ""
 
     def __str__(self) -> str:
         looked_for = f", filter {self.filter}" if self.filter else ""
+        computed = f", {self.aggregates}" if self.aggregates else ""
         in_tasks = f"{self.tasks} tasks ({self.divided} file groups divided), " if self.tasks else ""
         return (
             f"weft {self.cut}, {self.file_groups} file groups ({self.with_logs} with logs), {self.skipped} skipped, "
             f"{in_tasks}logs {self.log_bytes} bytes, base {self.base_bytes} bytes, "
-            f"{len(self.columns)} columns{looked_for}"
+            f"{len(self.columns)} columns{looked_for}{computed}"
         )
 
 
@@ -251,27 +258,59 @@ class PinnedSnapshot:
         return [i for i, item in enumerate(filters) if translate(item, self.columns) is not None]
 
     def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+        scan, clean = self._choose(columns, filters, part)
+        return self._read_plan(scan, clean, columns, filters)
+
+    def plan_aggregates(self, aggregation: Aggregation, filters: Sequence[Filter], part: Part) -> ReadPlan | None:
+        """Rule 5."""
+        result = aggregation.result(self.columns) if self.options.push_aggregates else None
+        if result is None:
+            return None
+        scan, clean = self._choose(aggregation.columns, filters, part)
+        if clean is not None:
+            return None
+        return self._read_plan(scan, None, aggregation.columns, filters, aggregation)
+
+    def _choose(
+        self, columns: Sequence[str], filters: Sequence[Filter], part: Part
+    ) -> tuple[Scan | JoinedScan, list[FileRef] | None]:
+        """A scan without tasks, and the base files that Spark may read instead; None if it has to be read by tasks."""
         if time.monotonic() - self.taken_s > self.tuning.recheck_seconds:
             self.snapshot.check_kept()  # see `FixedPlanner.pin`
-        joined = self._joined_scan(columns, filters, part) if self._uses_references(columns, filters) else None
-        scan = self._scan(columns, filters, part) if joined is None else joined.scan
+        if self._uses_references(columns, filters):
+            return self._joined_scan(columns, filters, part), None
+        scan = self._scan(columns, filters, part)
         # The filters need not be applied here: Spark applies them to a native scan (see `exact`).
-        clean = scan.clean_files if self.native and joined is None else None
+        return scan, scan.clean_files if self.native else None
+
+    def _read_plan(
+        self,
+        chosen: Scan | JoinedScan,
+        clean: Sequence[FileRef] | None,
+        columns: Sequence[str],
+        filters: Sequence[Filter],
+        aggregation: Aggregation | None = None,
+    ) -> ReadPlan:
+        joined = chosen if isinstance(chosen, JoinedScan) else None
         log_files = [] if self.options.read_optimized else self.snapshot.files
         # Large file groups are divided only for merged reads: dividing reads footers, which a native scan does not
         # need.
-        scan = divide(scan, log_files, self.parallelism, self.task_bytes(), large=clean is None)
-        facts = self._facts(scan, columns, filters, native=clean is not None)
+        of_table = chosen.scan if isinstance(chosen, JoinedScan) else chosen
+        scan = divide(of_table, log_files, self.parallelism, self.task_bytes(), large=clean is None)
+        facts = self._facts(scan, columns, filters, aggregation, native=clean is not None)
         if self.on_scan is not None:
             self.on_scan(facts)
-        whole = scan if joined is None else replace(joined, scan=scan)
+        rows = scan if joined is None else replace(joined, scan=scan)
+        read = rows if aggregation is None else AggregatedScan(rows, aggregation)
+        result = None if aggregation is None else aggregation.result(self.columns)
         others = "" if joined is None else f", joined with {', '.join(join.reference.name for join in joined.joins)}"
         return ReadPlan(
             description=f"{facts}{others}",
-            tasks=scan.tasks,
-            read=whole.without_tasks().read,  # Spark sends the tasks one by one
+            tasks=read.tasks,
+            read=read.without_tasks().read,  # Spark sends the tasks one by one
             parquet_files=[file for file in map(self._hadoop_file, clean) if file is not None] if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
+            columns=None if result is None else from_arrow_schema(result),
         )
 
     @cached_property
@@ -323,7 +362,15 @@ class PinnedSnapshot:
         known = tuple(condition for condition in found if condition is not None)
         return And(known) if known else None
 
-    def _facts(self, scan: Scan, columns: Sequence[str], filters: Sequence[Filter], *, native: bool) -> ScanFacts:
+    def _facts(
+        self,
+        scan: Scan,
+        columns: Sequence[str],
+        filters: Sequence[Filter],
+        aggregation: Aggregation | None,
+        *,
+        native: bool,
+    ) -> ScanFacts:
         slices = scan.slices
         condition = parse_filter(wanted)[0] if (wanted := self._predicate(filters)) is not None else None
         return ScanFacts(
@@ -338,4 +385,5 @@ class PinnedSnapshot:
             filter="" if condition is None else str(condition),
             tasks=0 if native else len(scan.tasks),
             divided=0 if native else scan.divided,
+            aggregates="" if aggregation is None else str(aggregation),
         )

@@ -68,6 +68,8 @@ class ReadOptions(BaseModel):
         complete_through: Refuse a snapshot as long as events up to this value may still arrive, according to the
             watermarks of the streams that feed the groups of ``require`` (by default all groups).
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
+        push_aggregates: Let the tasks that merge rows also aggregate them, where the answer is that of Spark. Affects
+            views on Spark, and there speed only.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,6 +79,7 @@ class ReadOptions(BaseModel):
     read_optimized: bool = False
     complete_through: Through | None = None
     settled: bool = False
+    push_aggregates: bool = True
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ReadOptions:
@@ -136,4 +139,5 @@ _VALUES: Final = {
     "read_optimized": "true or false",
     "complete_through": "a value of the ordering columns: a time (ISO 8601), a date or an integer",
     "settled": "true or false",
+    "push_aggregates": "true or false",
 }

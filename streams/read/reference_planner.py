@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-from storage.engine import ReferencedTable
+from storage.engine import Aggregation, ReferencedTable
 from storage.errors import TableError
 from streams.read.relation.live_view import JoinedColumns, Part, PinnedPlanner, ReadPlan
 from streams.read.relation.pushed_filters import columns_of
@@ -107,6 +107,9 @@ class ReferencePlanner:
         if self._is_used(columns, filters):
             return self.planner.plan(columns, filters, part)
         return ReadPlan("weft reference, none of its columns is used", (), _no_rows, row_count=0, size_bytes=0)
+
+    def plan_aggregates(self, aggregation: Aggregation, filters: Sequence[Filter], part: Part) -> ReadPlan | None:
+        return None  # Spark joins the rows before it aggregates them
 
     def _is_used(self, columns: Sequence[str], filters: Sequence[Filter]) -> bool:
         used = {*columns, *(name for each in filters for name in columns_of(each))}

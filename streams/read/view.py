@@ -32,6 +32,7 @@ def create_view(
     read_optimized: bool = False,
     complete_through: Through | None = None,
     settled: bool = False,
+    push_aggregates: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Create or replace the temporary view ``name`` over a table.
@@ -49,6 +50,8 @@ def create_view(
         complete_through: A query fails while events up to this value may still arrive, according to the watermarks of
             the streams that feed the groups of ``require`` (by default all groups).
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
+        push_aggregates: Let the tasks that merge rows also aggregate them, where the answer is that of Spark. Without
+            it Spark aggregates the rows.
         storage_options: Options of the fsspec file system.
 
     Raises:
@@ -59,7 +62,7 @@ def create_view(
         NotSettled: ``as_of`` is a time whose snapshot may still change, and ``settled`` is true.
     """
     given = {"as_of": as_of, "require": require, "read_optimized": read_optimized, "complete_through": complete_through}
-    options = ReadOptions.of({**given, "settled": settled})
+    options = ReadOptions.of({**given, "settled": settled, "push_aggregates": push_aggregates})
     create_relation_view(spark, name, planner_of(spark, uri, options, storage_options))
 
 
@@ -72,6 +75,7 @@ def snapshot(
     read_optimized: bool = False,
     complete_through: Through | None = None,
     settled: bool = False,
+    push_aggregates: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """One fixed snapshot as a DataFrame; arguments and errors as in `create_view`.
@@ -80,7 +84,7 @@ def snapshot(
     running when its files are deleted fails with the same error, or with Spark's error for a missing file.
     """
     given = {"as_of": as_of, "require": require, "read_optimized": read_optimized, "complete_through": complete_through}
-    options = ReadOptions.of({**given, "settled": settled})
+    options = ReadOptions.of({**given, "settled": settled, "push_aggregates": push_aggregates})
     planner = planner_of(spark, uri, options, storage_options)
     return relation_dataframe(spark, FixedPlanner(planner.pin()), name=Path(str(uri)).name or "weft")
 

@@ -32,6 +32,7 @@ class Shape:
     buckets: int = 8
     seed: int = 7
     key_type: str = "bigint"
+    words: int = 10_000
 
     def value_columns(self, group: str) -> list[tuple[str, str]]:
         """Name and type of a group's columns except its ordering column; the first groups may have one more."""
@@ -66,7 +67,7 @@ def key_column(shape: Shape, keys: np.ndarray) -> pa.Array:
 def events(shape: Shape, group: str, keys: np.ndarray, moment: int, rng: np.random.Generator) -> pa.Table:
     """One batch of a stream: the given keys at about one time."""
     columns: dict[str, pa.Array] = {"k": key_column(shape, keys)}
-    words = pa.array([f"word-{i:05d}" for i in range(10_000)])
+    words = pa.array([f"word-{i:05d}" for i in range(shape.words)])
     for name, kind in shape.value_columns(group):
         if kind == "bigint":
             columns[name] = pa.array(rng.integers(0, 1_000_000, len(keys)))

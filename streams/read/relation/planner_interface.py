@@ -14,6 +14,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
+from storage.engine import Aggregation
+
 __all__ = ["JoinedColumns", "OneScan", "ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
 
 
@@ -54,6 +56,7 @@ class ReadPlan:
             scan needs tasks. Spark ignores files whose names begin with `_` or `.`; if there is one, tasks are used.
         row_count: Upper bound of the number of rows, None if unknown. Spark chooses joins by it.
         size_bytes: Bytes of all columns of the files that are read, None if unknown. Spark chooses joins by it.
+        columns: What ``read`` returns, if that is not the planned columns: partial aggregates.
     """
 
     description: str
@@ -62,6 +65,7 @@ class ReadPlan:
     parquet_files: Sequence[ParquetFile] | None = None
     row_count: int | None = None
     size_bytes: int | None = None
+    columns: StructType | None = None
 
 
 @dataclass(frozen=True)
@@ -119,9 +123,15 @@ class PinnedPlanner(Protocol):
         `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns.
         """
 
+    def plan_aggregates(self, aggregation: Aggregation, filters: Sequence[Filter], part: Part) -> ReadPlan | None:
+        """Plan a scan of a part whose tasks return partial aggregates, with `ReadPlan.columns`.
+
+        Every filter is `exact`. None if Spark has to aggregate the rows, or does it faster.
+        """
+
 
 class OneScan:
-    """Base of states that are read by one scan: nothing is joined, and Spark applies all filters."""
+    """Base of states that are read by one scan: nothing is joined, and Spark applies all filters and aggregates."""
 
     def joins(self) -> Sequence[JoinedColumns]:
         return ()
@@ -135,6 +145,10 @@ class OneScan:
     def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
         del filters, part
         return ()
+
+    def plan_aggregates(self, aggregation: Aggregation, filters: Sequence[Filter], part: Part) -> ReadPlan | None:
+        del aggregation, filters, part
+        return None
 
 
 class Planner(Protocol):

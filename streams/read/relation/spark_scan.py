@@ -1,7 +1,7 @@
 """The objects that Spark calls while it plans a query over a view: table function -> table -> scan builder -> scan.
 
     analysis       ViewFunction.apply      returns a relation over a LiveTable, or a union of two
-    optimization   LiveTable.newScanBuilder -> PruningScanBuilder.pushPredicates, pruneColumns, build
+    optimization   LiveTable.newScanBuilder -> PruningScanBuilder.pushPredicates, pushAggregation, pruneColumns, build
     execution      TaskScan, ParquetScan    wrap scans of Spark; no Python runs in the driver from here on
 
 If some file groups of a state are read natively and others are merged, they need two scans, because Spark's Parquet
@@ -21,11 +21,13 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from storage.engine import Aggregation
 from storage.errors import InvalidInput
 from streams.read.relation.callbacks import Callback, PlainTable, WithoutMetrics, callback, check_methods
 from streams.read.relation.join_frames import join_frames
 from streams.read.relation.jvm import Jvm
 from streams.read.relation.planner_interface import JoinedColumns, ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
+from streams.read.relation.pushed_aggregates import has_inexact_average, parse_aggregation
 from streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
 from streams.read.relation.query_state import QueryState, QueryStates
 from streams.read.relation.worker import task_reader
@@ -205,6 +207,8 @@ class PruningScanBuilder(Callback):
         self._filters: list[Filter] = []
         self._exact: frozenset[int] = frozenset()
         self._pruned: Any = None
+        self._refused = False
+        self._aggregated: tuple[Aggregation, ReadPlan] | None = None
 
     @callback
     def pushPredicates(self, predicates: Any) -> Any:  # noqa: N802
@@ -232,7 +236,25 @@ class PruningScanBuilder(Callback):
         self._pruned = required
 
     @callback
+    def supportCompletePushDown(self, aggregation: Any) -> bool:  # noqa: N802
+        """Called before `pushAggregation`, and the only one that sees averages as such."""
+        self._refused = self._refused or has_inexact_average(aggregation, self._schema)
+        return False
+
+    @callback
+    def pushAggregation(self, aggregation: Any) -> bool:  # noqa: N802
+        """Take an aggregation of rows to which Spark applies no further filter; Spark adds up what tasks return."""
+        parsed = None if self._refused else parse_aggregation(aggregation)
+        if parsed is not None:
+            self._check_columns(parsed.columns)
+            plan = self._pin.state.plan_aggregates(parsed, tuple(self._filters), self._part)
+            self._aggregated = None if plan is None else (parsed, plan)
+        return self._aggregated is not None
+
+    @callback
     def build(self) -> Any:
+        if self._aggregated is not None:
+            return self._aggregated_scan(*self._aggregated)
         schema = self._required_schema()
         key = (self._part, tuple(schema.names), tuple(map(repr, self._filters)), self._exact)
         scan = self._pin.scans.get(key)
@@ -244,9 +266,20 @@ class PruningScanBuilder(Callback):
         plan = self._pin.state.plan(tuple(schema.names), tuple(self._filters), self._part)
         if plan.parquet_files and not self._exact and all(map(_read_by_spark, plan.parquet_files)):
             return ParquetScan(self.jvm, self._parquet_scan(plan.parquet_files, schema), plan)
+        return self._task_scan(plan, schema, self._share(schema))
+
+    def _aggregated_scan(self, aggregation: Aggregation, plan: ReadPlan) -> Any:
+        key = (self._part, aggregation, tuple(map(repr, self._filters)))
+        scan = self._pin.scans.get(key)
+        if scan is None:
+            assert plan.columns is not None, "a plan of aggregates has columns"
+            scan = self._pin.scans.setdefault(key, self._task_scan(plan, plan.columns, 1.0))
+        return scan
+
+    def _task_scan(self, plan: ReadPlan, schema: StructType, share: float) -> TaskScan:
         read = for_workers(task_reader(plan.read, to_arrow_schema(schema, timezone="UTC")))
         inner = self.jvm.task_scan(read, plan.tasks, schema, self.jvm.v1_filters(self._predicates))
-        return TaskScan(self.jvm, inner, plan, self._share(schema))
+        return TaskScan(self.jvm, inner, plan, share)
 
     def _share(self, schema: StructType) -> float:
         """The estimated share of the columns in the bytes of a row, by the default size of types, as Spark does it."""
@@ -263,12 +296,17 @@ class PruningScanBuilder(Callback):
         return self.jvm.parquet_scan(index, self.jvm.struct(self._pin.state.schema()), pruned, pushed)
 
     def _required_schema(self) -> StructType:
-        """The required columns, with all fields of structs, checked against the schema of the query's state.
+        """The required columns, with all fields of structs, checked against the schema of the query's state."""
+        names = self._schema.names if self._pruned is None else self.jvm.parse_struct(self._pruned).names
+        self._check_columns(names)
+        return StructType([self._schema[name] for name in names])
+
+    def _check_columns(self, names: Sequence[str]) -> None:
+        """Check columns against the schema of the query's state.
 
         Raises:
             InvalidInput: A column was dropped or has another type since the query was analysed.
         """
-        names = self._schema.names if self._pruned is None else self.jvm.parse_struct(self._pruned).names
         newest = {field.name: field for field in self._pin.state.schema().fields}
         for name in names:
             held = self._schema[name]
@@ -278,10 +316,10 @@ class PruningScanBuilder(Callback):
                     f"column {name!r} of {self._view.name!r} was {held.dataType.simpleString()} and {now}",
                     hint="create the DataFrame again: it keeps the columns that the table had when it was created",
                 )
-        return StructType([self._schema[name] for name in names])
 
     class Java:
         implements = (
+            "org.apache.spark.sql.connector.read.SupportsPushDownAggregates",
             "org.apache.spark.sql.connector.read.SupportsPushDownV2Filters",
             "org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns",
         )

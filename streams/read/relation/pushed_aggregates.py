@@ -1,0 +1,74 @@
+"""Converts aggregates that Spark pushes down (JVM objects) to `storage.engine.Aggregation`.
+
+Spark offers an aggregate if it is the first thing above the scan: no filter is left that Spark evaluates, and nothing
+has a FILTER of its own. It adds up what the scan returns. An average comes twice: as such, and then as a sum and a
+count, whose quotient Spark takes. For bigints Spark sums doubles for an average, but bigints for such a quotient, which
+may overflow; and `try_avg` of long decimals would fail instead of giving NULL. These averages are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql.types import DecimalType, LongType, StructType
+
+from storage.engine import Aggregate, AggregateKind, Aggregation
+
+__all__ = ["has_inexact_average", "parse_aggregation"]
+
+_KINDS: Final = {
+    "Count": AggregateKind.COUNT,
+    "Sum": AggregateKind.SUM,
+    "Min": AggregateKind.MIN,
+    "Max": AggregateKind.MAX,
+}
+_LONGEST_DECIMAL: Final = 28
+"""Spark sums decimals with 10 more digits, and has no more than 38."""
+
+
+def parse_aggregation(aggregation: Any) -> Aggregation | None:
+    """An `org.apache.spark.sql.connector.expressions.aggregate.Aggregation`; None if it is not over plain columns."""
+    groups = [_column(expression) for expression in aggregation.groupByExpressions()]
+    aggregates = [_aggregate(expression) for expression in aggregation.aggregateExpressions()]
+    if None in groups or None in aggregates:
+        return None
+    return Aggregation(tuple(name for name in groups if name), tuple(each for each in aggregates if each))
+
+
+def has_inexact_average(aggregation: Any, schema: StructType) -> bool:
+    """Whether an average in an `Aggregation` is not the quotient of the sum and the count of its column."""
+    return any(
+        _kind(expression) == "Avg" and not _is_exact_average(_column(expression.column()), schema)
+        for expression in aggregation.aggregateExpressions()
+    )
+
+
+def _is_exact_average(column: str | None, schema: StructType) -> bool:
+    if column is None:
+        return False
+    of_column = schema[column].dataType
+    if isinstance(of_column, DecimalType):
+        return of_column.precision <= _LONGEST_DECIMAL
+    return not isinstance(of_column, LongType)
+
+
+def _aggregate(expression: Any) -> Aggregate | None:
+    kind = _kind(expression)
+    if kind == "CountStar":
+        return Aggregate(AggregateKind.COUNT_ROWS)
+    if kind not in _KINDS or (kind in {"Count", "Sum"} and expression.isDistinct()):
+        return None
+    column = _column(expression.column())
+    return None if column is None else Aggregate(_KINDS[kind], column)
+
+
+def _column(expression: Any) -> str | None:
+    """The name of a column; None for a field of a struct and for other expressions."""
+    if _kind(expression) != "FieldReference":
+        return None
+    names = list(expression.fieldNames())
+    return names[0] if len(names) == 1 else None
+
+
+def _kind(expression: Any) -> str:
+    return str(expression.getClass().getSimpleName())

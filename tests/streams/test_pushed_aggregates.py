@@ -1,0 +1,273 @@
+"""Aggregates that tasks compute give the answers that Spark gives for the same rows, extremes included.
+
+Two views of one table are compared: one pushes aggregates down, the other does not (``push_aggregates=False``).
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import streams
+from storage import Table
+
+TYPES = {
+    "whole": "int",
+    "long": "bigint",
+    "tiny": "tinyint",
+    "real": "float",
+    "double": "double",
+    "price": "decimal(7,2)",
+    "huge": "decimal(38,10)",
+    "flag": "boolean",
+    "text": "string",
+    "bytes": "binary",
+    "day": "date",
+    "instant": "timestamp",
+    "local": "timestamp_ntz",
+    "kind": "string",
+    "at": "bigint",
+}
+CONFIG: dict[str, Any] = {
+    "key": ["id"],
+    "buckets": 4,
+    "columns": {"id": "bigint", **TYPES},
+    "groups": {"g": {"columns": list(TYPES), "ordering": ["at"]}},
+    "streams": {"s": {"groups": ["g"], "on_delete": "row"}},
+}
+FLOATS = [math.nan, -math.nan, math.inf, 0.0, -0.0, 1.5, -2.25, None]
+# Sums of these are exact in a double, in any order.
+VALUES: dict[str, list[Any]] = {
+    "whole": [2**31 - 1, -(2**31), 0, 7, None],
+    "long": [2**40, -(2**40), 1, 0, None],
+    "tiny": [127, -128, 3, None],
+    "real": FLOATS,
+    "double": FLOATS,
+    "price": [decimal.Decimal(text) for text in ("99999.99", "-99999.99", "0.01")] + [None],
+    "huge": [decimal.Decimal("1e26"), decimal.Decimal("-3.0000000001"), None],
+    "flag": [True, False, None],
+    "text": ["", "z", "Z", "é", "\U0001f600", "￿", None],
+    "bytes": [b"", b"\x00", b"\xff", None],
+    "day": [-700_000, 0, 20_000, None],
+    "instant": [-60_000_000_000_000_000, 0, 1, None],
+    "local": [-60_000_000_000_000_000, 0, 1, None],
+    "kind": ["a", "b", "", None],
+}
+AGGREGATES = ", ".join(
+    [
+        "count(*)",
+        *(f"{kind}({name})" for name in VALUES for kind in ("min", "max")),
+        *(f"count({name})" for name in ("real", "huge", "text")),
+        *(f"sum({name})" for name in ("whole", "long", "tiny", "real", "double", "price", "huge")),
+        *(f"avg({name})" for name in ("whole", "tiny", "real", "double", "price")),
+        "try_sum(long)",
+        "try_avg(price)",
+        "sum(price) / count(*) + max(tiny)",
+    ]
+)
+CONDITION = "(whole > 0 OR kind = 'a') AND text IS NOT NULL AND day <= DATE'2020-01-01'"
+PUSHED = [
+    f"SELECT {AGGREGATES} FROM {{}}",
+    f"SELECT {AGGREGATES} FROM {{}} WHERE id = -1",
+    f"SELECT kind, {AGGREGATES} FROM {{}} GROUP BY kind",
+    f"SELECT flag, day, {AGGREGATES} FROM {{}} WHERE {CONDITION} GROUP BY day, flag",
+    " UNION ALL ".join(f"SELECT hash({name}), count(*), sum(long) FROM {{}} GROUP BY {name}" for name in VALUES),
+    "SELECT DISTINCT kind, real FROM {}",
+    "SELECT kind k, count(*) + 1 n FROM {} GROUP BY kind HAVING sum(whole) > 0 ORDER BY k LIMIT 3",
+    "SELECT sum(n), max(m) FROM (SELECT kind, count(*) n, max(text) m FROM {} GROUP BY kind)",
+    (
+        "SELECT a.kind, n, m FROM (SELECT kind, count(*) n FROM {} GROUP BY kind) a "
+        "JOIN (SELECT kind, max(day) m FROM {} GROUP BY kind) b ON a.kind <=> b.kind"
+    ),
+    "SELECT id FROM {} WHERE long >= (SELECT max(long) FROM {}) AND whole < (SELECT count(*) FROM {})",
+]
+EMPTY = [
+    f"SELECT count(*), count(text), sum(long), avg(double), max(real) FROM {{}}{rest}" for rest in ("", " GROUP BY id")
+]
+BY_SPARK = [
+    "SELECT avg(long), try_avg(huge) FROM {}",
+    "SELECT kind, count(DISTINCT text), sum(DISTINCT whole) FROM {} GROUP BY kind",
+    "SELECT sum(whole) FILTER (WHERE flag), count(*) FROM {}",
+    "SELECT kind, flag, sum(long) FROM {} GROUP BY ROLLUP(kind, flag)",
+    "SELECT sum(tiny / 2), max(upper(text)) FROM {}",
+    "SELECT upper(kind), count(*) FROM {} GROUP BY upper(kind)",
+    "SELECT max(text COLLATE UNICODE_CI) FROM {}",
+    "SELECT count(*) FROM {} WHERE double > 1 OR upper(kind) = 'A'",
+    "SELECT stddev(double), first(kind) IS NOT NULL, approx_count_distinct(text) FROM {}",
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "t", CONFIG)
+
+
+@pytest.fixture
+def views(spark: SparkSession, table: Table) -> Iterator[None]:
+    streams.create_view(spark, table.uri, "pushed")
+    streams.create_view(spark, table.uri, "by_spark", push_aggregates=False)
+    yield
+    for name in ("pushed", "by_spark"):
+        spark.catalog.dropTempView(name)
+
+
+def append(table: Table, seed: int, time: int) -> None:
+    """Random upserts and deletes."""
+    source = random.Random(f"{seed} {time}")
+    ids = source.sample(range(60), 40)
+    rows = {name: [source.choice(values) for _ in ids] for name, values in VALUES.items()}
+    schema = pa.schema([field.remove_metadata() for field in table.snapshot().schema])
+    columns = {name: pa.array(values, schema.field(name).type) for name, values in rows.items()}
+    ops = pa.array([source.choice("IIIID") for _ in ids])
+    with table.writer("s") as writer:
+        writer.append(pa.table({"id": ids, **columns, "at": [time] * len(ids), "_op": ops}))
+
+
+def plan(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().toString())
+
+
+def answer(frame: DataFrame) -> list[str]:
+    return sorted(map(str, frame.collect()))
+
+
+def differing(spark: SparkSession, queries: list[str], *, pushed: bool) -> list[Any]:
+    """Queries with another answer than that of Spark, or that are pushed down although they should not, or not."""
+    found: list[Any] = []
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")  # compiling these queries would take most of their time
+    for query in queries:
+        frame, right = spark.sql(query.replace("{}", "pushed")), spark.sql(query.replace("{}", "by_spark"))
+        if ("PushedAggregates" in plan(frame)) is not pushed or "PushedAggregates" in plan(right):
+            found.append((query, plan(frame)))
+        elif answer(frame) != answer(right):
+            found.append((query, sorted(set(answer(frame)) ^ set(answer(right)))))
+    spark.conf.unset("spark.sql.codegen.wholeStage")
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(2, 12))])
+@pytest.mark.usefixtures("views")
+def test_pushed_aggregates_are_those_of_spark(spark: SparkSession, table: Table, seed: int) -> None:
+    assert differing(spark, EMPTY, pushed=True) == []
+    append(table, seed, 1)
+    table.compact()
+    append(table, seed, 2)
+    append(table, seed, 3)
+    assert differing(spark, PUSHED, pushed=True) == []
+
+
+@pytest.mark.usefixtures("views")
+def test_what_is_not_exact_is_left_to_spark(spark: SparkSession, table: Table) -> None:
+    append(table, 1, 1)
+    taken = [query for query in BY_SPARK if "PushedAggregates" in plan(spark.sql(query.replace("{}", "pushed")))]
+    assert taken == []
+
+
+def outcome(spark: SparkSession, query: str) -> Any:
+    """The answer, or the condition of the error."""
+    try:
+        return spark.sql(query).collect()
+    except PySparkException as error:
+        return error.getCondition() or str(error).split("]")[0]
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.usefixtures("views")
+def test_a_sum_overflows_as_in_spark(spark: SparkSession, table: Table, ansi: str) -> None:
+    largest = decimal.Decimal("9" * 28 + "." + "9" * 10)
+    types = {field.name: field.type for field in table.snapshot().schema}
+    with table.writer("s") as writer:
+        row = dict.fromkeys(TYPES) | {"long": 2**63 - 1, "huge": largest, "price": decimal.Decimal("99999.99")}
+        row |= {"kind": "a", "at": 1}
+        columns = {name: pa.array([value] * 60, types[name]) for name, value in row.items()}
+        writer.append(pa.table({"id": range(60), **columns}))
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        for expression in ("sum(long)", "sum(huge)", "sum(price)", "avg(price)", "try_sum(long)", "try_sum(huge)"):
+            for rest in ("", " GROUP BY kind"):
+                of_spark = outcome(spark, f"SELECT {expression} FROM by_spark{rest}")
+                assert outcome(spark, f"SELECT {expression} FROM pushed{rest}") == of_spark, (expression, rest)
+        assert "PushedAggregates" in plan(spark.sql("SELECT sum(long), sum(huge) FROM pushed GROUP BY kind"))
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+@pytest.mark.usefixtures("views")
+def test_spark_aggregates_what_it_reads_itself(spark: SparkSession, table: Table) -> None:
+    append(table, 1, 1)
+    query = "SELECT kind, count(*), max(long) FROM {} GROUP BY kind"
+    assert differing(spark, [query], pushed=True) == []
+    table.compact()
+    assert differing(spark, [query], pushed=False) == []
+
+
+@pytest.mark.usefixtures("views")
+def test_a_pushed_aggregate_reads_its_columns_alone_and_skips_file_groups(spark: SparkSession, table: Table) -> None:
+    append(table, 1, 1)
+    text = plan(spark.sql("SELECT kind, max(day), count(*) FROM pushed WHERE id = 3 GROUP BY kind"))
+    assert "3 skipped, " in text
+    assert "2 columns, filter (id == 3), PushedAggregates: [max(day), count(*)], PushedGroupBy: [kind]" in text
+
+
+def test_aggregates_of_columns_of_a_reference(spark: SparkSession, tmp_path: Path) -> None:
+    products = Table.create(
+        tmp_path / "products",
+        {
+            "key": ["sku"],
+            "columns": {"sku": "string", "title": "string", "price": "decimal(9,2)"},
+            "groups": {"p": {"columns": ["title", "price"]}},
+            "streams": {"p": {"groups": ["p"]}},
+        },
+    )
+    sales = Table.create(
+        tmp_path / "sales",
+        {
+            "key": ["id"],
+            "columns": {"id": "bigint", "sku": "string", "n": "int"},
+            "groups": {"s": {"columns": ["sku", "n"]}},
+            "streams": {"s": {"groups": ["s"]}},
+            "references": {"product": {"table": "../products", "on": "sku", "columns": ["title", "price"]}},
+        },
+    )
+    prices = pa.array([decimal.Decimal(price) for price in (1, 2)], pa.decimal128(9, 2))
+    with products.writer("p") as writer:
+        writer.append(pa.table({"sku": ["a", "b"], "title": ["one", "two"], "price": prices}))
+    with sales.writer("s") as writer:
+        skus = ["a", "b", "c", None, "a"]
+        writer.append(pa.table({"id": range(5), "sku": skus, "n": pa.array(range(5), pa.int32())}))
+    queries = [
+        "SELECT product_title, sum(product_price), sum(n), count(*) FROM {} GROUP BY product_title",
+        "SELECT count(product_title), min(product_price) FROM {} WHERE product_title > 'n' AND n < 4",
+        "SELECT sum(n) FROM {} WHERE product_title IS NULL",
+    ]
+    streams.create_view(spark, sales.uri, "pushed")
+    streams.create_view(spark, sales.uri, "by_spark", push_aggregates=False)
+    assert differing(spark, queries, pushed=True) == []
+    sales.compact()  # the tasks join, so they aggregate too
+    assert differing(spark, queries, pushed=True) == []
+    (row,) = spark.sql("SELECT count(*) n, sum(product_price) price FROM pushed").collect()
+    assert (row.n, row.price) == (5, decimal.Decimal("4.00"))
+    streams.create_view(spark, sales.uri, "pushed", require=["product"])  # Spark joins
+    streams.create_view(spark, sales.uri, "by_spark", require=["product"], push_aggregates=False)
+    assert differing(spark, queries[:2], pushed=False) == []
+
+
+def test_the_option_is_that_of_every_interface(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    append(table, 1, 1)
+    frame = streams.snapshot(spark, table.uri)
+    assert "PushedAggregates" in plan(frame.groupBy("kind").count())
+    frame = streams.snapshot(spark, table.uri, push_aggregates=False)
+    assert "PushedAggregates" not in plan(frame.groupBy("kind").count())
+    streams.register_catalog(spark, "pushing", tmp_path.parent)
+    query = f"SELECT count(*) FROM pushing.{tmp_path.name}.t"
+    assert "PushedAggregates" in plan(spark.sql(query))
+    assert "PushedAggregates" not in plan(spark.sql(f"{query} WITH ('push_aggregates' = 'false')"))
