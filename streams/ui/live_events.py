@@ -28,7 +28,7 @@ async def events(request: Request) -> Response:
 async def _events(site: Site) -> AsyncIterator[str]:
     last, spoke = "", time.monotonic()
     yield "retry: 2000\n\n"
-    while True:
+    while not site.ending.is_set():
         name, state = await anyio.to_thread.run_sync(_state, site)
         if state != last:
             last, spoke = state, time.monotonic()

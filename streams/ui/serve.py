@@ -15,6 +15,7 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -31,7 +32,7 @@ from streams.ui.watched_table import WatchedTable
 LOCAL: Final = "127.0.0.1"
 TOKEN_VARIABLE: Final = "WEFT_UI_TOKEN"  # noqa: S105 - the name of a variable
 _SHORTEST_TOKEN: Final = 16
-_STOP_SECONDS: Final = 2
+_STOP_SECONDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,19 @@ def serve(settings: CommandSettings, pipeline: str | None, serving: Serving, on_
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended in order
-            uvicorn.Server(config).run(sockets=[listener])
+            _Server(config, site).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Tells pages that follow the table that the server stops."""
+
+    def __init__(self, config: uvicorn.Config, site: Site) -> None:
+        super().__init__(config)
+        self._site = site
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._site.ending.set()
+        super().handle_exit(sig, frame)
 
 
 def access_of(serving: Serving, port: int) -> Access:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,7 @@ class Site:
         lag: Measures how far its writers are behind; None for a location.
         history: The log.
         sql: Queries in Spark SQL.
+        ending: Set when the server is to stop, so that pages that follow the table do not keep it.
     """
 
     settings: CommandSettings
@@ -66,6 +68,7 @@ class Site:
     lag: SourceLag | None = None
     history: LaneHistory = field(default_factory=LaneHistory)
     sql: SqlBox = field(init=False)
+    ending: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         """Nothing is started before the first query."""

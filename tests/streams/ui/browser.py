@@ -88,7 +88,7 @@ def served(site: Site) -> Iterator[str]:
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     application = build_application(site, Access(frozenset({"127.0.0.1"})))
-    config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
@@ -99,6 +99,7 @@ def served(site: Site) -> Iterator[str]:
             time.sleep(0.02)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
+        site.ending.set()
         server.should_exit = True
         thread.join(20)
         listener.close()

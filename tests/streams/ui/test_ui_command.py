@@ -64,8 +64,12 @@ def test_it_serves_until_it_is_stopped(table: Table) -> None:
         status, text = get(address)
         assert status == 200
         assert "Overview" in text
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        with urllib.request.urlopen(f"{address}events", timeout=30) as followed:
+            assert followed.readline() == b"retry: 2000\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
 
 
 def test_the_printed_address_has_the_token(table: Table) -> None:
