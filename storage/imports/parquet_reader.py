@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import fsspec
 import pyarrow as pa
@@ -13,11 +13,20 @@ import pyarrow.dataset as ds
 from storage.errors import InvalidInput
 from storage.imports.foreign_table import BATCH_ROWS, ForeignTable, refuse_version
 
+_TABLES: Final = {
+    "delta": "_delta_log",
+    "hudi": ".hoodie",
+    "iceberg": "metadata/*.metadata.json",
+    "paimon": "schema/schema-*",
+}
+"""What is in the folder of a table of another format. Its Parquet files alone have rows that the table has deleted."""
+
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
     """Open the files at a location; ``options`` are those of the fsspec file system."""
     refuse_version("parquet", version)
     files, path = fsspec.url_to_fs(location, **options)
+    _refuse_table(files, path, location)
     dataset = ds.dataset(path, filesystem=files, format="parquet", partitioning="hive")
     if not dataset.files:
         raise InvalidInput(f"there is no Parquet file at {location}", hint="give a file, or a folder of files")
@@ -39,3 +48,14 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         rows=dataset.count_rows(),
         partition_by=list(ds.get_partition_keys(first.partition_expression)),
     )
+
+
+def _refuse_table(files: fsspec.AbstractFileSystem, path: str, location: str) -> None:
+    for kind, mark in _TABLES.items():
+        folder, _, pattern = mark.partition("/")
+        inside = f"{path.rstrip('/')}/{folder}"
+        if files.glob(f"{inside}/{pattern}") if pattern else files.exists(inside):
+            raise InvalidInput(
+                f"{location} is a table of {kind}: its files also have rows that it has replaced or deleted",
+                hint=f"--from {kind} reads what it shows",
+            )

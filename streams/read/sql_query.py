@@ -181,12 +181,16 @@ def spark_errors(hint: str) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         if (problem := python_problem(str(error))) is not None:
             raise problem from None
-        raise InvalidInput(short_message(error), hint=hint) from None
+        # An error of weft that came through the JVM has a hint of its own.
+        message, _, own = short_message(error).partition("\nhint: ")
+        raise InvalidInput(message, hint=own or hint) from None
 
 
 def short_message(error: Exception) -> str:
     """The first sentences of an error of Spark, without the plan and the Java stack."""
     text = str(error).split("\n\nJVM stacktrace", 1)[0].split(";\n", 1)[0]
+    # What Spark puts around errors of a catalog.
+    text = text.removeprefix("[USER_RAISED_EXCEPTION] ").removesuffix(" SQLSTATE: P0001")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if isinstance(error, Py4JJavaError):  # one that PySpark does not know, such as an internal error of Spark
         causes = [line for line in lines if line.startswith((": ", "Caused by: "))]

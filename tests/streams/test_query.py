@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from typer.testing import CliRunner
 
@@ -22,7 +23,7 @@ from streams.cli.main import app
 from streams.cli.query import Format, _replacing, _write
 from streams.pipeline.model import TableLocation
 from streams.read.plain_values import json_value
-from streams.read.sql_query import view_names
+from streams.read.sql_query import spark_errors, view_names
 from tests.storage.shop import SHOP, append, orders
 
 SQL_SECONDS = 120.0  # starts a JVM on a busy machine
@@ -126,6 +127,20 @@ def test_a_file_is_replaced_when_it_is_whole(tmp_path: Path) -> None:
     assert target.read_text() == "after"
     with pytest.raises(InvalidInput, match="cannot write"), _replacing(tmp_path / "no" / "x") as path:
         path.write_text("x")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("[TABLE_OR_VIEW_NOT_FOUND] The table x;\n'Project [*]", "[TABLE_OR_VIEW_NOT_FOUND] The table x", "names"),
+        ("InvalidInput: no UPDATE\n  hint: INSERT is one", "InvalidInput: no UPDATE", "INSERT is one"),
+        ("[USER_RAISED_EXCEPTION] InvalidInput: a\n  hint: b SQLSTATE: P0001", "InvalidInput: a", "b"),
+    ],
+)
+def test_an_error_of_a_statement_has_one_hint(text: str, message: str, hint: str) -> None:
+    with pytest.raises(InvalidInput) as raised, spark_errors("names"):
+        raise PySparkException(message=text)
+    assert (raised.value.message, raised.value.hint) == (message, hint)
 
 
 def sql(table: Table, *arguments: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
