@@ -6,6 +6,7 @@ would write NULL to columns that the statement does not name, where a group with
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
 _SUPPLIED: Final = "_supplied"
 _TRUE: Final = "ALWAYS_TRUE"
 _QUERY_ID, _BATCH = "query_id", "batch"
+
+
+def _ignored(rows: int) -> str:
+    said, them, those = (
+        ("1 row is", "it", "it is a delete") if rows == 1 else (f"{rows} rows are", "them", "they are deletes")
+    )
+    return f"{said} not stored: no column group of {them} has an ordering value, or {those} that the stream ignores"
 
 
 def table_for_write(
@@ -143,7 +151,7 @@ class StreamTable(PlainTable, WithoutMetrics):
             columns.append((column if given.dataType == kinds[name] else column.cast(kinds[name])).alias(name))
         batch = _batch(options)
         try:
-            write_batch(
+            commit = write_batch(
                 frame.select(*columns),
                 self._table.uri,
                 self._stream.name,
@@ -154,6 +162,8 @@ class StreamTable(PlainTable, WithoutMetrics):
             # A statement has no folder for the rows that cannot be stored.
             hint = (error.hint or "").replace(HINT, "leave such rows out with WHERE")
             raise InvalidInput(error.message, hint=hint) from error
+        if commit.rows_ignored:
+            logging.getLogger("weft").warning("%s: %s", self._shown, _ignored(commit.rows_ignored))
 
     # DELETE -----------------------------------------------------------------------------------------------------------
 

@@ -59,3 +59,16 @@ def test_a_stream_is_written_exactly_once_and_a_frame_is_appended(spark: SparkSe
     with pytest.raises(InvalidInput, match="the statement names none"):
         frame.writeStream.option("checkpointLocation", checkpoint).toTable("weft.shop.t")
     assert pa.compute.sum(table.snapshot().to_arrow()["id"]).as_py() == 3
+
+
+def test_rows_that_an_insert_does_not_store_are_said(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = Table.create(tmp_path / "lake" / "t", CONFIG)
+    register_catalog(spark, "weft", tmp_path / "lake")
+    spark.sql("INSERT INTO weft.t.orders VALUES (1, 'new', 5)")
+    assert not caplog.messages
+    spark.sql("INSERT INTO weft.t.orders VALUES (2, 'new', NULL), (3, 'new', 5)")
+    assert [message.partition(":")[0] for message in caplog.messages] == ["weft.t.orders"]
+    assert "1 row is not stored" in caplog.text
+    assert table.snapshot().to_arrow()["id"].to_pylist() == [1, 3]
