@@ -39,17 +39,17 @@ spark.sparkContext.setLogLevel("OFF")
 print("read", spark.read.format("weft").load(uri).count())
 spark.sql(f"CREATE TEMPORARY VIEW v USING weft OPTIONS (path '{uri}')")
 print("sql", spark.table("v").count())
-def streamed(reader):
+def streamed(reader, name):
     said = []
     query = reader.load(uri).writeStream.foreachBatch(lambda rows, n: said.extend(rows.collect()))
-    query = query.option("checkpointLocation", f"{folder}/{reader}").trigger(availableNow=True).start()
+    query = query.option("checkpointLocation", f"{folder}/{name}").trigger(availableNow=True).start()
     try:
         assert query.awaitTermination(60)
     except Exception as error:
         return "needs option 'starting'" if "needs option 'starting'" in str(error) else str(error)
     return [row["_change"] for row in said]
-print("starting", streamed(spark.readStream.format("weft").option("starting", "earliest")))
-print("plain", streamed(spark.readStream.format("weft")))
+print("starting", streamed(spark.readStream.format("weft").option("starting", "earliest"), "from earliest"))
+print("plain", streamed(spark.readStream.format("weft"), "from the default"))
 try:
     spark.read.format("weft_kafka").load()
 except Exception as error:

@@ -30,7 +30,7 @@ class CommaSeparated(MessageFormat):
     def message(self, parsed: Column) -> Column:
         return parsed["message"]
 
-    def reason(self, parsed: Column, value: Column) -> Column:
+    def reason(self, parsed: Column, value: Column, fields: StructType) -> Column:
         return F.when(~parsed["complete"], "another number of fields")
 
 
