@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from hudi import HudiReadOptions, HudiTable, HudiTableBuilder
+from hudi import HudiInstant, HudiReadOptions, HudiTable, HudiTableBuilder
 
 from storage.errors import InvalidInput
 from storage.imports.foreign_table import BATCH_ROWS, ForeignTable
@@ -27,6 +28,9 @@ _META: Final = frozenset(
     f"_hoodie_{name}" for name in ("commit_time", "commit_seqno", "record_key", "partition_path", "file_name")
 )
 """Columns of Hudi itself. A table whose schema was changed with schema-on-read declares them like any other."""
+_INTERNAL_SCHEMA: Final = "latest_schema"
+"""Property of a commit: the columns with their ids, if the schema was ever changed with schema-on-read."""
+_ID_FIELDS: Final = frozenset({"id", "element_id", "key_id", "value_id"})
 _UNSAFE_ADVICE: Final = "Set hoodie.read."
 """Begins advice in errors of hudi-rs to read by rules that are not those of the table."""
 
@@ -55,8 +59,8 @@ def _clearer(error: Exception) -> Exception:
         return error
     return InvalidInput(
         f"the log files of the Hudi table cannot be merged as Hudi does it: {text.strip()}",
-        hint="compact it in Hudi until no log file is left (CALL run_compaction with op => 'schedule', then 'run'), or "
-        "write its rows into a table that merges by ordering fields or commit time",
+        hint="import a Parquet export of what Hudi's reader shows, or write its rows into a table that merges by "
+        "ordering fields or commit time",
     )
 
 
@@ -65,6 +69,7 @@ def _opened(table: HudiTable, location: str, version: str | None) -> ForeignTabl
     if commit is None:
         raise InvalidInput(f"the Hudi table at {location} has no commit", hint="there is nothing to import")
     at = commit if version is None else version
+    _check_names(table)
     if version is not None:
         _check_kept(table, version)
 
@@ -94,13 +99,7 @@ def _check_kept(table: HudiTable, version: str) -> None:
     Raises:
         InvalidInput: The version is older than all commits in the timeline, or lacks file groups.
     """
-    timeline = table.get_timeline()
-    listed = (
-        timeline.get_completed_commits(),
-        timeline.get_completed_deltacommits(),
-        timeline.get_completed_replacecommits(),
-    )
-    commits = {commit.timestamp: commit for some in listed for commit in some}
+    timeline, commits = table.get_timeline(), _commits(table)
     oldest = min(commits)
     if version < oldest:
         raise InvalidInput(
@@ -124,3 +123,61 @@ def _check_kept(table: HudiTable, version: str) -> None:
             f"--source-version: Hudi has cleaned files of {version} ({len(needed)} file groups are gone)",
             hint="import the newest version, or one that Hudi still retains",
         )
+
+
+def _commits(table: HudiTable) -> dict[str, HudiInstant]:
+    """Completed commits of all kinds that are in the timeline, by their time."""
+    timeline = table.get_timeline()
+    listed = (
+        timeline.get_completed_commits(),
+        timeline.get_completed_deltacommits(),
+        timeline.get_completed_replacecommits(),
+    )
+    return {commit.timestamp: commit for some in listed for commit in some}
+
+
+def _check_names(table: HudiTable) -> None:
+    """Refuse a table in which a column was renamed or dropped with schema-on-read.
+
+    Hudi then finds columns in older files by their ids, and hudi-rs by their names: a renamed column would be NULL,
+    and a new column of the name of a dropped one would have its values.
+
+    Raises:
+        InvalidInput: A column was renamed or dropped.
+    """
+    timeline, commits = table.get_timeline(), _commits(table)
+    names: dict[int, set[str]] = {}
+    newest: dict[str, Any] = {}
+    for time in sorted(commits):
+        metadata = json.loads(timeline.get_instant_metadata_in_json(commits[time]))
+        text = (metadata.get("extraMetadata") or {}).get(_INTERNAL_SCHEMA)
+        if not text:
+            continue
+        newest = json.loads(text)
+        for field in newest["fields"]:
+            names.setdefault(field["id"], set()).add(field["name"])
+    if not newest:
+        return
+    text = table.hudi_options().get("hoodie.table.create.schema") or "{}"
+    created = json.loads(re.sub(r"\\(.)", r"\1", text)).get("fields", [])  # escaped as in a file of properties
+    declared = [field["name"] for field in created if field["name"] not in _META]
+    for number, name in enumerate(declared, len(_META)):
+        names.setdefault(number, set()).add(name)
+    renamed = sorted(" -> ".join(sorted(found)) for found in names.values() if len(found) > 1)
+    dropped = set(range(newest["max_column_id"] + 1)) - _ids(newest)
+    if renamed or dropped:
+        raise InvalidInput(
+            "columns were renamed or dropped with schema-on-read, so hudi-rs would read old files wrongly: "
+            f"{', '.join(renamed) or 'dropped'}",
+            hint="import a Parquet export of what Hudi's reader shows",
+        )
+
+
+def _ids(kind: Any) -> set[int]:
+    """All ids in a part of Hudi's internal schema: of fields, and of the elements, keys and values of nested types."""
+    if isinstance(kind, list):
+        return set[int]().union(*map(_ids, kind))
+    if not isinstance(kind, dict):
+        return set()
+    own = {number for name, number in kind.items() if name in _ID_FIELDS}
+    return own.union(*map(_ids, kind.values()))
