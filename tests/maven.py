@@ -24,12 +24,13 @@ _DEPENDENCY: Final = """    <dependency>
     </dependency>"""
 
 
-def maven_jars(name: str, artifacts: Mapping[str, str]) -> Path:
+def maven_jars(name: str, artifacts: Mapping[str, str], *, alone: bool = False) -> Path:
     """Folder of artifacts and of what they depend on, fetched by Maven if no run before has.
 
     Args:
         name: Of the folder; with the version.
         artifacts: Version by ``group:artifact``.
+        alone: Without what they depend on.
 
     Raises:
         Unavailable: There is no Maven, or it does not bring the jars.
@@ -37,7 +38,7 @@ def maven_jars(name: str, artifacts: Mapping[str, str]) -> Path:
     with locked_cache(name) as cache:
         jars = cache / name
         if not jars.is_dir():
-            _fetch(cache, jars, artifacts)
+            _fetch(cache, jars, artifacts, ["-DexcludeTransitive=true"] if alone else [])
     return jars
 
 
@@ -61,14 +62,14 @@ def maven_program(name: str, archive: str) -> Path:
     return program
 
 
-def _fetch(cache: Path, jars: Path, artifacts: Mapping[str, str]) -> None:
+def _fetch(cache: Path, jars: Path, artifacts: Mapping[str, str], options: Sequence[str]) -> None:
     dependencies = []
     for artifact, version in artifacts.items():
         group, _, identifier = artifact.partition(":")
         dependencies.append(_DEPENDENCY.format(group=group, artifact=identifier, version=version))
     with _workplace(cache) as folder:
         Path(folder, "pom.xml").write_text(_POM.format(name=jars.name, dependencies="\n".join(dependencies)))
-        _run_maven(folder, ["dependency:copy-dependencies", "-DoutputDirectory=lib"])
+        _run_maven(folder, ["dependency:copy-dependencies", "-DoutputDirectory=lib", *options])
         Path(folder, "lib").rename(jars)
 
 
