@@ -86,8 +86,16 @@ def snapshot_at(table_log: TableLog, as_of: dt.datetime | str | None, *, settled
     return Snapshot(table_log, *table_log.exact_cut(named_cut(table_log, as_of)))
 
 
-def find_savepoint(state: TableState, name: str) -> LiveSavepoint:
+_INSTEAD: Final = "; or give a time such as 2026-11-20T10:30:00Z, or a cut such as cut:1:7:orders=12"
+
+
+def find_savepoint(state: TableState, name: str, *, instead: str = "") -> LiveSavepoint:
     """The savepoint of a name.
+
+    Args:
+        state: The state of the table.
+        name: The name.
+        instead: For the hint: what may be given instead of a savepoint.
 
     Raises:
         NotFound: There is no savepoint of that name; the hint lists the savepoints.
@@ -95,10 +103,7 @@ def find_savepoint(state: TableState, name: str) -> LiveSavepoint:
     kept = state.savepoints.get(name)
     if kept is None:
         known = f"savepoints: {', '.join(state.savepoints)}" if state.savepoints else "the table has no savepoints"
-        raise NotFound(
-            f"the table has no savepoint {name!r}",
-            hint=f"{known}; or give a time such as 2026-11-20T10:30:00Z, or a cut such as cut:1:7:orders=12",
-        )
+        raise NotFound(f"the table has no savepoint {name!r}", hint=f"{known}{instead}")
     return kept
 
 
@@ -114,7 +119,9 @@ def named_cut(table_log: TableLog, name: str) -> Cut:
             f"as_of {name!r} is not a time, cut or savepoint",
             hint="give a datetime with a time zone, str(snapshot.cut), or a savepoint's name",
         )
-    return parse_cut(name).of_table() if name.startswith(PREFIX) else find_savepoint(table_log.refresh(), name).at
+    if name.startswith(PREFIX):
+        return parse_cut(name).of_table()
+    return find_savepoint(table_log.refresh(), name, instead=_INSTEAD).at
 
 
 def cut_at(table_log: TableLog, moment: dt.datetime, *, settled: bool = False) -> Moment:

@@ -195,10 +195,12 @@ def test_savepoints_are_listed_read_and_released(table: Table) -> None:
         table.savepoint("release-1.0")
     table.release_savepoint("release-1.0")
     assert table.savepoints() == []
-    with pytest.raises(NotFound, match="no savepoint"):
+    with pytest.raises(NotFound, match="no savepoint") as caught:
         table.snapshot("release-1.0")
-    with pytest.raises(NotFound, match="no savepoint"):
+    assert caught.value.hint.startswith("the table has no savepoints; or give a time")
+    with pytest.raises(NotFound, match="no savepoint") as caught:
         table.release_savepoint("release-1.0")
+    assert caught.value.hint == "the table has no savepoints", "a time or a cut cannot be released"
 
 
 @pytest.mark.parametrize("name", ["", "cut:1:2:", "a b", "../x", "x" * 101, "-x"])
