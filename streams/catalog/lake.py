@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from storage import Table
-from storage.engine import is_empty_prefix, list_folders
+from storage.engine import Path, is_empty_prefix, list_folders, open_store
 from storage.errors import InvalidInput, NotFound
 
 Names = tuple[str, ...]
@@ -100,6 +100,15 @@ class Lake:
             return False
         inside = list_folders(self.location(names), self.storage_options)
         return inside is not None and _TABLE_FOLDER in inside
+
+    def has_damaged_table(self, names: Sequence[str]) -> bool:
+        """Whether there are objects of a table that cannot be opened, because its log is not there. Raises as `tables`.
+
+        Some object stores list the empty folders of a table whose objects were deleted.
+        """
+        if not self.has_table_folder(names):
+            return False
+        return bool(open_store(self.location(names), self.storage_options).list(Path("")))
 
     def forget(self, names: Sequence[str]) -> None:
         """Open the table again when it is needed next, for example because it was dropped."""

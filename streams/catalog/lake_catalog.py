@@ -265,7 +265,7 @@ class LakeCatalog(Callback):
             table, part = self.lake.resolve(names)
             return entry_of(self.jvm, self._full(names), self.lake.table(table), part)
         except TableError as error:
-            if not self.lake.has_table_folder(names):
+            if not self.lake.has_damaged_table(names):
                 self.jvm.no_such_table(names)
             return damaged_entry(self.jvm, self._full(names), self.lake.location(names), error)
 
@@ -297,7 +297,7 @@ class LakeCatalog(Callback):
         try:
             table, part = self.lake.resolve(names)
         except NotFound:
-            if self.lake.has_table_folder(names):
+            if self.lake.has_damaged_table(names):
                 raise NotFound(
                     f"{self._full(names)} is the folder of a table, whose log is not there",
                     hint=f"restore it from a backup, or delete {self.lake.location(names)}",
