@@ -9,9 +9,10 @@ hold it.
 from __future__ import annotations
 
 import functools
+import threading
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from streams.read.relation.jvm import Jvm, UnsupportedSessionError
 
@@ -39,15 +40,25 @@ class Callback:
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
+_returned: Final = threading.local()
+
+
 def callback(method: Method) -> Method:
-    """Decorator of methods that the JVM calls: errors become JVM exceptions with the original message."""
+    """Decorator of methods that the JVM calls: errors become JVM exceptions with the original message.
+
+    Keeps the result until the next call on the same thread. Py4J sends the id of a JVM object that is returned, and
+    tells the JVM to forget the object when Python has no reference any more. If that came first, Spark would get null.
+    The next call of a thread comes after its JVM thread has received the result of this one.
+    """
 
     @functools.wraps(method)
     def called(self: Callback, *arguments: Any) -> Any:
         try:
-            return method(self, *arguments)
+            result = method(self, *arguments)
         except Exception as error:
             self.jvm.raise_in_spark(error)
+        _returned.value = result
+        return result
 
     return cast("Method", called)
 
