@@ -34,15 +34,21 @@ def frozen_meanwhile(table: Table, publish: Callable[[Table], object]) -> Callab
     return others
 
 
-def test_a_frozen_publisher_of_iceberg_does_not_publish_what_was_restored_away(tmp_path: Path) -> None:
-    catalog = FailingCatalog("test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    table = Table.create(tmp_path / "orders", SHOP)
+def published_then_wrong(folder: Path) -> tuple[Table, FailingCatalog]:
+    """A published table with the savepoint ``good``, and wrong rows after it that are compacted and not published."""
+    catalog = FailingCatalog("test", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    table = Table.create(folder / "orders", SHOP)
     append(table, orders(*range(20)))
     table.compact()
     publish_iceberg(table, catalog, NAME)
     table.savepoint("good")
     append(table, orders(*range(20), status="wrong", ts=2))
     table.compact()
+    return table, catalog
+
+
+def test_a_frozen_publisher_of_iceberg_does_not_publish_what_was_restored_away(tmp_path: Path) -> None:
+    table, catalog = published_then_wrong(tmp_path)
     catalog.before = frozen_meanwhile(table, lambda other: publish_iceberg(other, catalog, NAME))
     with pytest.raises(Conflict, match="publish again"):
         publish_iceberg(table, catalog, NAME)
@@ -76,14 +82,7 @@ def test_a_frozen_publisher_of_delta_does_not_publish_what_was_restored_away(tmp
 
 def test_a_publisher_that_never_hears_from_its_catalog_leaves_nothing_for_the_next(tmp_path: Path) -> None:
     """The commit may still come, so the next publication commits although the base files are those of before."""
-    catalog = FailingCatalog("test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    table = Table.create(tmp_path / "orders", SHOP)
-    append(table, orders(*range(20)))
-    table.compact()
-    publish_iceberg(table, catalog, NAME)
-    table.savepoint("good")
-    append(table, orders(*range(20), status="wrong", ts=2))
-    table.compact()
+    table, catalog = published_then_wrong(tmp_path)
     catalog.before = fails(ServiceUnavailableError("503"))
     with pytest.raises(CommitUnknown):
         publish_iceberg(table, catalog, NAME)
