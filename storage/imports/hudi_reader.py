@@ -179,5 +179,5 @@ def _ids(kind: Any) -> set[int]:
         return set[int]().union(*map(_ids, kind))
     if not isinstance(kind, dict):
         return set()
-    own = {number for name, number in kind.items() if name in _ID_FIELDS}
-    return own.union(*map(_ids, kind.values()))
+    here = {number for name, number in kind.items() if name in _ID_FIELDS}
+    return here.union(*map(_ids, kind.values()))
