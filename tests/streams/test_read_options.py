@@ -72,6 +72,15 @@ ONE = [(1, i, "one") for i in range(3)]
 BEFORE = [*ONE, *((2, i, "two") for i in range(3))]
 NOW = [*ONE, (2, 0, "two"), *((2, i, "later") for i in (1, 2, 3))]
 
+
+def test_a_second_session_of_an_application_registers_the_source_too(spark: SparkSession, table: Table) -> None:
+    other = spark.newSession()
+    streams.register(other)
+    assert values(other.read.format("weft").load(table.uri)) == NOW
+    streams.register(spark)
+    assert values(spark.read.format("weft").load(table.uri)) == NOW
+
+
 # Options -------------------------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def session(spark: SparkSession, root: Path) -> SparkSession:
     made = spark.newSession()
     streams.register_catalog(made, "weft", root)
+    # Other modules register the source for the shared session, and new sessions see it: always have it.
+    streams.register(made)
     return made
 
 
