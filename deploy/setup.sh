@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # Sourced by demo.sh, test.sh and .ci/run: everything they need on a machine with Python 3.11+ and Java 17+.
 #
-#   weft_setup [dev]   makes a virtual environment (.venv in the repository, or WEFT_VENV), installs weft with the pinned
-#                      packages of constraints.txt, and puts it on the PATH; does nothing if nothing has changed
+#   weft_setup [EXTRA]   makes a virtual environment (.venv in the repository, or WEFT_VENV), installs weft with the pinned
+#                        packages of constraints.txt, and puts it on the PATH; does nothing if nothing has changed. EXTRA
+#                        is dev or docs
 #
 # JAVA_HOME is honoured, and so is WEFT_PYTHON (the Python that makes the environment). Written for bash 3.2, which is
 # what macOS has.
@@ -69,19 +70,19 @@ weft_setup() {
     weft_activate "$venv" # the environment with the tools for development serves for everything
     return
   fi
-  if [ "$(cat "$venv/weft-ready" 2>/dev/null)" = "$wanted" ]; then
-    if [ -z "$extra" ]; then
-      weft_activate "$venv"
-      return
-    fi
-  else
+  if [ "$(cat "$venv/weft-ready${extra:+-$extra}" 2>/dev/null)" = "$wanted" ]; then
+    weft_activate "$venv"
+    return
+  fi
+  if [ "$(cat "$venv/weft-ready" 2>/dev/null)" != "$wanted" ]; then
     weft_new_environment "$python" "$venv"
   fi
   printf 'weft: installing into %s; this takes a minute, once\n' "$venv" >&2
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
     --constraint "$weft_root/deploy/constraints.txt" --editable "$weft_root${extra:+[$extra]}" ||
     weft_fail "the packages could not be installed; pip says why above."
-  printf '%s\n' "$wanted" >"$venv/weft-ready${extra:+-$extra}"
+  # With an extra, what is needed without one is there, too.
+  printf '%s\n' "$wanted" | tee "$venv/weft-ready" >"$venv/weft-ready${extra:+-$extra}"
   weft_activate "$venv"
 }
 

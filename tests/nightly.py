@@ -115,6 +115,7 @@ def all_parts(scale: float = 1.0) -> list[Part]:
         ),
         Part("demo", 30, [_python("-m", "streams.cli.main", "demo", "--rows", "200000")]),
         Part("benchmarks", 45, [_python("-m", f"tests.benchmarks.{name}", *given) for name, *given in _BENCHMARKS]),
+        Part("links", 10, [_python("deploy/docs/site.py", "external", "--ask")]),
     ]
 
 

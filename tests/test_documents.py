@@ -11,7 +11,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path.relative_to(ROOT)
-    for pattern in ("*.md", "storage/*.md", "deploy/*.md", "tests/*.md", "tests/*/*.md")
+    for pattern in (
+        "*.md",
+        "storage/*.md",
+        "deploy/*.md",
+        "deploy/docs/*.md",
+        "deploy/docs/api/*.md",
+        "tests/*.md",
+        "tests/*/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 _DOTTED = re.compile(r"`((?:storage|streams|tests)(?:\.\w+)+)(?:\([^`]*\))?`")
