@@ -77,6 +77,7 @@ from storage.services.inspect_references import ReferenceReport, inspect_referen
 from storage.services.measure_table import TableMeasures, TableSample, measure, sample
 from storage.services.namespaces import make_namespace, remove_namespace
 from storage.services.parallel_tasks import in_threads
+from storage.services.progress import OnStage, Stage, unobserved
 from storage.services.restore import RestoreResult
 from storage.services.rewrite import RewriteResult, check_rewritable
 from storage.services.schema_changes import SchemaChange
@@ -139,6 +140,7 @@ __all__ = [
     "LaneReport",
     "Not",
     "ObjectStore",
+    "OnStage",
     "Only",
     "Operator",
     "Or",
@@ -159,6 +161,7 @@ __all__ = [
     "Shared",
     "SliceFile",
     "SqlColumn",
+    "Stage",
     "StartsWith",
     "Steps",
     "StoreProbe",
@@ -224,6 +227,7 @@ __all__ = [
     "schema_properties",
     "shows_references",
     "state_columns",
+    "unobserved",
     "uses_references",
     "whole_files",
     "widens",

@@ -51,6 +51,7 @@ from storage.services.due_work import Only, every_group, fold_is_due, only_due
 from storage.services.erase.erase import erase
 from storage.services.expiry import apply_ttl
 from storage.services.fold import NOT_FOLDED, FoldResult, run_fold
+from storage.services.progress import OnStage, unobserved
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.rewrite import expire_rows, forget_deletes, rewrite_column
 from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
@@ -376,6 +377,7 @@ class Table:
         *,
         dry_run: bool = False,
         abandon_after: dt.timedelta | None = DEFAULT_ABANDON,
+        progress: OnStage = unobserved,
     ) -> CleanResult:
         """Expire old snapshots, and delete the files that no retained snapshot needs. Writers and readers continue.
 
@@ -388,6 +390,7 @@ class Table:
             versions: Also keep the snapshots of this many last compactions.
             dry_run: Report what would be done, and do nothing.
             abandon_after: Abort compactions that began longer ago than this; None aborts none.
+            progress: Called during the work.
 
         Raises:
             InvalidInput: ``retain``, ``versions`` or ``abandon_after`` is out of range. Nothing was done.
@@ -396,8 +399,8 @@ class Table:
             StoreUnavailable: The store did not list or delete objects; the next clean continues.
         """
         if dry_run:
-            return run_clean(self._table_log, retain, versions, abandon_after, dry_run=True)
-        result = run_clean(self.writable(), retain, versions, abandon_after, dry_run=False)
+            return run_clean(self._table_log, retain, versions, abandon_after, dry_run=True, progress=progress)
+        result = run_clean(self.writable(), retain, versions, abandon_after, dry_run=False, progress=progress)
         self.mark_if_due()
         return result
 

@@ -24,7 +24,6 @@ from storage.core.names import BASES
 from storage.core.plan.current_files import CurrentFile
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
-from storage.files.base_file import read_footers
 from storage.publish.deletion_vector import inline_deletion_vector
 from storage.publish.delta_files import add_action, delta_schema, relative_path
 from storage.publish.delta_log import (
@@ -40,10 +39,12 @@ from storage.publish.publication import (
     Published,
     columns_to_publish,
     files_to_publish,
+    footers_reported,
     release_savepoint,
     release_unneeded,
 )
 from storage.read.snapshot import Snapshot
+from storage.services.progress import OnStage, unobserved
 from storage.services.savepoints import make_savepoint
 from storage.table import Table
 
@@ -63,7 +64,7 @@ _CONFIGURATION: Final = {
 }
 
 
-def publish_delta(table: Table, columns: Sequence[str] | None = None) -> Published:
+def publish_delta(table: Table, columns: Sequence[str] | None = None, *, progress: OnStage = unobserved) -> Published:
     """Publish the base files of a table as a Delta table, whose root is the folder ``base`` in the table's location.
 
     Publishing the same base files again changes nothing.
@@ -71,6 +72,7 @@ def publish_delta(table: Table, columns: Sequence[str] | None = None) -> Publish
     Args:
         table: The weft table.
         columns: Columns to publish, with all key columns; None for all columns of the table.
+        progress: Called with the number of files that were looked at.
 
     Raises:
         NotFound: The table has no such column.
@@ -88,7 +90,7 @@ def publish_delta(table: Table, columns: Sequence[str] | None = None) -> Publish
         raise Conflict(
             f"the Delta log in folder {BASES} of {table.uri} is not of this table", hint="delete the folder of the log"
         )
-    publication = _Publication(table, log, table.writable_snapshot(), columns)
+    publication = _Publication(table, log, table.writable_snapshot(), columns, progress)
     result = publication.run(overtakes=any(_may_still_commit(name, log.version) for name in savepoints))
     needed = {publication.log.publication.get(name) for name in ("savepoint", "previous")}
     release_unneeded(table, savepoints, _SAVEPOINTS, needed)
@@ -98,7 +100,15 @@ def publish_delta(table: Table, columns: Sequence[str] | None = None) -> Publish
 class _Publication:
     """One publication: a snapshot of a weft table, and the state of the Delta log that was read before."""
 
-    def __init__(self, table: Table, log: DeltaState, snapshot: Snapshot, columns: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        log: DeltaState,
+        snapshot: Snapshot,
+        columns: Sequence[str] | None,
+        progress: OnStage,
+    ) -> None:
+        self._progress = progress
         self._table, self.log, self._snapshot = table, log, snapshot
         self._schema = snapshot.state.schema
         self._columns = columns_to_publish(self._schema, columns)
@@ -160,7 +170,7 @@ class _Publication:
                 gone = {"path": path, "deletionTimestamp": now_ms, "dataChange": True, "extendedFileMetadata": True}
                 actions.append({"remove": {**gone, **stored}})
         new = [current for path, current in self._files.items() if path not in same]
-        footers = read_footers(self._table.env, [current.file for current in new])
+        footers = footers_reported(self._table.env, [current.file for current in new], self._progress)
         for current, footer in zip(new, footers, strict=True):
             actions.append({"add": add_action(current, footer, self._schema, self._columns, now_ms)})
         return actions

@@ -50,7 +50,6 @@ from storage.core.log.cut import parse_cut
 from storage.core.plan.current_files import CurrentFile
 from storage.core.plan.slices import base_slices
 from storage.errors import CommitUnknown, Conflict, TableError
-from storage.files.base_file import read_footers
 from storage.files.footers import Footer
 from storage.publish.iceberg_buckets import bucket_spec, files_of_one_bucket
 from storage.publish.iceberg_catalog import TABLE_ID, catalog_errors, create_table, find_table, has_no_answer
@@ -62,9 +61,11 @@ from storage.publish.publication import (
     Published,
     columns_to_publish,
     files_to_publish,
+    footers_reported,
     release_savepoint,
 )
 from storage.read.snapshot import Snapshot
+from storage.services.progress import OnStage, unobserved
 from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint
 from storage.table import Table
 
@@ -79,7 +80,9 @@ PROTECTED: Final = 2
 planned before the last publication still read."""
 
 
-def publish_iceberg(table: Table, catalog: Catalog, name: str, columns: Sequence[str] | None = None) -> Published:
+def publish_iceberg(
+    table: Table, catalog: Catalog, name: str, columns: Sequence[str] | None = None, *, progress: OnStage = unobserved
+) -> Published:
     """Publish the base files of a table as an Iceberg table.
 
     Creates the Iceberg table and its namespace if they do not exist; it is empty until the commit. Publishing the same
@@ -90,6 +93,7 @@ def publish_iceberg(table: Table, catalog: Catalog, name: str, columns: Sequence
         catalog: The catalog of the Iceberg table. Its file system must reach the files of the weft table.
         name: Namespace and name of the Iceberg table, separated by dots.
         columns: Columns to publish, with all key columns; None for all columns of the table.
+        progress: Called with the number of files that were looked at.
 
     Raises:
         NotFound: The table has no such column, or an object of the Iceberg table is missing.
@@ -108,7 +112,7 @@ def publish_iceberg(table: Table, catalog: Catalog, name: str, columns: Sequence
             wanted = columns_to_publish(state.schema, columns)
             files_to_publish(state, wanted)  # nothing is created for what cannot be published
             target = create_table(catalog, name, iceberg_schema(state.schema, wanted, 0), state.table_id)
-        publication = _Publication(table, catalog, target, table.writable_snapshot(), columns)
+        publication = _Publication(table, catalog, target, table.writable_snapshot(), columns, progress)
         result = publication.run(savepoints)
         publication.release(savepoints)
     return result
@@ -118,8 +122,15 @@ class _Publication:
     """One publication: a snapshot of a weft table, and the Iceberg table as it was loaded before."""
 
     def __init__(
-        self, table: Table, catalog: Catalog, target: IcebergTable, snapshot: Snapshot, columns: Sequence[str] | None
+        self,
+        table: Table,
+        catalog: Catalog,
+        target: IcebergTable,
+        snapshot: Snapshot,
+        columns: Sequence[str] | None,
+        progress: OnStage,
     ) -> None:
+        self._progress = progress
         self._table, self._catalog, self._target, self._snapshot = table, catalog, target, snapshot
         self._name = ".".join(target.name())
         schema = snapshot.state.schema
@@ -260,7 +271,7 @@ class _Publication:
     ) -> IcebergSnapshot:
         """Write the new snapshot; ``encoded`` is a file of position deletes, None for the same as before."""
         added = [(url, current) for url, current in self._files.items() if url not in kept]
-        footers = read_footers(self._table.env, [current.file for _, current in added])
+        footers = footers_reported(self._table.env, [current.file for _, current in added], self._progress)
         entries = [self._data_file(url, current, footer) for (url, current), footer in zip(added, footers, strict=True)]
         deletes = None
         if encoded is not None:

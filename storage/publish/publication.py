@@ -7,11 +7,17 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from storage.core.log.file_refs import FileRef
 from storage.core.log.table_state import TableState
 from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files, overlaid_columns_of
 from storage.core.plan.slices import base_slices
 from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
 from storage.errors import InvalidInput, NotFound
+from storage.files.base_file import read_footers
+from storage.files.footers import Footer
+from storage.read.divide_file_group import FOOTERS_AT_ONCE
+from storage.services.progress import OnStage, Stage
 from storage.table import Table
 
 
@@ -38,6 +44,15 @@ class Published:
     removed: int
     rows: int
     unused_rows: int
+
+
+def footers_reported(env: Environment, files: Sequence[FileRef], progress: OnStage) -> list[Footer]:
+    """The footers of base files, see `storage.files.base_file.read_footers`; reports how many were read."""
+    found: list[Footer] = []
+    for start in range(0, len(files), FOOTERS_AT_ONCE):
+        found += read_footers(env, files[start : start + FOOTERS_AT_ONCE])
+        progress(Stage("publishing", len(found), len(files), "files"))
+    return found
 
 
 def columns_to_publish(schema: TableSchema, columns: Sequence[str] | None) -> list[str]:

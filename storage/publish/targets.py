@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from storage.core.plan.current_files import current_files
 from storage.core.plan.slices import base_slices
 from storage.publish.publication import Published
+from storage.services.progress import OnStage, unobserved
 from storage.table import Table
 
 
@@ -30,7 +31,7 @@ class IcebergTarget:
     def __str__(self) -> str:
         return f"Iceberg table {self.name}"
 
-    def publish(self, table: Table) -> Published:
+    def publish(self, table: Table, progress: OnStage = unobserved) -> Published:
         """Publish; raises as `storage.publish.iceberg.publish_iceberg` and `open_catalog` do."""
         from storage.publish.open_catalog import open_catalog
 
@@ -38,7 +39,7 @@ class IcebergTarget:
         from storage.publish.iceberg import publish_iceberg
 
         try:
-            return publish_iceberg(table, catalog, self.name, self.columns)
+            return publish_iceberg(table, catalog, self.name, self.columns, progress=progress)
         finally:
             catalog.close()
 
@@ -56,11 +57,11 @@ class DeltaTarget:
     def __str__(self) -> str:
         return "Delta table"
 
-    def publish(self, table: Table) -> Published:
+    def publish(self, table: Table, progress: OnStage = unobserved) -> Published:
         """Publish; raises as `storage.publish.delta.publish_delta` does."""
         from storage.publish.delta import publish_delta
 
-        return publish_delta(table, self.columns)
+        return publish_delta(table, self.columns, progress=progress)
 
 
 Target = IcebergTarget | DeltaTarget

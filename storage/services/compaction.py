@@ -31,6 +31,7 @@ from storage.log.table_log import TableLog
 from storage.read.read_task import read_task
 from storage.read.snapshot import Snapshot
 from storage.services.compaction_task import CompactionTask, MadeSlice
+from storage.services.progress import OnStage, run_reported, unobserved
 from storage.services.row_change import RowChange
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, must_yield, open_plan
 from storage.services.steps import Steps, finish
@@ -155,6 +156,7 @@ def rewrite(
     rewriting: Rewriting,
     *,
     execute: Execute = one_by_one,
+    progress: OnStage = unobserved,
 ) -> RewritingResult:
     """Write new slices with changed rows, and publish them in one BASE (PROTOCOL.md, "Erase" and "Rewrite").
 
@@ -165,6 +167,7 @@ def rewrite(
         chosen: File groups of the snapshot, in order; at least one.
         rewriting: The change.
         execute: Runs the tasks.
+        progress: Called during the work.
 
     Raises:
         CorruptData: A file is missing or damaged; the table is unchanged.
@@ -175,7 +178,7 @@ def rewrite(
     publisher = _Publisher(table_log, snapshot.cut.lanes, with_logs, rewriting=rewriting)
     runs = cut_tasks(chosen, table_log.env.tuning)
     tasks = [replace(_task(table_log, snapshot, plan, run), change=rewriting.change) for run in runs]
-    for task, made in zip(tasks, execute(tasks), strict=True):
+    for task, made in zip(tasks, run_reported(tasks, execute, progress, "rewriting"), strict=True):
         publisher.add(plan, None, task, made)
     publisher.finish(plan, None)
     return RewritingResult(publisher.result(snapshot, started), publisher.entry, *publisher.left_out())

@@ -36,6 +36,7 @@ from storage.read.snapshot import Snapshot
 from storage.read.time_travel import milliseconds
 from storage.services.compaction import Rewriting, RewritingResult, compaction_steps, cut_tasks, rewrite
 from storage.services.due_work import find_aged
+from storage.services.progress import OnStage, counted, unobserved
 from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import WithoutExpired
 from storage.services.service_plan import must_yield, open_plan
@@ -68,7 +69,13 @@ class ExpiryResult:
     seconds: float = 0.0
 
 
-def apply_ttl(table_log: TableLog, now: dt.datetime | None = None, *, execute: Execute = one_by_one) -> ExpiryResult:
+def apply_ttl(
+    table_log: TableLog,
+    now: dt.datetime | None = None,
+    *,
+    execute: Execute = one_by_one,
+    progress: OnStage = unobserved,
+) -> ExpiryResult:
     """Remove rows and deletes that are older than the table's time to live. Writers and readers continue.
 
     A file group is rewritten once it has a row or delete that is overdue: older than the time to live plus ``within``.
@@ -79,6 +86,7 @@ def apply_ttl(table_log: TableLog, now: dt.datetime | None = None, *, execute: E
         table_log: The table's log.
         now: The time to compute ages from, with a time zone; by default that of this machine's clock.
         execute: Runs the tasks; by default in this process, one file group at a time.
+        progress: Called during the work.
 
     Raises:
         InvalidInput: The table has no time to live, or ``now`` has no time zone.
@@ -87,16 +95,22 @@ def apply_ttl(table_log: TableLog, now: dt.datetime | None = None, *, execute: E
     now_ms = None if now is None else milliseconds(now)
     if table_log.refresh().schema.ttl is None:
         raise InvalidInput("the table has no time to live", hint="set_ttl (weft alter set-ttl) sets it")
-    return finish(expiry_steps(table_log, now_ms, execute))
+    return finish(expiry_steps(table_log, now_ms, execute, progress))
 
 
-def expiry_steps(table_log: TableLog, now_ms: int | None = None, execute: Execute = one_by_one) -> Steps[ExpiryResult]:
+def expiry_steps(
+    table_log: TableLog,
+    now_ms: int | None = None,
+    execute: Execute = one_by_one,
+    progress: OnStage = unobserved,
+) -> Steps[ExpiryResult]:
     """`apply_ttl` in steps; without a time to live nothing is done.
 
     Args:
         table_log: The table's log.
         now_ms: The time to compute ages from, in Unix milliseconds; None: now.
         execute: Runs the tasks.
+        progress: Called during the work.
     """
     started = time.monotonic()
     ttl = table_log.refresh().schema.ttl
@@ -114,15 +128,15 @@ def expiry_steps(table_log: TableLog, now_ms: int | None = None, execute: Execut
         result = replace(result, bytes_read=compacted.bytes_read)
         head = Snapshot(table_log, *table_log.newest_cut())
     chosen = set()
-    for run in cut_tasks([each for each in head.slices if each.slice is not None], table_log.env.tuning):
+    runs = cut_tasks([each for each in head.slices if each.slice is not None], table_log.env.tuning)
+    for run in counted(runs, progress, "looking for old rows", lambda: len(runs)):
         with explain_missing_file(table_log.env, head.cut):
             chosen |= _groups_with(head, run, overdue)
         yield 0
     rewriting = Rewriting(_describe(ttl, limits), WithoutExpired(limits))
-    for part in _parts(
-        [each for each in head.slices if each.group in chosen], table_log.env.tuning.compaction_part_bytes
-    ):
-        done = _rewrite(table_log, frozenset(each.group for each in part), rewriting, execute)
+    old = [each for each in head.slices if each.group in chosen]
+    for part in _parts(old, table_log.env.tuning.compaction_part_bytes):
+        done = _rewrite(table_log, frozenset(each.group for each in part), rewriting, execute, progress)
         result = _added(result, len(part), done)
         yield sum(each.base_bytes + each.log_bytes for each in part)
     return replace(result, seconds=time.monotonic() - started)
@@ -186,7 +200,7 @@ def _parts(slices: Sequence[FileSlice], most_bytes: int) -> Iterator[list[FileSl
 
 
 def _rewrite(
-    table_log: TableLog, groups: frozenset[FileGroup], rewriting: Rewriting, execute: Execute
+    table_log: TableLog, groups: frozenset[FileGroup], rewriting: Rewriting, execute: Execute, progress: OnStage
 ) -> RewritingResult | None:
     """Rewrite file groups; None if another service published first, so that the next expiry has to."""
     if must_yield(table_log, table_log.refresh()):
@@ -195,7 +209,7 @@ def _rewrite(
     snapshot = Snapshot(table_log, *table_log.newest_cut())
     chosen = [each for each in snapshot.slices if each.group in groups]
     with contextlib.suppress(Conflict, SnapshotExpired), open_plan(table_log, snapshot.cut, len(chosen)) as plan:
-        return rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute)
+        return rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute, progress=progress)
     return None
 
 

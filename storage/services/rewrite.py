@@ -21,6 +21,7 @@ from storage.errors import InvalidInput
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 from storage.services.compaction import Rewriting, rewrite
+from storage.services.progress import OnStage, unobserved
 from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import Function, NewValues, WithoutOldDeletes, WithoutOldRows
 from storage.services.service_plan import open_plan, retry_on_newest
@@ -47,7 +48,13 @@ class RewriteResult:
 
 
 def rewrite_column(
-    table_log: TableLog, column: str, function: Function, *, note: str = "", execute: Execute = one_by_one
+    table_log: TableLog,
+    column: str,
+    function: Function,
+    *,
+    note: str = "",
+    execute: Execute = one_by_one,
+    progress: OnStage = unobserved,
 ) -> RewriteResult:
     """Replace the values of a column by those of a function, in all rows that were committed before the call.
 
@@ -61,6 +68,7 @@ def rewrite_column(
         function: Gets the values that are not NULL as an array, and returns as many new ones; NULLs stay.
         note: A text that the log records.
         execute: Runs the tasks; by default in this process, one file group at a time.
+        progress: Called during the work with the stored bytes that were read.
 
     Raises:
         NotFound: The table has no such column.
@@ -70,11 +78,17 @@ def rewrite_column(
     """
     check_rewritable(table_log.refresh().schema, column)
     why = f"rewrite of {column}" + (f": {note}" if note else "")
-    return _rewrite_all(table_log, Rewriting(why, NewValues(column, function), whole=True), execute)
+    return _rewrite_all(table_log, Rewriting(why, NewValues(column, function), whole=True), execute, progress)
 
 
 def forget_deletes(
-    table_log: TableLog, group: str, before: object, *, note: str = "", execute: Execute = one_by_one
+    table_log: TableLog,
+    group: str,
+    before: object,
+    *,
+    note: str = "",
+    execute: Execute = one_by_one,
+    progress: OnStage = unobserved,
 ) -> RewriteResult:
     """Forget the deletes of a group whose first ordering value is smaller, where nothing else is known of the row.
 
@@ -88,6 +102,7 @@ def forget_deletes(
         before: A value of the type of the group's first ordering column. The log records it.
         note: A text that the log records.
         execute: Runs the tasks; by default in this process, one file group at a time.
+        progress: Called during the work with the stored bytes that were read.
 
     Raises:
         NotFound: The table has no such group.
@@ -98,11 +113,17 @@ def forget_deletes(
     schema = table_log.refresh().schema
     limit = _limit(schema, group, before)
     why = f"forgetting deletes of {group} before {encode_scalar(limit)}" + (f": {note}" if note else "")
-    return _rewrite_all(table_log, Rewriting(why, WithoutOldDeletes(group, limit), whole=True), execute)
+    return _rewrite_all(table_log, Rewriting(why, WithoutOldDeletes(group, limit), whole=True), execute, progress)
 
 
 def expire_rows(
-    table_log: TableLog, column: str, before: object, *, note: str = "", execute: Execute = one_by_one
+    table_log: TableLog,
+    column: str,
+    before: object,
+    *,
+    note: str = "",
+    execute: Execute = one_by_one,
+    progress: OnStage = unobserved,
 ) -> RewriteResult:
     """Remove the visible rows in which a column has a smaller value, such as a time before a limit.
 
@@ -115,6 +136,7 @@ def expire_rows(
         before: A value of the type of the column. The log records it: no clock decides.
         note: A text that the log records.
         execute: Runs the tasks; by default in this process, one file group at a time.
+        progress: Called during the work with the stored bytes that were read.
 
     Raises:
         NotFound: The table has no such column.
@@ -132,7 +154,7 @@ def expire_rows(
         )
     limit = _cast_limit(column, kind, before)
     why = f"expiry of rows with {column} before {encode_scalar(limit)}" + (f": {note}" if note else "")
-    return _rewrite_all(table_log, Rewriting(why, WithoutOldRows(column, limit), whole=True), execute)
+    return _rewrite_all(table_log, Rewriting(why, WithoutOldRows(column, limit), whole=True), execute, progress)
 
 
 def _limit(schema: TableSchema, name: str, before: object) -> Any:
@@ -162,7 +184,7 @@ def _cast_limit(column: str, kind: pa.DataType, before: object) -> Any:
     return limit
 
 
-def _rewrite_all(table_log: TableLog, rewriting: Rewriting, execute: Execute) -> RewriteResult:
+def _rewrite_all(table_log: TableLog, rewriting: Rewriting, execute: Execute, progress: OnStage) -> RewriteResult:
     """Rewrite all file groups in one BASE, or none of them (rule X6)."""
     started = time.monotonic()
     add_rewriting_feature(table_log)
@@ -171,7 +193,7 @@ def _rewrite_all(table_log: TableLog, rewriting: Rewriting, execute: Execute) ->
         if not snapshot.slices:
             return RewriteResult(str(snapshot.cut), 0, 0, 0, time.monotonic() - started)
         with open_plan(table_log, snapshot.cut, len(snapshot.slices), reserve_ms) as plan:
-            done = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute)
+            done = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute, progress=progress)
         seconds, result = time.monotonic() - started, done.result
         if not done.entry:
             return None

@@ -8,7 +8,9 @@ import typer
 
 from storage.engine import SchemaChange
 from storage.errors import InvalidInput
+from streams.cli import completion
 from streams.cli.arguments import Json, StorageOption, Target, column_names, console, open_table, usage_errors
+from streams.cli.examples import examples
 from streams.cli.output import print_result
 from streams.read.text_values import parse_default
 
@@ -27,10 +29,15 @@ def _tell(change: SchemaChange, what: str, *, as_json: bool) -> None:
     print_result(change, text, as_json=as_json)
 
 
-@alter.command()
+@alter.command(
+    epilog=examples(
+        "weft alter add-column lake/orders_wide payment tip double",
+        "weft alter add-column lake/orders_wide order channel string --default web",
+    )
+)
 def add_column(
     target: Target,
-    group: Annotated[str, typer.Argument(help="Group of the new column.")],
+    group: Annotated[str, typer.Argument(help="Group of the new column.", autocompletion=completion.group_names)],
     name: Annotated[str, typer.Argument(help="Name of the column.")],
     type_name: TypeName,
     default: Default = None,
@@ -48,7 +55,12 @@ def add_column(
     _tell(change, f"column {name} is added to group {group}", as_json=as_json)
 
 
-@alter.command()
+@alter.command(
+    epilog=examples(
+        "weft alter add-group lake/orders_wide shipment --column 'carrier string' --column 'ship_ts timestamp' "
+        "--ordering ship_ts --stream shipments"
+    )
+)
 def add_group(
     target: Target,
     name: Annotated[str, typer.Argument(help="Name of the group.")],
@@ -84,11 +96,13 @@ def add_group(
     _tell(change, f"group {name} is added", as_json=as_json)
 
 
-@alter.command()
+@alter.command(epilog=examples("weft alter add-stream lake/orders_wide corrections --group order --on-delete ignore"))
 def add_stream(
     target: Target,
     name: Annotated[str, typer.Argument(help="Name of the stream.")],
-    group: Annotated[list[str], typer.Option(help="A group that it writes. May be repeated.")],
+    group: Annotated[
+        list[str], typer.Option(help="A group that it writes. May be repeated.", autocompletion=completion.group_names)
+    ],
     on_delete: Annotated[
         str, typer.Option(help="What its deletes remove: group, row, or ignore for nothing.")
     ] = "group",
@@ -100,10 +114,10 @@ def add_stream(
     _tell(change, f"stream {name} is added", as_json=as_json)
 
 
-@alter.command()
+@alter.command(epilog=examples("weft alter widen lake/orders_wide amount 'decimal(18,2)'"))
 def widen(
     target: Target,
-    name: Annotated[str, typer.Argument(help="Name of the column.")],
+    name: Annotated[str, typer.Argument(help="Name of the column.", autocompletion=completion.column_names)],
     type_name: TypeName,
     storage_option: StorageOption = None,
     as_json: Json = False,
@@ -113,10 +127,10 @@ def widen(
     _tell(change, f"column {name} is {type_name}", as_json=as_json)
 
 
-@alter.command()
+@alter.command(epilog=examples("weft alter set-default lake/orders_wide status unknown"))
 def set_default(
     target: Target,
-    name: Annotated[str, typer.Argument(help="Name of the column.")],
+    name: Annotated[str, typer.Argument(help="Name of the column.", autocompletion=completion.column_names)],
     value: Annotated[str | None, typer.Argument(help="JSON, or plain text; NULL if left out.")] = None,
     storage_option: StorageOption = None,
     as_json: Json = False,
@@ -126,11 +140,19 @@ def set_default(
     _tell(change, f"column {name} shows {value or 'NULL'} where its group is absent", as_json=as_json)
 
 
-@alter.command()
+@alter.command(
+    epilog=examples(
+        "weft alter set-comment lake/orders_wide 'Orders and payments'",
+        "weft alter set-comment lake/orders_wide 'in EUR' --column paid",
+    )
+)
 def set_comment(
     target: Target,
     comment: Annotated[str, typer.Argument(help='The comment; "" removes it.')],
-    column: Annotated[str | None, typer.Option(help="Name of a column; the table if left out.")] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(help="Name of a column; the table if left out.", autocompletion=completion.column_names),
+    ] = None,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
@@ -140,7 +162,12 @@ def set_comment(
     _tell(change, f"the comment of {what} is {'set' if comment else 'removed'}", as_json=as_json)
 
 
-@alter.command()
+@alter.command(
+    epilog=examples(
+        "weft alter set-ttl lake/orders_wide --rows '90 days' --by order_ts",
+        "weft alter set-ttl lake/orders_wide --never",
+    )
+)
 def set_ttl(
     target: Target,
     rows: Annotated[str | None, typer.Option(help="Age at which rows expire, for example 90 days.")] = None,
@@ -170,7 +197,7 @@ def set_ttl(
         console().print("weft services, weft run with a section ttl, and weft apply-ttl apply it", style="dim")
 
 
-@alter.command()
+@alter.command(epilog=examples("weft alter set-overlays lake/orders_wide true"))
 def set_overlays(
     target: Target,
     on: Annotated[bool, typer.Argument(metavar="true|false", help="Whether compactions may write overlays.")],
@@ -183,7 +210,11 @@ def set_overlays(
     _tell(change, done, as_json=as_json)
 
 
-@alter.command()
+@alter.command(
+    epilog=examples(
+        "weft alter add-reference lake/orders_wide customer ../customers --on customer_id --column name --column tier"
+    )
+)
 def add_reference(
     target: Target,
     name: Annotated[str, typer.Argument(help="Name of the reference.")],
@@ -207,7 +238,7 @@ def add_reference(
     _tell(change, f"reference {name} to {table} is added", as_json=as_json)
 
 
-@alter.command()
+@alter.command(epilog=examples("weft alter drop-reference lake/orders_wide customer"))
 def drop_reference(
     target: Target,
     name: Annotated[str, typer.Argument(help="Name of the reference.")],

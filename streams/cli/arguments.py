@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from storage import Table
 from storage.engine import check_reachable
 from storage.errors import InvalidInput, TableError
+from streams.cli.completion import places
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.pipeline.pipeline import load_settings
 
@@ -33,7 +34,12 @@ PIPE_WIDTH: Final = 240
 
 errors: Final = Console(stderr=True, highlight=False, markup=False)
 
-Target = Annotated[str, typer.Argument(metavar="PIPELINE|URI", help="A pipeline file (*.yaml), or a table's location.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="PIPELINE|URI", help="A pipeline file (*.yaml), or a table's location.", autocompletion=places
+    ),
+]
 StorageOption = Annotated[
     list[str] | None,
     typer.Option(

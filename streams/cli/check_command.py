@@ -10,18 +10,29 @@ import typer
 
 from storage.errors import InvalidInput, NotFound, TableError
 from streams.cli.arguments import USAGE, Json, console, errors, usage_errors
+from streams.cli.completion import pipeline_files
+from streams.cli.examples import examples
 from streams.cli.output import counted, print_json
+from streams.cli.progress import Quiet, progress
 from streams.pipeline.check_file import CheckedFile, FileProblem, check_file, placed
 
 check_command = typer.Typer()
 
 
-@check_command.command()
+@check_command.command(
+    epilog=examples("weft check shop/pipeline.yaml", "weft check shop/pipeline.yaml --without-spark --json")
+)
 def check(
-    pipeline: Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline file; weft init writes one.")],
+    pipeline: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PIPELINE", help="A pipeline file; weft init writes one.", autocompletion=pipeline_files
+        ),
+    ],
     without_spark: Annotated[
         bool, typer.Option("--without-spark", help="Do not check expressions and types, for which Spark is started.")
     ] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Print everything that is wrong with a pipeline file: fields, table, writers, expressions, types and paths.
@@ -36,7 +47,8 @@ def check(
         skipped = "expressions and types were not checked"
     elif checked.pipeline is not None and checked.pipeline.writers:
         try:
-            problems = placed(pipeline.absolute(), [*_as_errors(problems), *_expression_problems(checked)])
+            with progress("checking expressions", quiet=quiet):
+                problems = placed(pipeline.absolute(), [*_as_errors(problems), *_expression_problems(checked)])
         except NotFound as error:  # no Java
             skipped = f"expressions and types were not checked: {error.message}"
     for problem in problems:

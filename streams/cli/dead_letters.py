@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,7 +20,10 @@ import typer
 
 from storage.errors import NotFound
 from streams.cli.arguments import Json, console, errors, open_location, usage_errors
+from streams.cli.completion import pipeline_files
+from streams.cli.examples import examples
 from streams.cli.output import counted, limit_note, print_json, print_result, print_rows
+from streams.cli.progress import Quiet, watched
 from streams.cli.service_commands import Yes, confirm
 from streams.letters.letter_files import Letter, parse_name
 from streams.letters.letter_folder import LetterFolder, State, Survey
@@ -33,7 +37,9 @@ letters = typer.Typer(no_args_is_help=True, help="Messages that could not be sto
 _SHOWN: Final = (State.WAITING, State.REPLAYING, State.NOT_FINAL)
 _VALUE_LETTERS: Final = 60  # of a value in a list
 
-PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline file.")]
+PipelineFile = Annotated[
+    Path, typer.Argument(metavar="PIPELINE", help="A pipeline file.", autocompletion=pipeline_files)
+]
 Only = Annotated[str | None, typer.Option(metavar="STREAM", help="Only the letters of this writer or stream.")]
 Where = Annotated[
     str | None,
@@ -61,7 +67,13 @@ _MILLISECONDS: Final = "_ms"
 """End of the names of times, which are shown as `weft dead-letters list` shows them; JSON has the stored number."""
 
 
-@letters.command("list")
+@letters.command(
+    "list",
+    epilog=examples(
+        "weft dead-letters list shop/pipeline.yaml --only orders",
+        "weft dead-letters list shop/pipeline.yaml --where \"reason LIKE '%UTF-8%'\"",
+    ),
+)
 def list_letters(
     pipeline: PipelineFile,
     only: Only = None,
@@ -84,7 +96,7 @@ def list_letters(
     (errors if as_json else console()).print(note, style="dim", soft_wrap=True)
 
 
-@letters.command()
+@letters.command(epilog=examples("weft dead-letters count shop/pipeline.yaml --by reason"))
 def count(
     pipeline: PipelineFile,
     by: Annotated[By, typer.Option(help="What to count by.")] = By.REASON,
@@ -103,7 +115,7 @@ def count(
     print_rows((by.value, "letters"), [(name, number) for name, number in counts.most_common()], as_json=as_json)
 
 
-@letters.command()
+@letters.command(epilog=examples("weft dead-letters show shop/pipeline.yaml orders-7-0.jsonl:3"))
 def show(
     pipeline: PipelineFile,
     letter: Annotated[str, typer.Argument(metavar="LETTER", help="Its name, as weft dead-letters list prints it.")],
@@ -121,8 +133,15 @@ def show(
     raise NotFound(f"there is no dead letter {letter}", hint="weft dead-letters list PIPELINE --all shows the names")
 
 
-@letters.command()
-def replay(pipeline: PipelineFile, only: Only = None, where: Where = None, as_json: Json = False) -> None:
+@letters.command(
+    epilog=examples(
+        "weft dead-letters replay shop/pipeline.yaml",
+        "weft dead-letters replay shop/pipeline.yaml --only orders --where 'offset < 1000'",
+    )
+)
+def replay(
+    pipeline: PipelineFile, only: Only = None, where: Where = None, quiet: Quiet = False, as_json: Json = False
+) -> None:
     """Send dead letters through the pipeline file of today, each exactly once, beside a running writer.
 
     A message that fails again is a dead letter again. If the command is killed or fails, repeat it: it finishes what it
@@ -131,6 +150,7 @@ def replay(pipeline: PipelineFile, only: Only = None, where: Where = None, as_js
     """
     from streams.pipeline.pipeline import load_pipeline
     from streams.pipeline.run import check_sources
+    from streams.spark.running_tasks import running_tasks
     from streams.spark.session import check_java, temporary_session
     from streams.write.replay import replay as replay_letters
     from streams.write.replay import replayable
@@ -155,7 +175,8 @@ def replay(pipeline: PipelineFile, only: Only = None, where: Where = None, as_js
                     check_condition(spark, where)
             run = spark_run(spark, table, writer, folder.store)
             choose = replayable if where is None else choose_where(spark, where)
-            done = replay_letters(folder, table, place.stream, run, where=where or "", choose=choose)
+            with watched("replaying", partial(running_tasks, spark, "replaying"), quiet=quiet):
+                done = replay_letters(folder, table, place.stream, run, where=where or "", choose=choose)
             results.extend((place, each) for each in done)
     for place, each in results:
         print_result({"writer": place.writer, **asdict(each)}, _describe(place, each), as_json=as_json)
@@ -163,7 +184,7 @@ def replay(pipeline: PipelineFile, only: Only = None, where: Where = None, as_js
         typer.echo("no dead letter waits")
 
 
-@letters.command()
+@letters.command(epilog=examples("weft dead-letters drop shop/pipeline.yaml --where \"reason LIKE '%UTF-8%'\" --yes"))
 def drop(
     pipeline: PipelineFile,
     only: Only = None,

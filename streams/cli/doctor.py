@@ -8,7 +8,9 @@ import typer
 
 from storage.errors import InvalidInput
 from streams.cli.arguments import FAILED, Json, StorageOption, load_target, usage_errors
+from streams.cli.examples import examples
 from streams.cli.output import counted, print_json
+from streams.cli.progress import Quiet, progress
 from streams.doctor.finding import Finding, Level
 from streams.pipeline.pipeline import is_pipeline, load_pipeline
 from streams.pipeline.run import choose_part
@@ -16,7 +18,7 @@ from streams.pipeline.run import choose_part
 doctoring = typer.Typer()
 
 
-@doctoring.command()
+@doctoring.command(epilog=examples("weft doctor shop/pipeline.yaml", "weft doctor s3://lake/"))
 def doctor(
     target: Annotated[
         str,
@@ -29,6 +31,7 @@ def doctor(
         int | None, typer.Option(min=0, help="Messages of each topic to decode, 100 by default; 0: do not start Spark.")
     ] = None,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Check everything that a pipeline needs, and say what to do. Changes nothing, and leaves nothing behind.
@@ -41,7 +44,7 @@ def doctor(
     table are checked by weft verify.
     """
     if is_pipeline(target):
-        found = _of_pipeline(target, only, sample, storage_option)
+        found = _of_pipeline(target, only, sample, storage_option, quiet=quiet)
     else:
         from streams.doctor.lake_checks import diagnose_lake
 
@@ -50,7 +53,9 @@ def doctor(
                 raise InvalidInput(
                     "--only and --sample are for a pipeline file", hint=f"leave them out: {target} is none"
                 )
-        found = diagnose_lake(load_target(target, storage_option).table)
+        location = load_target(target, storage_option).table
+        with progress("checking", quiet=quiet):
+            found = diagnose_lake(location)
     for finding in found:
         if as_json:
             print_json(finding)
@@ -64,7 +69,9 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def _of_pipeline(path: str, only: str | None, sample: int | None, storage_option: list[str] | None) -> list[Finding]:
+def _of_pipeline(
+    path: str, only: str | None, sample: int | None, storage_option: list[str] | None, *, quiet: bool
+) -> list[Finding]:
     from streams.doctor.diagnose import SAMPLE, diagnose
 
     with usage_errors():
@@ -74,7 +81,8 @@ def _of_pipeline(path: str, only: str | None, sample: int | None, storage_option
             )
         loaded = load_pipeline(path)
         writers, _ = choose_part(loaded, only)
-    return diagnose(loaded, writers, sample=SAMPLE if sample is None else sample)
+    with progress("checking", quiet=quiet):
+        return diagnose(loaded, writers, sample=SAMPLE if sample is None else sample)
 
 
 def _print(finding: Finding) -> None:

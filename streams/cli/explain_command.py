@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from streams.cli import completion
 from streams.cli.arguments import Json, StorageOption, Target, open_table, usage_errors
+from streams.cli.examples import examples
 from streams.cli.output import print_result
 from streams.read.as_of import parse_point, warn_if_unsettled
 from streams.read.text_values import parse_key
@@ -14,7 +16,12 @@ from streams.read.text_values import parse_key
 explaining = typer.Typer()
 
 
-@explaining.command()
+@explaining.command(
+    epilog=examples(
+        "weft explain lake/orders_wide --key 7",
+        "weft explain lake/orders_wide --key shop_id=3 --key order_id=7 --history",
+    )
+)
 def explain(
     target: Target,
     key: Annotated[
@@ -26,7 +33,11 @@ def explain(
         ),
     ],
     as_of: Annotated[
-        str | None, typer.Option(help="Snapshot: a cut, a savepoint or a time (ISO 8601 with zone); now by default.")
+        str | None,
+        typer.Option(
+            help="Snapshot: a cut, a savepoint or a time (ISO 8601 with zone); now by default.",
+            autocompletion=completion.savepoints,
+        ),
     ] = None,
     history: Annotated[
         bool, typer.Option("--history", help="All events of the key that the retained log has, also merged ones.")

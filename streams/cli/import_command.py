@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from storage.config import load_config
-from storage.engine import check_reachable
+from storage.engine import Stage, check_reachable
 from storage.errors import InvalidInput
 from storage.imports.foreign_table import ForeignTable, open_foreign
 from storage.imports.import_table import ImportResult, import_table
-from storage.imports.import_table import Progress as OnRows
 from storage.imports.table_text import TableText, read_table_text
 from storage.imports.translate import to_yaml, translate
 from storage.imports.translation import Declared, Translation
-from streams.cli.arguments import Json, StorageOption, column_names, errors, parse_storage_options, usage_errors
+from streams.cli.arguments import Json, StorageOption, column_names, parse_storage_options, usage_errors
+from streams.cli.examples import examples
 from streams.cli.output import counted, print_json, print_result
-from streams.cli.progress import LINE_SECONDS
+from streams.cli.progress import Quiet, progress
 
 import_command = typer.Typer()
 
@@ -30,7 +27,15 @@ _TEXTS: Final = (".sql", ".properties")
 SourceFormat = Literal["parquet", "delta", "iceberg", "hudi", "paimon"]
 
 
-@import_command.command("import")
+@import_command.command(
+    "import",
+    epilog=examples(
+        "weft import old/orders lake/orders_wide --from hudi",
+        "weft import s3://lake/orders lake/orders_wide --from delta --source-version 12",
+        "weft import create_table.sql --dry-run",
+        "weft import export.parquet lake/orders_wide --key order_id --ordering updated_at",
+    ),
+)
 def import_(
     source: Annotated[
         str,
@@ -74,6 +79,7 @@ def import_(
         typer.Option("--dry-run", help="Print the proposed configuration and what became of each option, and stop."),
     ] = False,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Make a table from a table of another format: copies its rows, and translates its options.
@@ -109,13 +115,21 @@ def import_(
         return
     assert opened is not None, "only a dry run has no source"
     assert uri is not None, "only a dry run has no target"
-    _copy(opened, uri, target, chosen if found is None else found.config, as_json=as_json)
+    _copy(opened, uri, target, chosen if found is None else found.config, quiet=quiet, as_json=as_json)
 
 
-def _copy(source: ForeignTable, uri: str, target: Mapping[str, Any], config: Any, *, as_json: bool) -> None:
+def _copy(
+    source: ForeignTable, uri: str, target: Mapping[str, Any], config: Any, *, quiet: bool, as_json: bool
+) -> None:
     check_reachable(uri, target)
-    with _shown(source, quiet=as_json) as progress:
-        done = import_table(uri, source, config, storage_options=target, progress=progress)
+    with progress("importing", quiet=quiet) as show:
+        done = import_table(
+            uri,
+            source,
+            config,
+            storage_options=target,
+            progress=lambda rows: show(Stage("importing", rows, source.rows, "rows")),
+        )
     print_result(done, _described(done), as_json=as_json)
 
 
@@ -146,30 +160,3 @@ def _read_text(path: Path) -> TableText:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}", hint="check the file and its permissions") from error
     return read_table_text(text)
-
-
-@contextmanager
-def _shown(source: ForeignTable, *, quiet: bool) -> Iterator[OnRows | None]:
-    """Show the number of rows that were read on standard error: a bar on a terminal, else a line from time to time."""
-    if quiet:
-        yield None
-    elif errors.is_terminal:
-        counts = (MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
-        with Progress(TextColumn("importing"), BarColumn(), *counts, console=errors, transient=True) as bar:
-            task = bar.add_task("importing", total=source.rows)
-            yield lambda rows: bar.update(task, completed=rows)
-    else:
-        yield _Lines(source.rows).show
-
-
-class _Lines:
-    """Prints a line every `LINE_SECONDS`."""
-
-    def __init__(self, total: int | None) -> None:
-        self._of = "" if total is None else f" of {total:,}"
-        self._printed = time.monotonic()
-
-    def show(self, rows: int) -> None:
-        if time.monotonic() - self._printed >= LINE_SECONDS:
-            self._printed = time.monotonic()
-            errors.print(f"importing: {rows:,}{self._of} rows read", soft_wrap=True)

@@ -13,6 +13,9 @@ import yaml
 from storage.config_file import errors_at, parse_fields
 from storage.errors import InvalidInput
 from streams.cli.arguments import errors, usage_errors
+from streams.cli.completion import pipeline_files
+from streams.cli.examples import examples
+from streams.cli.progress import Quiet, progress
 from streams.formats.registry import check_registry_settings
 from streams.pipeline.infer import Fields, propose
 from streams.pipeline.infer_key import Messages, fields_of
@@ -25,13 +28,16 @@ infer_command = typer.Typer()
 _LINE: Final = 118
 
 
-@infer_command.command()
+@infer_command.command(epilog=examples("weft infer shop/pipeline.yaml > proposed.yaml"))
 def infer(
     pipeline: Annotated[
         Path,
-        typer.Argument(metavar="PIPELINE", help="A pipeline file; a writer needs only its source."),
+        typer.Argument(
+            metavar="PIPELINE", help="A pipeline file; a writer needs only its source.", autocompletion=pipeline_files
+        ),
     ],
     sample: Annotated[int, typer.Option(min=1, help="Messages or rows to read of each writer, the newest.")] = 1000,
+    quiet: Quiet = False,
 ) -> None:
     """Propose what a pipeline file lacks, from messages, the schema registry and files: schema, select, and the table.
 
@@ -60,8 +66,8 @@ def infer(
     found: dict[str, Fields] = {}
     for name, section in wanted.items():
         with errors_at(f"writers.{name}.source: "):
-            messages = _messages(name, section, given, pipeline.absolute().parent, sample)
-            fields = fields_of(messages)
+            with progress(f"reading {name}", quiet=quiet):
+                fields = fields_of(read_messages(name, section, given, pipeline.absolute().parent, sample))
             if fields is None:
                 raise InvalidInput("no field has a type that a column can have", hint="write schema by hand")
         found[name] = fields
@@ -75,7 +81,20 @@ def infer(
         errors.print(f"{note} (remove its schema, or write table.config)", style="dim", soft_wrap=True, markup=False)
 
 
-def _messages(name: str, section: WriterSection, given: PipelineConfig, folder: Path, count: int) -> Messages:
+def read_messages(name: str, section: WriterSection, given: PipelineConfig, folder: Path, count: int) -> Messages:
+    """The newest messages of a writer, and what they or their schemas show.
+
+    Args:
+        name: Name of the writer.
+        section: The writer; only its source is needed.
+        given: The pipeline.
+        folder: The folder of its file.
+        count: Messages or rows to read, at most.
+
+    Raises:
+        typer.Exit: A setting is wrong; the error was printed.
+        TableError: The source or the schema registry does not answer, or has nothing that can be read.
+    """
     source, stream = section.source, section.stream or name
     if isinstance(source, FilesSection):
         from streams.pipeline.infer_files import file_messages

@@ -35,9 +35,11 @@ from streams.cli.arguments import (
     usage_errors,
 )
 from streams.cli.check_command import check_command
+from streams.cli.completion import completing, pipeline_files
 from streams.cli.dead_letters import letters
 from streams.cli.display import show_and_log
 from streams.cli.doctor import doctoring
+from streams.cli.examples import examples
 from streams.cli.explain_command import explaining
 from streams.cli.import_command import import_command
 from streams.cli.infer_command import infer_command
@@ -57,7 +59,10 @@ from streams.pipeline.supervisor import JobStatus, ending_of_all
 from streams.pipeline.table_watch import TableWatch
 from streams.spark.session import check_java
 
-PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline file; weft init writes one.")]
+PipelineFile = Annotated[
+    Path,
+    typer.Argument(metavar="PIPELINE", help="A pipeline file; weft init writes one.", autocompletion=pipeline_files),
+]
 
 
 app = typer.Typer(
@@ -87,7 +92,11 @@ def versions(
     """Options before a command."""
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog=examples("weft demo", "weft demo --rows 1000000 --keep ./demo"),
+)
 def demo(context: typer.Context) -> None:
     """A self-contained demo: an embedded Kafka broker, four writers, compaction, SQL; see weft demo --help."""
     # Only this command imports the demo and parses its options.
@@ -96,7 +105,11 @@ def demo(context: typer.Context) -> None:
     command(context.args, prog_name="weft demo")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "weft init shop",
+    )
+)
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to; created if it does not exist.")],
 ) -> None:
@@ -113,7 +126,7 @@ def init(
     typer.echo(f"{target} is written. Adapt it to your topics, then: weft run {target}")
 
 
-@app.command()
+@app.command(epilog=examples("weft create shop/pipeline.yaml"))
 def create(pipeline: PipelineFile, as_json: Json = False) -> None:
     """Create the table of a pipeline. Does nothing if the table exists and is the one that the file describes.
 
@@ -130,7 +143,13 @@ def create(pipeline: PipelineFile, as_json: Json = False) -> None:
     print_result({"uri": uri, "created": created}, text, as_json=as_json)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "weft run shop/pipeline.yaml",
+        "weft run shop/pipeline.yaml --once",
+        "weft run shop/pipeline.yaml --only orders --http 9464",
+    )
+)
 def run(
     pipeline: PipelineFile,
     only: Annotated[
@@ -206,7 +225,12 @@ def run(
     raise typer.Exit(ending_of_all(last.values()))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "weft show lake/orders_wide",
+        "weft show shop/pipeline.yaml timeline --limit 100",
+    )
+)
 def show(
     target: Target,
     what: Annotated[What, typer.Argument(help="overview, timeline, files or streams.")] = What.OVERVIEW,
@@ -234,6 +258,7 @@ app.add_typer(table_services)
 app.add_typer(package)
 app.add_typer(doctoring)
 app.add_typer(ui_command)
+app.add_typer(completing)
 app.add_typer(alter, name="alter")
 app.add_typer(letters, name="dead-letters")
 

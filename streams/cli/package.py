@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from streams.cli.arguments import Json
+from streams.cli.examples import examples
 from streams.cli.output import print_result
+from streams.cli.progress import Quiet, progress
 
 package = typer.Typer()
 
 
-@package.command("package")
+@package.command("package", epilog=examples("weft package -o weft-env.tar.gz"))
 def package_environment(
     output: Annotated[Path, typer.Option("--output", "-o", help="The archive: .tar.gz or .tgz.")] = Path(
         "weft-env.tar.gz"
@@ -29,6 +31,7 @@ def package_environment(
     ] = None,
     level: Annotated[int, typer.Option(min=0, max=9, help="Compression: 0 is quickest, 9 smallest.")] = 4,
     force: Annotated[bool, typer.Option("--force", help="Replace the archive if it exists.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Pack this Python environment, weft included, for spark.archives, so that executors need no packages installed.
@@ -37,9 +40,10 @@ def package_environment(
     """
     from streams.spark.environment_archive import pack_environment
 
-    packed = pack_environment(
-        output, exclude=exclude or (), python_prefix=python_prefix, replace=force, compress_level=level
-    )
+    with progress(f"packing {output}", quiet=quiet):
+        packed = pack_environment(
+            output, exclude=exclude or (), python_prefix=python_prefix, replace=force, compress_level=level
+        )
     facts = {"path": str(packed.path), "files": packed.files, "bytes": packed.bytes, "python": packed.python}
     lines = [
         f"{packed.path}: {packed.files:,} files, {packed.bytes / 1e6:,.0f} MB",
@@ -51,8 +55,8 @@ def package_environment(
     print_result(facts, "\n".join(lines), as_json=as_json)
 
 
-@package.command("class-archive")
-def class_archive(as_json: Json = False) -> None:
+@package.command("class-archive", epilog=examples("weft class-archive"))
+def class_archive(quiet: Quiet = False, as_json: Json = False) -> None:
     """Make the archive of Spark's classes of this machine: writers start with less work, and share memory.
 
     It runs a writer on an embedded broker for half a minute. The archive is in the folder that WEFT_CACHE names, or in
@@ -60,6 +64,7 @@ def class_archive(as_json: Json = False) -> None:
     """
     # Only then are the demo and its broker imported.
     make = importlib.import_module("streams.demo.train_classes").make_class_archive
-    path: Path = make()
+    with progress("running a writer", quiet=quiet):
+        path: Path = make()
     size = path.stat().st_size
     print_result({"path": str(path), "bytes": size}, f"{path}: {size / 1e6:,.0f} MB", as_json=as_json)

@@ -10,12 +10,20 @@ import typer
 from storage.errors import InvalidInput, NotFound
 from storage.publish.targets import DeltaTarget, IcebergTarget
 from streams.cli.arguments import Json, StorageOption, Target, column_names, open_table, usage_errors
+from streams.cli.examples import examples
 from streams.cli.output import counted, print_result
+from streams.cli.progress import Quiet, progress
 
 publish_command = typer.Typer()
 
 
-@publish_command.command()
+@publish_command.command(
+    epilog=examples(
+        "weft publish lake/orders_wide --delta",
+        "weft publish lake/orders_wide --iceberg shop.orders_wide --catalog-option type=folder "
+        "--catalog-option warehouse=./warehouse",
+    )
+)
 def publish(
     target: Target,
     iceberg: Annotated[
@@ -40,6 +48,7 @@ def publish(
         list[str] | None, typer.Option(help="Columns to publish, separated by commas; by default all columns.")
     ] = None,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Publish the base files of a table as an Iceberg or a Delta table: metadata over the files as they are, no copy.
@@ -57,7 +66,8 @@ def publish(
     table = open_table(target, storage_option)
     name = iceberg or f"{table.uri}/base"
     try:
-        result = to.publish(table)
+        with progress("publishing", quiet=quiet) as show:
+            result = to.publish(table, show)
     except (InvalidInput, NotFound):
         with usage_errors():
             raise

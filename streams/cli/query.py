@@ -23,6 +23,7 @@ from rich.text import Text
 from storage.errors import InvalidInput
 from streams.cli.arguments import PIPE_WIDTH, console, errors
 from streams.cli.output import counted, draw_rows, limit_note, print_json, print_rows
+from streams.cli.progress import watched
 from streams.read.plain_values import csv_cell, json_value
 
 if TYPE_CHECKING:
@@ -42,12 +43,14 @@ class Answer:
         output: The file to write; None for standard output.
         limit: Maximum number of rows; None: all rows into a file, else `DEFAULT_LIMIT`.
         read_optimized: Whether to say which commits base files lack.
+        quiet: Whether to show no progress.
     """
 
     form: Format
     output: Path | None
     limit: int | None
     read_optimized: bool
+    quiet: bool = False
 
     @property
     def rows(self) -> int | None:
@@ -75,7 +78,7 @@ def run_query(session: SqlSession, answer: Answer, sql: str) -> None:
         InvalidInput: Spark refuses the query (the message is Spark's, without the Java stack), the format cannot hold
             the result, or the file cannot be written.
     """
-    with session.query(sql) as query:
+    with watched("running", session.progress, quiet=answer.quiet), session.query(sql) as query:
         columns = query.frame.columns
         if not columns:
             return

@@ -7,17 +7,30 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
+from streams.cli import completion
 from streams.cli.arguments import Json, StorageOption, Target, column_names, console, errors, open_table, usage_errors
+from streams.cli.examples import examples
 from streams.cli.output import counted, limit_note, print_rows
+from streams.cli.progress import Quiet, progress
 from streams.read.as_of import EARLIEST, parse_point, warn_if_unsettled
 
 reads = typer.Typer()
 
 
-@reads.command()
+@reads.command(
+    epilog=examples(
+        "weft changes lake/orders_wide --since before_migration",
+        "weft changes lake/orders_wide --since 2026-11-20T10:00:00Z --columns status,paid --before",
+    )
+)
 def changes(
     target: Target,
-    since: Annotated[str, typer.Option(help="A cut, a savepoint, a time (ISO 8601 with zone), or earliest.")],
+    since: Annotated[
+        str,
+        typer.Option(
+            help="A cut, a savepoint, a time (ISO 8601 with zone), or earliest.", autocompletion=completion.savepoints
+        ),
+    ],
     until: Annotated[
         str | None, typer.Option(help="End of the range, in the same forms; the newest snapshot by default.")
     ] = None,
@@ -28,6 +41,7 @@ def changes(
     before: Annotated[bool, typer.Option("--before", help="Also show the row before the change.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Rows that differ between two snapshots, each once: insert, update or delete, and in which column groups.
@@ -50,7 +64,8 @@ def changes(
         before=before,
     )
     names = answer.schema.names
-    rows, more = _head(answer, limit)
+    with progress("comparing", quiet=quiet):
+        rows, more = _head(answer, limit)
     print_rows(names, [[row[name] for name in names] for row in rows], as_json=as_json)
     note = limit_note(limit) if more else f"{counted(len(rows), 'row')}; continue with --since {end}"
     # With --json standard output contains only rows.

@@ -13,6 +13,7 @@ import typer
 
 from storage.engine import EraseResult, TableSchema, check_rewritable
 from storage.errors import InvalidInput
+from streams.cli import completion
 from streams.cli.arguments import (
     FAILED,
     Json,
@@ -23,7 +24,9 @@ from streams.cli.arguments import (
     open_table,
     usage_errors,
 )
+from streams.cli.examples import examples
 from streams.cli.output import counted, print_result
+from streams.cli.progress import Quiet, progress
 from streams.cli.service_commands import Yes, confirm
 
 changes_of_rows = typer.Typer()
@@ -32,7 +35,9 @@ _FORMATS: Final = ".parquet, .csv (with a header) or .jsonl (one object a line)"
 SHOWN: Final = 20  # paths of each kind; --json has all
 
 
-@changes_of_rows.command()
+@changes_of_rows.command(
+    epilog=examples("weft erase lake/orders_wide --keys customers.csv --expire-snapshots --note 'ticket 12'")
+)
 def erase(
     target: Target,
     keys: Annotated[Path, typer.Option(help=f"A file with the key columns: {_FORMATS}. Other columns are ignored.")],
@@ -46,6 +51,7 @@ def erase(
     note: Annotated[str, typer.Option(help="A text for the log, such as a ticket; it must not contain keys.")] = "",
     yes: Yes = False,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Remove keys physically, from every file of a table, and prove it by reading all of them back. Writers go on.
@@ -60,13 +66,16 @@ def erase(
     with usage_errors():
         given = read_keys(keys, table.schema)
     confirm(f"Erase {counted(given.num_rows, 'key')} from {table.uri}? This cannot be undone.", yes=yes)
-    result = table.erase(given, expire_snapshots=expire_snapshots, release_savepoints=release_savepoints, note=note)
+    with progress("looking for the keys", quiet=quiet) as show:
+        result = table.erase(
+            given, expire_snapshots=expire_snapshots, release_savepoints=release_savepoints, note=note, progress=show
+        )
     print_result(result, describe(result), as_json=as_json)
     if not result.complete:
         raise typer.Exit(FAILED)
 
 
-@changes_of_rows.command()
+@changes_of_rows.command(epilog=examples("weft rewrite lake/orders_wide --set 'email = sha2(email, 256)'"))
 def rewrite(
     target: Target,
     assignment: Annotated[
@@ -75,6 +84,7 @@ def rewrite(
     note: Annotated[str, typer.Option(help="A text for the log, such as a ticket.")] = "",
     yes: Yes = False,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Change the values of a column in all rows, for example: --set "email = sha2(email, 256)". Writers go on.
@@ -94,8 +104,11 @@ def rewrite(
     from streams.read.sql_function import sql_function
 
     kind = table.schema.column(column).type
-    with sql_function(settings.spark, column, expression, kind) as function:
-        result = table.rewrite(column, function, note=note)
+    with (
+        progress("rewriting", quiet=quiet) as show,
+        sql_function(settings.spark, column, expression, kind) as function,
+    ):
+        result = table.rewrite(column, function, note=note, progress=show)
     text = (
         f"{column} is rewritten up to {result.cut}: {counted(result.file_groups, 'file group')}, "
         f"{counted(result.rows, 'row')}; earlier snapshots show the old values until weft clean expires them"
@@ -103,14 +116,20 @@ def rewrite(
     print_result(result, text if result.entry else "the table has no rows", as_json=as_json)
 
 
-@changes_of_rows.command()
+@changes_of_rows.command(epilog=examples("weft expire-rows lake/orders_wide order_ts --before 2025-01-01T00:00:00Z"))
 def expire_rows(
     target: Target,
-    column: Annotated[str, typer.Argument(help="A column with values to compare, for example a time.")],
+    column: Annotated[
+        str,
+        typer.Argument(
+            help="A column with values to compare, for example a time.", autocompletion=completion.column_names
+        ),
+    ],
     before: Annotated[str, typer.Option(help="Remove rows with a smaller value: a number, or a time (ISO 8601).")],
     note: Annotated[str, typer.Option(help="A text for the log.")] = "",
     yes: Yes = False,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Remove the visible rows in which a column is before a limit. Run it once a day for a time to live. Writers go on.
@@ -119,19 +138,24 @@ def expire_rows(
     """
     table = open_table(target, storage_option)
     confirm(f"Remove rows with {column} before {before} from {table.uri}? This cannot be undone.", yes=yes)
-    result = table.expire_rows(column, before, note=note)
+    with progress("rewriting", quiet=quiet) as show:
+        result = table.expire_rows(column, before, note=note, progress=show)
     text = f"rows with {column} before {before} are removed up to {result.cut}" if result.entry else "nothing to do"
     print_result(result, text, as_json=as_json)
 
 
-@changes_of_rows.command()
-def apply_ttl(target: Target, storage_option: StorageOption = None, as_json: Json = False) -> None:
+@changes_of_rows.command(epilog=examples("weft apply-ttl lake/orders_wide"))
+def apply_ttl(
+    target: Target, storage_option: StorageOption = None, quiet: Quiet = False, as_json: Json = False
+) -> None:
     """Remove the rows and deletes that are older than the table's time to live. Writers go on.
 
     The services of weft run and weft services do it continuously; weft alter set-ttl sets it. File groups in which
     nothing is overdue are not rewritten. weft clean deletes the old files.
     """
-    result = open_table(target, storage_option).apply_ttl()
+    table = open_table(target, storage_option)
+    with progress("looking for old rows", quiet=quiet) as show:
+        result = table.apply_ttl(progress=show)
     text = (
         f"{counted(result.rows, 'row')} and {counted(result.deletes, 'delete')} removed from "
         f"{counted(result.file_groups, 'file group')}"
@@ -141,16 +165,17 @@ def apply_ttl(target: Target, storage_option: StorageOption = None, as_json: Jso
     print_result(result, text, as_json=as_json)
 
 
-@changes_of_rows.command()
+@changes_of_rows.command(epilog=examples("weft forget-deletes lake/orders_wide order --before 2025-01-01T00:00:00Z"))
 def forget_deletes(
     target: Target,
-    group: Annotated[str, typer.Argument(help="A group with ordering columns.")],
+    group: Annotated[str, typer.Argument(help="A group with ordering columns.", autocompletion=completion.group_names)],
     before: Annotated[
         str, typer.Option(help="Forget deletes with a smaller first ordering value: a number, or a time (ISO 8601).")
     ],
     note: Annotated[str, typer.Option(help="A text for the log.")] = "",
     yes: Yes = False,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Forget old deletes, where nothing else is known of the row. Only if no older event of the group will come.
@@ -160,7 +185,8 @@ def forget_deletes(
     """
     table = open_table(target, storage_option)
     confirm(f"Forget deletes of {group} before {before} in {table.uri}? This cannot be undone.", yes=yes)
-    result = table.forget_deletes(group, before, note=note)
+    with progress("rewriting", quiet=quiet) as show:
+        result = table.forget_deletes(group, before, note=note, progress=show)
     text = f"deletes of {group} before {before} are forgotten up to {result.cut}" if result.entry else "nothing to do"
     print_result(result, text, as_json=as_json)
 

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from storage import verify_table
 from storage.engine import (
@@ -21,12 +20,14 @@ from storage.engine import (
     Execute,
     FoldResult,
     RestoreResult,
+    Stage,
     check_reachable,
     one_by_one,
     plan_compaction,
     plan_fold,
 )
 from storage.errors import InvalidInput
+from streams.cli import completion
 from streams.cli.arguments import (
     FAILED,
     Concurrency,
@@ -44,8 +45,9 @@ from streams.cli.arguments import (
     print_override,
     usage_errors,
 )
+from streams.cli.examples import examples
 from streams.cli.output import print_result
-from streams.cli.progress import finish_shown
+from streams.cli.progress import Quiet, finish_shown, progress
 from streams.pipeline.letter_places import expire_letters, load_letter_places, retentions_of
 from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
 from streams.pipeline.pipeline import is_pipeline
@@ -56,7 +58,13 @@ from streams.read.plain_values import json_value
 services = typer.Typer()
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.",
+        autocompletion=completion.savepoints,
+    ),
+]
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -69,7 +77,13 @@ def confirm(question: str, *, yes: bool) -> None:
     typer.confirm(question, abort=True)
 
 
-@services.command()
+@services.command(
+    epilog=examples(
+        "weft compact lake/orders_wide",
+        "weft compact lake/orders_wide --fold",
+        "weft compact shop/pipeline.yaml --all --concurrency 4 --memory '2 GB'",
+    )
+)
 def compact(
     target: Target,
     fold: Annotated[
@@ -95,6 +109,7 @@ def compact(
         typer.Option("--on-cluster/--here", help="With Spark, by the pipeline's section spark; else in this process."),
     ] = None,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Merge all logs of a table into its base files. Blocks no reader or writer.
@@ -121,9 +136,9 @@ def compact(
     rounds: list[CompactionResult | FoldResult] = []
     with _executor("compact", settings, on_cluster=on_cluster, here=here.execute) as execute:
         if not fold:
-            rounds.append(finish_shown("compacting", plan_compaction(table, policy, execute), quiet=as_json))
+            rounds.append(finish_shown("compacting", plan_compaction(table, policy, execute), quiet=quiet))
         if fold or policy is not None:
-            rounds.append(finish_shown("folding", plan_fold(table, policy, execute=execute), quiet=as_json))
+            rounds.append(finish_shown("folding", plan_fold(table, policy, execute=execute), quiet=quiet))
     if policy is not None:
         rounds = [result for result in rounds if result.done or result.skipped]
     lines = [_describe_round(result) for result in rounds] or [
@@ -194,11 +209,21 @@ def _describe_round(result: CompactionResult | FoldResult) -> str:
     )
 
 
-@services.command()
+@services.command(
+    epilog=examples(
+        "weft savepoint lake/orders_wide before_migration --note 'ticket 12'",
+        "weft savepoint lake/orders_wide",
+        "weft savepoint lake/orders_wide before_migration --release",
+    )
+)
 def savepoint(
     target: Target,
     name: Annotated[
-        str | None, typer.Argument(help="Name of the savepoint; without one, all savepoints are listed.")
+        str | None,
+        typer.Argument(
+            help="Name of the savepoint; without one, all savepoints are listed.",
+            autocompletion=completion.savepoints,
+        ),
     ] = None,
     as_of: AsOf = None,
     note: Annotated[str, typer.Option(help="A note about its purpose.")] = "",
@@ -226,10 +251,19 @@ def savepoint(
         print_result(made_now, f"savepoint {name} keeps {made_now.cut}", as_json=as_json)
 
 
-@services.command()
+@services.command(
+    epilog=examples(
+        "weft restore lake/orders_wide before_migration", "weft restore lake/orders_wide 2026-11-20T10:00:00Z --yes"
+    )
+)
 def restore(
     target: Target,
-    to: Annotated[str, typer.Argument(metavar="SAVEPOINT|TIME|CUT", help="The snapshot to restore.")],
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="SAVEPOINT|TIME|CUT", help="The snapshot to restore.", autocompletion=completion.savepoints
+        ),
+    ],
     yes: Yes = False,
     storage_option: StorageOption = None,
     as_json: Json = False,
@@ -245,12 +279,21 @@ def restore(
     print_result(result, _describe_rollback("restored", result), as_json=as_json)
 
 
-@services.command()
+@services.command(
+    epilog=examples(
+        "weft undo lake/orders_wide payments --since 2026-11-20T10:00:00Z",
+        "weft undo lake/orders_wide payments --since before_migration --yes",
+    )
+)
 def undo(
     target: Target,
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: Annotated[str, typer.Argument(help="The stream.", autocompletion=completion.stream_names)],
     since: Annotated[
-        str, typer.Option(help="A time (ISO 8601 with zone), a cut or a savepoint: later commits are rolled back.")
+        str,
+        typer.Option(
+            help="A time (ISO 8601 with zone), a cut or a savepoint: later commits are rolled back.",
+            autocompletion=completion.savepoints,
+        ),
     ],
     yes: Yes = False,
     storage_option: StorageOption = None,
@@ -300,7 +343,7 @@ def _describe_rollback(what: str, result: RestoreResult) -> str:
     return "\n".join(lines)
 
 
-@services.command()
+@services.command(epilog=examples("weft mark lake/orders_wide"))
 def mark(target: Target, storage_option: StorageOption = None, as_json: Json = False) -> None:
     """Record what is committed now, so that the snapshot at any time up to now cannot change any more.
 
@@ -310,10 +353,10 @@ def mark(target: Target, storage_option: StorageOption = None, as_json: Json = F
     print_result({"settled": until}, f"times up to {until} are settled", as_json=as_json)
 
 
-@services.command()
+@services.command(epilog=examples("weft fence lake/orders_wide orders"))
 def fence(
     target: Target,
-    lane: Annotated[str, typer.Argument(help="The lane of the dead writer.")],
+    lane: Annotated[str, typer.Argument(help="The lane of the dead writer.", autocompletion=completion.lane_names)],
     yes: Yes = False,
     storage_option: StorageOption = None,
 ) -> None:
@@ -325,10 +368,10 @@ def fence(
     )
 
 
-@services.command()
+@services.command(epilog=examples("weft close lake/orders_wide backfill-2025"))
 def close(
     target: Target,
-    lane: Annotated[str, typer.Argument(help="The lane to close.")],
+    lane: Annotated[str, typer.Argument(help="The lane to close.", autocompletion=completion.lane_names)],
     yes: Yes = False,
     storage_option: StorageOption = None,
 ) -> None:
@@ -338,7 +381,9 @@ def close(
     typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")
 
 
-@services.command()
+@services.command(
+    epilog=examples("weft clean lake/orders_wide --retain '7 days' --dry-run", "weft clean shop/pipeline.yaml")
+)
 def clean(
     target: Target,
     retain: Annotated[
@@ -353,6 +398,7 @@ def clean(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Delete what no retained snapshot needs, and what dead writers and compactions left. Blocks no reader or writer.
@@ -366,12 +412,14 @@ def clean(
         policy = _with_flags(settings, CLEAN, settings.clean or CleanSection(), flags)
         places = load_letter_places(target)[1] if is_pipeline(target) else []
     table = open_location(settings.table)
-    result = table.clean(
-        dt.timedelta(seconds=policy.retain),
-        policy.versions,
-        dry_run=dry_run,
-        abandon_after=dt.timedelta(seconds=policy.abandon_after),
-    )
+    with progress("cleaning", quiet=quiet) as show:
+        result = table.clean(
+            dt.timedelta(seconds=policy.retain),
+            policy.versions,
+            dry_run=dry_run,
+            abandon_after=dt.timedelta(seconds=policy.abandon_after),
+            progress=show,
+        )
     lines = [f"{'would delete' if dry_run else 'deleted'} {result.files:,} files, {result.bytes / 1e6:.1f} MB"]
     lines.extend(
         f"  {kind}: {deleted.files:,} files, {deleted.bytes / 1e6:.1f} MB" for kind, deleted in result.deleted.items()
@@ -396,7 +444,7 @@ def clean(
     print_result({**json_value(result), "dead_letters": letters}, "\n".join(lines), as_json=as_json)
 
 
-@services.command()
+@services.command(epilog=examples("weft verify lake/orders_wide", "weft verify s3://lake/orders_wide --shallow --json"))
 def verify(
     target: Target,
     shallow: Annotated[bool, typer.Option("--shallow", help="Look at the sizes of files, not into them.")] = False,
@@ -404,6 +452,7 @@ def verify(
         bool, typer.Option("--on-cluster", help="Read the files with Spark, by the pipeline's section spark.")
     ] = False,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Check a table: log, files, keys, statistics. Lists all problems, what they mean, and how to fix them.
@@ -412,17 +461,18 @@ def verify(
     """
     settings = load_target(target, storage_option, "spark")
     location = settings.table
-    with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
-        check_reachable(location.uri, location.storage_options)
-        task = bar.add_task("verifying", total=None)
-        with _executor("verify", settings, on_cluster=True) if on_cluster else nullcontext() as execute:
-            report = verify_table(
-                location.uri,
-                storage_options=location.storage_options,
-                deep=not shallow,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-                execute=execute,
-            )
+    check_reachable(location.uri, location.storage_options)
+    with (
+        progress("verifying", quiet=quiet) as show,
+        _executor("verify", settings, on_cluster=True) if on_cluster else nullcontext() as execute,
+    ):
+        report = verify_table(
+            location.uri,
+            storage_options=location.storage_options,
+            deep=not shallow,
+            progress=lambda done, total: show(Stage("verifying", done, total, "objects")),
+            execute=execute,
+        )
     print_result(report, str(report), as_json=as_json)
     if not report.ok:
         raise typer.Exit(FAILED)

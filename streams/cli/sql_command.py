@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,10 @@ import typer
 from storage import Table
 from storage.engine import check_reachable
 from storage.errors import InvalidInput, NotFound, TableError
+from streams.cli import completion
 from streams.cli.arguments import Json, StorageOption, Target, column_names, errors, load_target, usage_errors
+from streams.cli.examples import examples
+from streams.cli.progress import Quiet, progress
 from streams.cli.query import Answer, Format, explain_query, run_query
 from streams.cli.statements import Statement, split_statements
 from streams.pipeline.model import CommandSettings
@@ -26,7 +30,14 @@ if TYPE_CHECKING:
 sql_command = typer.Typer()
 
 
-@sql_command.command()
+@sql_command.command(
+    epilog=examples(
+        'weft sql lake/orders_wide "SELECT status, count(*) FROM t GROUP BY status"',
+        "weft sql lake/orders_wide",
+        "weft sql shop/pipeline.yaml --file report.sql --format csv --output report.csv",
+        'weft sql lake/orders_wide "SELECT * FROM t" --as-of before_migration --require payment',
+    )
+)
 def sql(
     target: Target,
     query: Annotated[
@@ -45,7 +56,11 @@ def sql(
         Path | None, typer.Option(help="File for the result of one query, all rows of it; needed for parquet.")
     ] = None,
     as_of: Annotated[
-        str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")
+        str | None,
+        typer.Option(
+            help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.",
+            autocompletion=completion.savepoints,
+        ),
     ] = None,
     require: Annotated[list[str] | None, typer.Option(help="Groups that a row must have; a,b,c.")] = None,
     read_optimized: Annotated[
@@ -63,6 +78,7 @@ def sql(
         int | None, typer.Option(min=1, help="Maximum number of rows; by default 100, or all with --output.")
     ] = None,
     storage_option: StorageOption = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run Spark SQL over a table, in a new local Spark with the settings in section spark of the pipeline.
@@ -82,7 +98,7 @@ def sql(
         options = ReadOptions.of({**given, "read_optimized": read_optimized, "settled": settled})
     settings = load_target(target, storage_option, "spark")
     check_reachable(settings.table.uri, settings.table.storage_options)
-    _run(settings, options, statements, Answer(form, output, limit, options.read_optimized), explain=explain)
+    _run(settings, options, statements, Answer(form, output, limit, options.read_optimized, quiet), explain=explain)
 
 
 def _run(
@@ -93,7 +109,9 @@ def _run(
     *,
     explain: bool,
 ) -> None:
-    with _session(settings, options) as session:
+    with contextlib.ExitStack() as stack:
+        with progress("starting Spark", quiet=answer.quiet):
+            session = stack.enter_context(_session(settings, options))
         run = functools.partial(explain_query if explain else run_query, session, answer)
         if statements is None:
             from streams.cli.sql_prompt import run_prompt

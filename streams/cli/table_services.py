@@ -30,6 +30,7 @@ from streams.cli.arguments import (
     usage_errors,
 )
 from streams.cli.display import show_and_log
+from streams.cli.examples import examples
 from streams.letters.retention import Retention
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
 from streams.pipeline.letter_places import load_letter_places, retentions_of
@@ -48,7 +49,13 @@ PUBLISHING: Final = 4  # tables that are published at the same time
 LINE_SECONDS: Final = 60.0  # time between two lines about a busy table
 
 
-@table_services.command(name="services")
+@table_services.command(
+    name="services",
+    epilog=examples(
+        "weft services lake/orders_wide shop/pipeline.yaml @tables.txt --retain '7 days'",
+        "weft services 'pipelines/*.yaml' --once --json",
+    ),
+)
 def serve(
     tables: Annotated[
         list[str],

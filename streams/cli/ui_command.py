@@ -8,12 +8,13 @@ import typer
 
 from storage.errors import NotFound
 from streams.cli.arguments import StorageOption, Target, errors, load_target
+from streams.cli.examples import examples
 from streams.pipeline.pipeline import is_pipeline
 
 ui_command = typer.Typer()
 
 
-@ui_command.command()
+@ui_command.command(epilog=examples("weft ui lake/orders_wide", "weft ui shop/pipeline.yaml --port 8088 --write"))
 def ui(
     target: Target,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 takes a free one.")] = 8088,

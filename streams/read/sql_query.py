@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from storage import Table
+from storage.engine import Stage
 from storage.errors import InvalidInput
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.read.native_or_merged import ScanFacts
@@ -20,6 +21,7 @@ from streams.read.read_only import READ_ONLY, check_read_only, forbid_calls
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.view import planner_of
+from streams.spark.running_tasks import running_tasks
 from streams.spark.session import temporary_session
 from streams.spark.sql_text import quoted
 from streams.spark.task_errors import python_problem
@@ -112,6 +114,10 @@ class SqlSession:
     def cancel(self) -> None:
         """Cancel all jobs of the session; called in another thread than that of the query."""
         self._spark.sparkContext.cancelAllJobs()
+
+    def progress(self) -> Stage | None:
+        """The tasks that run now; called in another thread than that of the query."""
+        return running_tasks(self._spark, "running")
 
     @contextmanager
     def query(self, sql: str) -> Iterator[PlannedQuery]:

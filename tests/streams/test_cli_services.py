@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import json
 import re
 import time
@@ -14,15 +13,13 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from rich.console import Console
 
 from storage import Table
 from storage.clock import SystemClock
-from storage.engine import one_by_one, plan_compaction
+from storage.engine import one_by_one
 from storage.errors import InvalidInput
 from streams.cli.arguments import parse_storage_options
 from streams.cli.main import app
-from streams.cli.progress import finish_shown
 from tests.storage.damage import lane as lane_entry
 from tests.storage.shop import SHOP, append, contents, orders, payments
 from tests.streams.pipelines import weft
@@ -448,7 +445,7 @@ def test_flags_override_storage_options_of_the_file(tmp_path: Path) -> None:
     assert "of-the-file" not in result.stderr
 
 
-# Limits and progress of compaction.
+# Limits of compaction.
 
 
 def test_compact_takes_limits_from_the_file_and_from_flags(table: Table, tmp_path: Path) -> None:
@@ -460,25 +457,6 @@ def test_compact_takes_limits_from_the_file_and_from_flags(table: Table, tmp_pat
     wrong = weft("compact", table.uri, "--memory", "much")
     assert wrong.exit_code == 2
     assert "--memory: 'much' is not a size; write for example 500 MB or 2 GB" in wrong.stderr
-
-
-def test_compact_prints_lines_of_progress_where_there_is_no_terminal(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("streams.cli.progress.LINE_SECONDS", 0.0)
-    result = weft("compact", table.uri)
-    assert re.search(r"^compacting: \d+ of \d+ MB read$", result.stderr, re.MULTILINE), result.stderr
-    append(table, orders(1, ts=99))
-    assert weft("compact", table.uri, "--json").stderr == ""
-
-
-def test_on_a_terminal_progress_is_a_bar(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = io.StringIO()
-    monkeypatch.setattr("streams.cli.progress.errors", Console(file=drawn, force_terminal=True, width=100))
-    result = finish_shown("compacting", plan_compaction(table, None))
-    assert result.done
-    assert "compacting" in drawn.getvalue()
-    assert "━" in drawn.getvalue()
 
 
 def test_skipped_file_groups_are_counted_by_reason(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from storage.services.clean.retention_policy import (
     choose_oldest_retained,
     read_window,
 )
+from storage.services.progress import OnStage, counted, unobserved
 
 DELETE_AT_ONCE: Final = 1_000  # number of objects: the maximum of one S3 request
 MAX_FOREIGN: Final = 100  # maximum number of names in a result; the others are only counted
@@ -106,6 +107,7 @@ def run_clean(
     abandon_after: dt.timedelta | None,
     *,
     dry_run: bool,
+    progress: OnStage = unobserved,
 ) -> CleanResult:
     """Clean a table.
 
@@ -115,6 +117,7 @@ def run_clean(
         versions: The snapshots of this many last compactions stay readable, too; None: only those of ``retain``.
         abandon_after: Compactions and folds that began longer ago are considered dead; None: none of them.
         dry_run: Only find out what would be done.
+        progress: Called during the work, with the objects that were judged, and deleted if they are garbage.
 
     Raises:
         InvalidInput: An argument is out of range; nothing was done.
@@ -144,7 +147,7 @@ def run_clean(
         before=before,
     )
     sweep = _Sweep(table_log, dry_run=dry_run)
-    sweep.run(garbage.judge_all())
+    sweep.run(counted(garbage.judge_all(), progress, "cleaning", lambda: garbage.listed))
     archived = archive_log(table_log, state, needed, [at for _, at in held], dry_run=dry_run)
     result = CleanResult(
         dry_run=dry_run,

@@ -120,7 +120,11 @@ class _Listed:
 
 
 class Garbage:
-    """Judges every object of a store except entries and archives. Deletes nothing."""
+    """Judges every object of a store except entries and archives. Deletes nothing.
+
+    Attributes:
+        listed: Number of the objects that were listed so far.
+    """
 
     def __init__(
         self,
@@ -149,6 +153,7 @@ class Garbage:
         self._served, self._pins, self._before = served, pins, before
         self._open = frozenset(plan.slot for plan in state.plans.values())
         self._ends: dict[LaneName, LaneEnd] = {}
+        self.listed = 0
 
     def judge_all(self) -> Iterator[StoredObject]:
         """Every object except entries and archives, folder by folder.
@@ -175,7 +180,7 @@ class Garbage:
         for folder, kind in _OF_PLANS.items():
             if kind is Kind.OVERLAY and OVERLAY_FEATURE not in self._state.writer_features:
                 continue  # the table has never had any
-            listed, foreign = _parse(folder, kind, self._store.list(folder))
+            listed, foreign = self._parse(folder, kind, self._store.list(folder))
             yield from (stored for stored in foreign if not stored.path.startswith(f"{DELTA_LOG}/"))
             for file in listed:
                 garbage = file.path not in self._needed.files and not self._may_publish(file.parsed)
@@ -192,8 +197,8 @@ class Garbage:
 
     def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> tuple[list[_Listed], list[StoredObject]]:
         """Log files of a lane with their indexes, and other objects in these folders."""
-        listed_logs, foreign_logs = _parse(log_folder(lane), Kind.LOG, logs)
-        listed_indexes, foreign_indexes = _parse(log_index_folder(lane), Kind.LOG_INDEX, indexes)
+        listed_logs, foreign_logs = self._parse(log_folder(lane), Kind.LOG, logs)
+        listed_indexes, foreign_indexes = self._parse(log_index_folder(lane), Kind.LOG_INDEX, indexes)
         return [*listed_logs, *listed_indexes], [*foreign_logs, *foreign_indexes]
 
     def _find_ends(self) -> dict[LaneName, LaneEnd]:
@@ -230,7 +235,7 @@ class Garbage:
         return named
 
     def _judge_heartbeats(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
-        listed, foreign = _parse(heartbeat_folder(lane), Kind.HEARTBEAT, names)
+        listed, foreign = self._parse(heartbeat_folder(lane), Kind.HEARTBEAT, names)
         yield from foreign
         newest = newest_heartbeat({heartbeat.path: heartbeat.parsed for heartbeat in listed}, self._ends[lane])
         for heartbeat in listed:
@@ -238,7 +243,7 @@ class Garbage:
 
     def _judge_table_sidecars(self) -> Iterator[StoredObject]:
         """Sidecars of the table lane: those that an entry names are never garbage, as entries are not."""
-        listed, foreign = _parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
+        listed, foreign = self._parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
         yield from foreign
         slots = sorted({sidecar.parsed.slot for sidecar in listed if self._is_taken(sidecar.parsed)})
         named: set[Path | None] = set()
@@ -251,7 +256,7 @@ class Garbage:
             yield sidecar.judged(garbage=self._is_taken(sidecar.parsed) and sidecar.path not in named)
 
     def _judge_checkpoints(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
-        listed, foreign = _parse(checkpoint_folder(lane), Kind.CHECKPOINT, names)
+        listed, foreign = self._parse(checkpoint_folder(lane), Kind.CHECKPOINT, names)
         yield from foreign
         kept = kept_checkpoints([checkpoint.parsed.slot for checkpoint in listed], () if lane else self._served)
         for checkpoint in listed:
@@ -308,18 +313,18 @@ class Garbage:
     def _uncached_log(self) -> CommitLog:
         return self._log.uncached()
 
-
-def _parse(folder: Path, kind: Kind, names: Names) -> tuple[list[_Listed], list[StoredObject]]:
-    """The objects of a kind in a folder, and those whose names weft does not use there."""
-    listed, foreign = [], []
-    for name, size in names:
-        path = Path(f"{folder}/{name}")
-        parsed = parse_path(path)
-        if parsed is not None and parsed.kind is kind:
-            listed.append(_Listed(path, size, parsed))
-        else:
-            foreign.append(StoredObject(path, size, FOREIGN, None))
-    return listed, foreign
+    def _parse(self, folder: Path, kind: Kind, names: Names) -> tuple[list[_Listed], list[StoredObject]]:
+        """The objects of a kind in a folder, and those whose names weft does not use there."""
+        listed, foreign = [], []
+        for name, size in names:
+            path = Path(f"{folder}/{name}")
+            parsed = parse_path(path)
+            if parsed is not None and parsed.kind is kind:
+                listed.append(_Listed(path, size, parsed))
+            else:
+                foreign.append(StoredObject(path, size, FOREIGN, None))
+        self.listed += len(listed) + len(foreign)
+        return listed, foreign
 
 
 def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -32,6 +32,7 @@ from storage.services.compaction import CompactionResult, Rewriting, rewrite
 from storage.services.erase.key_search import KeySearch
 from storage.services.erase.proof import Boundary, Remains, is_needed, prove
 from storage.services.erase.redact_log import redact_log
+from storage.services.progress import OnStage, unobserved
 from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import WithoutKeys
 from storage.services.savepoints import release_savepoint
@@ -95,6 +96,7 @@ def erase(
     release_savepoints: bool = False,
     note: str = "",
     execute: Execute = one_by_one,
+    progress: OnStage = unobserved,
 ) -> EraseResult:
     """Remove keys physically: all events that were committed before the call, wherever they are stored.
 
@@ -109,6 +111,7 @@ def erase(
         release_savepoints: Release the savepoints that need files with the keys.
         note: A text that the log records; it must not contain the keys.
         execute: Runs the tasks; by default in this process, one file group at a time.
+        progress: Called during the work.
 
     Raises:
         InvalidInput: A key has another type or number of columns than the table's key, or contains null.
@@ -119,21 +122,21 @@ def erase(
         StoreUnavailable: The store does not answer; the next erase continues.
     """
     started = time.monotonic()
-    search = KeySearch.of(table_log.env, table_log.refresh().schema, keys)
+    search = KeySearch.of(table_log.env, table_log.refresh().schema, keys, progress)
     holding = _find_holding(table_log, search)
     holding.refuse(expire_snapshots=expire_snapshots, release_savepoints=release_savepoints)
     add_rewriting_feature(table_log)
     why = f"erase of {len(search)} keys" + (f": {note}" if note else "")
-    rewritten = _rewrite(table_log, search, why, execute)
+    rewritten = _rewrite(table_log, search, why, execute, progress)
     released = tuple(name for name in holding.savepoints if _release(table_log, name))
     for pin in (*holding.pins, *holding.late):
         unpin(table_log.store, pin)
     aborted = tuple(_abort_plans(table_log, search))
-    cleaned = _clean(table_log, expire=expire_snapshots)
+    cleaned = _clean(table_log, progress, expire=expire_snapshots)
     redaction = redact_log(table_log, search, find_needed(table_log))
     needed = find_needed(table_log)
     boundary = Boundary(rewritten.cut.lanes, max(rewritten.entry, rewritten.cut.table))
-    proof = prove(table_log.store, search.afresh(), boundary, lambda path, parsed: _why(needed, path, parsed))
+    proof = prove(table_log.store, search.afresh(), boundary, lambda path, parsed: _why(needed, path, parsed), progress)
     return EraseResult(
         keys=len(search),
         cut=str(rewritten.cut),
@@ -252,13 +255,13 @@ class _Rewritten:
     groups: frozenset[FileGroup]
 
 
-def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute) -> _Rewritten:
+def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute, progress: OnStage) -> _Rewritten:
     """Publish slices without the keys, in several attempts if another service publishes first (X3)."""
     newest, groups = 0, set[FileGroup]()
 
     def attempt(snapshot: Snapshot, reserve_ms: int) -> bool | None:
         nonlocal newest
-        made = _rewrite_once(table_log, snapshot, search, why, execute, reserve_ms)
+        made = _rewrite_once(table_log, snapshot, search, why, execute, reserve_ms, progress)
         if made is None:
             return True
         result, entry = made
@@ -271,7 +274,13 @@ def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute)
 
 
 def _rewrite_once(
-    table_log: TableLog, snapshot: Snapshot, search: KeySearch, why: str, execute: Execute, reserve_ms: int
+    table_log: TableLog,
+    snapshot: Snapshot,
+    search: KeySearch,
+    why: str,
+    execute: Execute,
+    reserve_ms: int,
+    progress: OnStage,
 ) -> tuple[CompactionResult, int] | None:
     """One attempt: the new slices and the slot of their BASE, 0 if it published none; None if no file has the keys."""
     with open_plan(table_log, snapshot.cut, len(snapshot.slices), reserve_ms) as plan:
@@ -281,7 +290,7 @@ def _rewrite_once(
             abort_plan(table_log, plan.plan_id, "no file of the snapshot has the keys")
             return None
         rewriting = Rewriting(why, WithoutKeys(search.vector))
-        done = rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute)
+        done = rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute, progress=progress)
     return done.result, done.entry
 
 
@@ -320,8 +329,9 @@ def _abort_plans(table_log: TableLog, search: KeySearch) -> Iterator[str]:
             yield plan_id
 
 
-def _clean(table_log: TableLog, *, expire: bool) -> CleanResult:
-    return run_clean(table_log, dt.timedelta(0) if expire else _KEEP_ALL, None, None, dry_run=False)
+def _clean(table_log: TableLog, progress: OnStage, *, expire: bool) -> CleanResult:
+    retain = dt.timedelta(0) if expire else _KEEP_ALL
+    return run_clean(table_log, retain, None, None, dry_run=False, progress=progress)
 
 
 def _why(needed: NeededNow, path: Path, parsed: ParsedPath) -> str:

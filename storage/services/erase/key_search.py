@@ -34,6 +34,7 @@ from storage.files.footers import Footer
 from storage.log.table_log import TableLog
 from storage.read.divide_file_group import FOOTERS_AT_ONCE
 from storage.read.pruning import KeyRows, key_table
+from storage.services.progress import OnStage, Stage, unobserved
 from storage.store.object_store import missing, normalise_errors
 
 _BOUND: Final = b'"key_min"'
@@ -49,22 +50,25 @@ class KeySearch:
         schema: The newest schema.
         vector: The keys as values of the sort column, ascending and distinct.
         forms: The same in JSON form, as key ranges have them.
+        progress: Called with the number of files that were searched.
     """
 
     env: Environment
     schema: TableSchema
     vector: KeyVector
     forms: frozenset[Any]
+    progress: OnStage = field(default=unobserved, repr=False, compare=False)
     _known: dict[Path, bool] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, env: Environment, schema: TableSchema, given: KeyRows) -> KeySearch:
+    def of(cls, env: Environment, schema: TableSchema, given: KeyRows, progress: OnStage = unobserved) -> KeySearch:
         """A search for given keys.
 
         Args:
             env: Environment of the table.
             schema: The newest schema.
             given: The keys, see `storage.read.pruning.KeyRows`.
+            progress: Called with the number of files that were searched.
 
         Raises:
             InvalidInput: There are no keys, or a key has another type or number of columns, or contains null.
@@ -73,7 +77,7 @@ class KeySearch:
         if len(column) == 0:
             raise InvalidInput("there are no keys to erase", hint="give at least one key")
         forms = frozenset(encode_scalar(value) for value in column.to_pylist())
-        return cls(env, schema, keys.union([keys.key_vector(column)]), forms)
+        return cls(env, schema, keys.union([keys.key_vector(column)]), forms, progress)
 
     def __len__(self) -> int:
         return len(self.vector)
@@ -179,6 +183,7 @@ class KeySearch:
     def _remembered(self, path: Path, read: Callable[[], bool]) -> bool:
         if path not in self._known:
             self._known[path] = read()
+            self.progress(Stage("looking for the keys", len(self._known), None, "objects"))
         return self._known[path]
 
     def _in_parquet(self, path: Path, size: int, row_groups: Iterable[int] | None = None) -> bool:

@@ -12,6 +12,7 @@ from storage.core.names import ARCHIVE, Kind, ParsedPath, Path, parse_path
 from storage.errors import CorruptData, MissingFile
 from storage.services.clean.clean import Tally
 from storage.services.erase.key_search import KeySearch
+from storage.services.progress import OnStage, counted, unobserved
 from storage.store.object_store import ObjectStore
 
 _ROOTS: Final = (Path("overlay"), Path("shadow"), Path("base"), Path("log"), Path("_weft"))
@@ -63,7 +64,13 @@ class Proof:
     unread: tuple[Path, ...]
 
 
-def prove(store: ObjectStore, search: KeySearch, boundary: Boundary, why: Callable[[Path, ParsedPath], str]) -> Proof:
+def prove(
+    store: ObjectStore,
+    search: KeySearch,
+    boundary: Boundary,
+    why: Callable[[Path, ParsedPath], str],
+    progress: OnStage = unobserved,
+) -> Proof:
     """Read every object of the table.
 
     Args:
@@ -71,6 +78,7 @@ def prove(store: ObjectStore, search: KeySearch, boundary: Boundary, why: Callab
         search: The keys.
         boundary: Where the erase ends.
         why: Says why an object that remains is there.
+        progress: Called during the work.
 
     Raises:
         StoreUnavailable: The store does not answer.
@@ -79,7 +87,8 @@ def prove(store: ObjectStore, search: KeySearch, boundary: Boundary, why: Callab
     remains: list[Remains] = []
     newer: list[Path] = []
     unread: list[Path] = [temporary for temporary, _ in store.leftovers()]
-    for path, size in _objects(store):
+    objects = _Objects(store)
+    for path, size in counted(objects.list(), progress, "reading back", lambda: objects.listed):
         parsed = parse_path(path)
         if parsed is None:
             unread.append(path)
@@ -99,19 +108,24 @@ def prove(store: ObjectStore, search: KeySearch, boundary: Boundary, why: Callab
     return Proof(read, tuple(remains), tuple(newer), tuple(unread))
 
 
-def _objects(store: ObjectStore) -> Iterator[tuple[Path, int]]:
-    """Paths and sizes of the objects, with the archives last.
+class _Objects:
+    """The objects of a table; ``listed``: how many were listed so far."""
 
-    The archives are listed after everything else was read: a slot that cleaning has deleted meanwhile is in an archive
-    then.
-    """
-    for root in _ROOTS:
-        for name, size in store.list(root):
-            path = Path(f"{root}/{name}")
-            if not path.startswith(f"{ARCHIVE}/"):
-                yield path, size
-    for name, size in store.list(Path(ARCHIVE)):
-        yield Path(f"{ARCHIVE}/{name}"), size
+    def __init__(self, store: ObjectStore) -> None:
+        self._store, self.listed = store, 0
+
+    def list(self) -> Iterator[tuple[Path, int]]:
+        """Paths and sizes of the objects, with the archives last.
+
+        The archives are listed after everything else was read: a slot that cleaning has deleted meanwhile is in an
+        archive then.
+        """
+        for root in (*_ROOTS, Path(ARCHIVE)):
+            found = [(Path(f"{root}/{name}"), size) for name, size in self._store.list(root)]
+            if root != ARCHIVE:
+                found = [(path, size) for path, size in found if not path.startswith(f"{ARCHIVE}/")]
+            self.listed += len(found)
+            yield from found
 
 
 def is_needed(needed: Needed, path: Path, parsed: ParsedPath) -> bool:

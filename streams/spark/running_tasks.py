@@ -1,0 +1,27 @@
+"""How far the jobs of a Spark session are."""
+
+from __future__ import annotations
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from storage.engine import Stage
+
+
+def running_tasks(spark: SparkSession, what: str) -> Stage | None:
+    """The tasks of the stages that run now; None if none does. May be called from any thread.
+
+    Args:
+        spark: The session.
+        what: Says what the session does.
+    """
+    try:
+        tracker = spark.sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+    except (Py4JError, OSError, AssertionError, AttributeError):  # the session is ending
+        return None
+    known = [stage for stage in stages if stage is not None]
+    if not known:
+        return None
+    done = sum(stage.numCompletedTasks for stage in known)
+    return Stage(what, done, sum(stage.numTasks for stage in known), "tasks")
