@@ -17,7 +17,6 @@ from typing import Annotated
 import typer
 
 from storage.engine import Inspection, check_reachable
-from storage.errors import InvalidInput
 from streams.cli.alter import alter
 from streams.cli.arguments import (
     Commands,
@@ -43,6 +42,7 @@ from streams.cli.examples import examples
 from streams.cli.explain_command import explaining
 from streams.cli.import_command import import_command
 from streams.cli.infer_command import infer_command
+from streams.cli.init_command import init_command
 from streams.cli.output import print_result
 from streams.cli.package import package
 from streams.cli.publish_command import publish_command
@@ -103,27 +103,6 @@ def demo(context: typer.Context) -> None:
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command.command()(importlib.import_module("streams.demo.command").demo)
     command(context.args, prog_name="weft demo")
-
-
-@app.command(
-    epilog=examples(
-        "weft init shop",
-    )
-)
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to; created if it does not exist.")],
-) -> None:
-    """Write a commented pipeline file to start from."""
-    target = folder / "pipeline.yaml"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with target.open("x", encoding="utf-8") as file:
-            file.write(Path(__file__).with_name("example_pipeline.yaml").read_text(encoding="utf-8"))
-    except FileExistsError:
-        raise InvalidInput(f"{target} already exists", hint="nothing was changed; choose another folder") from None
-    except OSError as error:
-        raise InvalidInput(f"cannot write {target}: {error}", hint="choose another folder") from error
-    typer.echo(f"{target} is written. Adapt it to your topics, then: weft run {target}")
 
 
 @app.command(epilog=examples("weft create shop/pipeline.yaml"))
@@ -245,6 +224,7 @@ def show(
     show_table(table, what, limit=limit, as_json=as_json)
 
 
+app.add_typer(init_command)
 app.add_typer(sql_command)
 app.add_typer(reads)
 app.add_typer(explaining)
@@ -265,7 +245,7 @@ app.add_typer(letters, name="dead-letters")
 
 def main() -> None:
     """Entry point of the ``weft`` command."""
-    app()
+    app(prog_name="weft")
 
 
 if __name__ == "__main__":

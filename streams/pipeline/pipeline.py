@@ -131,7 +131,7 @@ def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ)
     raw = read_file(path)
     with errors_at(f"{path.name}: "):
         raw = resolve_references(raw, path, environment)
-        hint = "weft init DIR writes a file with every setting, explained"
+        hint = "weft init DIR --example writes a file with every setting, explained"
         return resolve(path, parse_fields(PipelineConfig, raw, SECTIONS, hint=hint))
 
 

@@ -108,7 +108,7 @@ def complete(shell: str, folder: Path, words: tuple[str, ...]) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     if shell == "zsh":
-        return re.findall(r'^(?:.*\(\()?"([^"]+)"', done.stdout, re.MULTILINE)
+        return re.findall(r'(?:\(\(|\s)"([^"]+)"', done.stdout)
     return [text.partition("\t")[0] for text in done.stdout.splitlines()]
 
 

@@ -1,0 +1,324 @@
+"""``weft init``: writes a pipeline file. On a terminal it asks for what it needs; flags answer beforehand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from storage.config_file import parse_fields as parse_sections
+from storage.errors import InvalidInput, TableError
+from streams.cli.arguments import column_names, errors, print_error, usage_errors
+from streams.cli.examples import examples
+from streams.cli.infer_command import read_messages
+from streams.cli.progress import Quiet, progress
+from streams.formats import FORMATS
+from streams.formats.registry import uses_registry
+from streams.pipeline.infer_key import Fields, fields_of
+from streams.pipeline.model import PipelineConfig
+from streams.pipeline.new_pipeline import (
+    NewStream,
+    build,
+    check_names,
+    parse_fields,
+    parse_groups,
+    stream_name,
+    to_text,
+    with_key,
+)
+from streams.pipeline.pipeline import SECTIONS
+
+init_command = typer.Typer()
+
+T = TypeVar("T")
+
+FILE: Final = "pipeline.yaml"
+SAMPLE: Final = 200  # messages of each topic to look at
+NONE: Final = "-"
+BROKERS: Final = "localhost:9092"
+EXAMPLE: Final = Path(__file__).with_name("example_pipeline.yaml")
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Answers of the command line; None where there is none."""
+
+    topics: list[str] | None
+    brokers: str | None
+    form: str | None
+    registry: str | None
+    table: str | None
+    key: list[str] | None
+    ordering: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
+    look: bool = True
+
+
+@init_command.command(
+    epilog=examples(
+        "weft init shop",
+        "weft init shop --topic orders --topic payments --brokers localhost:9092",
+        "weft init shop --topic orders --fields 'orders=order_id bigint, status string, ts timestamp' --key order_id "
+        "--ordering orders=ts --no-look",
+        "weft init shop --example",
+    )
+)
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to; created if it does not exist.")],
+    topic: Annotated[list[str] | None, typer.Option(help="A topic of Kafka. May be repeated, or a,b,c.")] = None,
+    brokers: Annotated[str | None, typer.Option(metavar="HOST:PORT,...", help="Kafka's bootstrap servers.")] = None,
+    message_format: Annotated[
+        str | None, typer.Option("--format", help=f"Format of the messages: {', '.join(FORMATS)}.")
+    ] = None,
+    registry: Annotated[str | None, typer.Option(metavar="URL", help="Schema registry, for formats with one.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="URI", help="Location of the table.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Key of the table: fields that all topics have; a,b.")] = None,
+    ordering: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC=FIELD,...", help="Fields that order the events of a topic. May be repeated."),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=GROUP: FIELD, ...; ...",
+            help="Groups of a topic whose fields change independently; without, it has one. May be repeated.",
+        ),
+    ] = None,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=NAME TYPE,...", help="Fields of a topic, instead of looking at it. May be repeated."
+        ),
+    ] = None,
+    look: Annotated[bool, typer.Option("--look/--no-look", help="Look at messages of the topics for fields.")] = True,
+    example: Annotated[bool, typer.Option("--example", help="Write the commented example, and ask nothing.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a pipeline file. Asks on a terminal for what the options leave open, and proposes what topics show.
+
+    Never asks without a terminal: with --topic everything else has a default, without it the commented example of a
+    pipeline is written. An existing file is not changed. Nothing is created but the file.
+    """
+    target = folder / FILE
+    with usage_errors():
+        given = _Given(
+            topics=column_names(topic),
+            brokers=brokers,
+            form=_checked_format(message_format),
+            registry=registry,
+            table=table,
+            key=column_names(key),
+            ordering=_by_topic(ordering, "--ordering"),
+            fields=_by_topic(fields, "--fields"),
+            groups=_by_topic(group, "--group"),
+            look=look,
+        )
+    if target.exists():
+        raise InvalidInput(f"{target} already exists", hint="nothing was changed; choose another folder")
+    asks = sys.stdin.isatty() and not example
+    if example or (given.topics is None and not asks):
+        _write(target, EXAMPLE.read_text(encoding="utf-8"))
+        typer.echo(f"{target} is written. Adapt it to your topics, then: weft run {target}")
+        return
+    with usage_errors():
+        pipeline = _Conversation(given, folder, asks=asks, quiet=quiet).pipeline()
+    _write(target, to_text(pipeline, str(target)))
+    typer.echo(f"{target} is written. Next: weft check {target}, then weft run {target}")
+
+
+class _Conversation:
+    """Takes each answer from the command line, or asks, or takes the default. Checks each at once."""
+
+    def __init__(self, given: _Given, folder: Path, *, asks: bool, quiet: bool) -> None:
+        self._given, self._folder, self._asks, self._quiet = given, folder, asks, quiet
+
+    def pipeline(self) -> dict[str, Any]:
+        """All answers, as a pipeline.
+
+        Raises:
+            InvalidInput: An answer of the command line is wrong, or one is missing that has no default.
+        """
+        given = self._given
+        topics = self._answer("Topics, separated by commas", _names(given.topics), "orders, payments", _topics)
+        brokers = self._answer("Kafka's bootstrap servers", given.brokers, BROKERS, _required)
+        form = self._answer(f"Format of the messages ({', '.join(FORMATS)})", given.form, "json", _checked_format)
+        assert form is not None, "there is a default"
+        registry = ""
+        if uses_registry(form, {}):
+            registry = self._answer("URL of the schema registry", given.registry, "http://localhost:8081", _required)
+        streams = [NewStream(topic, self._fields(topic, brokers, form, registry)) for topic in topics]
+        streams = self._with_key(streams)
+        streams = [self._with_groups(self._with_ordering(stream)) for stream in streams]
+        uri = self._answer(
+            "Location of the table, a folder or a URL", given.table, f"./lake/{_table_name(self._folder)}", _required
+        )
+        return build(uri, brokers, form, streams, registry=registry)
+
+    def _fields(self, topic: str, brokers: str, form: str, registry: str) -> Fields:
+        stream, said = stream_name(topic), self._given.fields.get(topic)
+        found = None if said is not None or not self._given.look else self._look(topic, brokers, form, registry)
+        if found is not None:
+            shown = ", ".join(f"{name} {kind}" for name, kind in found.schema.items())
+            errors.print(f"topic {topic}: {shown}", style="dim", soft_wrap=True)
+            for note in found.notes:
+                errors.print(f"topic {topic}: {note}", style="dim", soft_wrap=True)
+            return found
+        if said is None and not self._asks:
+            raise InvalidInput(
+                f"the fields of topic {topic} are not known",
+                hint=f"--fields '{topic}=order_id bigint, status string, ts timestamp'",
+            )
+        schema = self._answer(f"Fields of {topic}, as NAME TYPE, ...", said, None, parse_fields)
+        return Fields(stream, schema, keys=())
+
+    def _look(self, topic: str, brokers: str, form: str, registry: str) -> Fields | None:
+        """What the messages of a topic show; None if there are none, or the broker does not answer."""
+        raw: dict[str, Any] = {
+            "table": {"uri": "./t"},
+            "kafka": {"bootstrap.servers": brokers},
+            "writers": {stream_name(topic): {"source": {"type": "kafka", "topic": topic, "format": form}}},
+        }
+        if registry:
+            raw["registry"] = {"url": registry}
+        try:
+            pipeline = parse_sections(PipelineConfig, raw, SECTIONS)
+            with progress(f"looking at {topic}", quiet=self._quiet):
+                (section,) = pipeline.writers.values()
+                found = fields_of(read_messages(stream_name(topic), section, pipeline, self._folder, SAMPLE))
+        except (TableError, typer.Exit) as error:
+            if isinstance(error, TableError):
+                errors.print(f"topic {topic} shows no fields: {error.message}", style="yellow", soft_wrap=True)
+            return None
+        if found is None:
+            errors.print(f"topic {topic} shows no fields: it has no messages", style="yellow", soft_wrap=True)
+        return found
+
+    def _with_key(self, streams: Sequence[NewStream]) -> list[NewStream]:
+        shared = [name for name in streams[0].fields.schema if all(name in each.fields.schema for each in streams)]
+        proposed = [part.name for part in streams[0].fields.keys if part.name in shared]
+        default = (
+            ", ".join(proposed) or next((name for name in shared if name.endswith("id")), "") or ", ".join(shared[:1])
+        )
+
+        def parse(text: str) -> list[str]:
+            names = column_names([_required(text)]) or []
+            for stream in streams:
+                check_names(names, stream, "key")
+            return names
+
+        known = all(each.fields.keys for each in streams) and self._given.key is None
+        if known and not shared:
+            return list(streams)  # the keys have other names in each topic, or are in Kafka's keys
+        key = self._answer(
+            "Key of the table, fields that all topics have", _names(self._given.key), default or None, parse
+        )
+        return [
+            stream
+            if known and key == [part.name for part in stream.fields.keys]
+            else replace(stream, fields=with_key(stream.fields, key))
+            for stream in streams
+        ]
+
+    def _with_ordering(self, stream: NewStream) -> NewStream:
+        given = [part for part in stream.fields.order if part.name not in stream.fields.schema]
+        said = self._given.ordering.get(stream.topic)
+        if given and said is None:
+            return stream  # the source has an order of its own, such as a position in a database's log
+        default = ", ".join(part.name for part in stream.fields.order)
+        if not default:
+            times = (name for name, kind in stream.fields.schema.items() if kind.startswith(("timestamp", "date")))
+            default = next(times, "")
+        question = f"Fields that order the events of {stream.topic} ({NONE}: the time of the Kafka message)"
+
+        def parse(text: str) -> list[str]:
+            names = [] if text.strip() == NONE else column_names([text]) or []
+            check_names(names, stream, "ordering")
+            keys = {part.name for part in stream.fields.keys}
+            if keys & set(names):
+                raise InvalidInput("a key column orders nothing: it is the same in all events of a row")
+            return names
+
+        return replace(stream, ordering=self._answer(question, said, default or NONE, parse))
+
+    def _with_groups(self, stream: NewStream) -> NewStream:
+        def parse(text: str) -> dict[str, list[str]]:
+            groups = {} if text.strip() == NONE else parse_groups(text)
+            for name, names in groups.items():
+                check_names(names, stream, f"group {name}")
+            return groups
+
+        question = f"Groups of {stream.topic} that change independently, as GROUP: FIELD, ...; ({NONE}: one group)"
+        return replace(stream, groups=self._answer(question, self._given.groups.get(stream.topic), NONE, parse))
+
+    def _answer(self, question: str, given: str | None, default: str | None, parse: Callable[[str], T]) -> T:
+        """An answer: that of the command line; else the user is asked until it is right; else the default.
+
+        Raises:
+            InvalidInput: That of the command line is wrong, or the default is.
+        """
+        if given is not None:
+            return parse(given)
+        while self._asks:
+            text = typer.prompt(question, default=default, show_default=bool(default), err=True)
+            try:
+                return parse(text)
+            except TableError as error:
+                print_error(error)
+        return parse(default or "")
+
+
+def _names(given: Sequence[str] | None) -> str | None:
+    return None if given is None else ", ".join(given)
+
+
+def _topics(text: str) -> list[str]:
+    names = column_names([_required(text)]) or []
+    streams = [stream_name(name) for name in names]
+    repeated = next((name for name in streams if streams.count(name) > 1), None)
+    if repeated is not None:
+        raise InvalidInput(
+            f"two topics give the stream {repeated!r}", hint="write the file by hand: weft init --example"
+        )
+    return names
+
+
+def _required(text: str) -> str:
+    if not text.strip():
+        raise InvalidInput("an answer is needed")
+    return text.strip()
+
+
+def _checked_format(name: str | None) -> str | None:
+    if name is not None and name not in FORMATS:
+        raise InvalidInput(f"there is no message format {name!r}", hint=f"formats: {', '.join(FORMATS)}")
+    return name
+
+
+def _by_topic(given: Sequence[str] | None, flag: str) -> dict[str, str]:
+    found = {}
+    for text in given or ():
+        topic, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidInput(f"{flag} {text!r} is not TOPIC=...", hint=f"for example {flag} orders=ts")
+        found[topic.strip()] = value.strip()
+    return found
+
+
+def _table_name(folder: Path) -> str:
+    return f"{folder.absolute().name or 'orders'}_wide"
+
+
+def _write(target: Path, text: str) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InvalidInput(f"{target} already exists", hint="nothing was changed; choose another folder") from None
+    except OSError as error:
+        raise InvalidInput(f"cannot write {target}: {error}", hint="choose another folder") from error
