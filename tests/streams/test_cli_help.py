@@ -91,8 +91,10 @@ LINES = {
 SCRIPTS = {
     "bash": (
         'eval "$(weft completion bash)"',
-        "COMP_WORDS=({words}); COMP_CWORD={last}; COMPREPLY=(); _weft_completion weft; "
-        "printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        (
+            "COMP_WORDS=({words}); COMP_CWORD={last}; COMPREPLY=(); _weft_completion weft; "
+            "printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        ),
     ),
     # Outside of its line editor zsh has no _arguments: this one prints the proposals that it gets.
     "zsh": (
