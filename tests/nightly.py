@@ -50,6 +50,7 @@ _BENCHMARKS: Final = (
     ("layout", "--keys", "20000", "--rows", "40000", "--rounds", "2"),
     ("memory", "--rows", "50000"),
     ("merge", "--keys", "20000", "--rounds", "2"),
+    ("modelling", "--keys", "5000", "--rounds", "1"),
     ("page", "--commits", "3000", "--lanes", "8", "--buckets", "64"),
     ("overlays", "--keys", "20000", "--columns", "60", "--commits", "10", "--rounds", "1", "--spark"),
     ("requests", "--lanes", "1", "8", "--groups", "8", "--commits", "100", "--latency-ms", "1"),

@@ -1,0 +1,84 @@
+"""Runs the blocks of a guide one after the other, as a reader does: Python in one session, commands in one shell."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+GUIDES = ROOT / "deploy" / "docs"
+_BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```\n(?:\n?```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
+_END = "-- end of block --"
+
+
+class Shell:
+    """One shell for all blocks."""
+
+    def __init__(self, folder: Path) -> None:
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        self._bash = subprocess.Popen(
+            ["bash"],
+            cwd=folder,
+            env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, code: str) -> str:
+        """What a block prints."""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.write(f"{code}\necho '{_END}'\n")
+        self._bash.stdin.flush()
+        lines = []
+        for line in self._bash.stdout:
+            if line.rstrip() == _END:
+                return "".join(lines)
+            lines.append(line)
+        raise AssertionError(f"the shell ended: {''.join(lines)}")
+
+    def close(self) -> None:
+        """End the shell, and what it has left running."""
+        with contextlib.suppress(AssertionError, OSError):
+            self.run("kill $(jobs -p) 2>/dev/null; wait")
+        self._bash.kill()
+        self._bash.communicate()
+
+
+def check_guide(guide: Path, folder: Path) -> None:
+    """Run all blocks of a guide in a folder, which is the current one, and compare what they print."""
+    text = guide.read_text(encoding="utf-8")
+    found = list(_BLOCK.finditer(text))
+    assert len(found) == len(re.findall(r"^```(?:python|bash)$", text, re.MULTILINE)), "this runs every block"
+    names: dict[str, Any] = {"__name__": "guide"}
+    with contextlib.closing(Shell(folder)) as shell:
+        for block in found:
+            language, code, shown = block.groups()
+            line = text.count("\n", 0, block.start(2))
+            if language == "bash":
+                printed = shell.run(code)
+            else:
+                output = io.StringIO()
+                with contextlib.redirect_stdout(output):
+                    exec(compile("\n" * line + code, str(guide), "exec"), names)  # the guide is ours
+                printed = output.getvalue()
+            said = printed.replace(str(folder), "PATH")
+            assert _plain(said) == _plain(shown or ""), f"{guide.name}, line {line + 1}:\n{said}\n{_logs(folder)}"
+
+
+def _plain(text: str) -> str:
+    """Without numbers that depend on how many entries the log has."""
+    return re.sub(r"schema revision \d+", "schema revision N", text).rstrip()
+
+
+def _logs(folder: Path) -> str:
+    """The ends of the logs, for a failure."""
+    return "\n".join(f"{log.name}: {log.read_text(encoding='utf-8')[-1000:]}" for log in folder.glob("*.log"))
