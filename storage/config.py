@@ -269,13 +269,17 @@ def _check_key(config: TableConfig, columns: Mapping[str, Column]) -> None:
         if not _can_be_key(columns[name].type):
             raise InvalidInput(
                 f"key: column {name!r} has type {format_type(columns[name].type)}",
-                hint="keys are tinyint to bigint, string, binary, date, timestamp, timestamp_ntz or decimal",
+                hint="keys are tinyint to bigint, string, binary, date, timestamp, timestamp_ntz or decimal "
+                "(guide: deploy/docs/modelling.md#keys)",
             )
         if columns[name].default is not None:
             raise InvalidInput(f"columns.{name}.default: a key column takes no default", hint="remove the default")
     buckets = config.buckets
     if buckets < 1 or buckets & (buckets - 1) or buckets > MAX_BUCKETS:
-        raise InvalidInput(f"buckets: {buckets} is not a power of two from 1 to {MAX_BUCKETS}", hint="for example 8")
+        raise InvalidInput(
+            f"buckets: {buckets} is not a power of two from 1 to {MAX_BUCKETS}",
+            hint="for example 8 (guide: deploy/docs/modelling.md#buckets)",
+        )
     for name in config.partition_by:
         if name not in config.key:
             raise InvalidInput(
@@ -296,7 +300,7 @@ def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> None:
             if column in group_of:
                 raise InvalidInput(
                     f"{field}.columns: column {column!r} is already in group {group_of[column]!r}",
-                    hint="every column belongs to exactly one group",
+                    hint="every column belongs to exactly one group (guide: deploy/docs/modelling.md#groups)",
                 )
             group_of[column] = name
         _check_ordering(field, group, columns)
@@ -311,7 +315,8 @@ def _check_ordering(field: str, group: GroupConfig, columns: Mapping[str, Column
         if name not in group.columns:
             raise InvalidInput(
                 f"{field}.ordering: {name!r} is not a column of the group",
-                hint=f"order by columns of the group: {', '.join(group.columns)}",
+                hint=f"order by columns of the group: {', '.join(group.columns)} "
+                "(guide: deploy/docs/modelling.md#orderings)",
             )
         if not any(test(columns[name].type) for test in _ORDERING_TYPES):
             raise InvalidInput(
@@ -361,7 +366,7 @@ def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Functio
                     raise InvalidInput(
                         f"groups.{group}.functions.{function.column}: {function.name} cannot take back what stream "
                         f"{name!r} deletes",
-                        hint=f"streams.{name}.on_delete: ignore",
+                        hint=f"streams.{name}.on_delete: ignore (guide: deploy/docs/modelling.md#deletes)",
                     )
     written = {group for stream in config.streams.values() for group in stream.groups}
     for group in config.groups:

@@ -39,9 +39,11 @@ class TableError(Exception):
         code: Stable name for programs, one per class.
         message: What is wrong and where, without the hint.
         hint: What to do about it; empty if the message says everything.
+        guide: Document and section that explain such errors and what to do, one per class; empty for none.
     """
 
     code = "TABLE_ERROR"
+    guide = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -49,7 +51,8 @@ class TableError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+        more = (f"\n  {name}: {text}" for name, text in (("hint", self.hint), ("guide", self.guide)) if text)
+        return self.message + "".join(more)
 
     def to_dict(self) -> dict[str, Any]:
         """The error as JSON values: ``code``, ``message``, ``hint``, and the ``fields`` of its class."""
@@ -125,6 +128,7 @@ class StillRetained(Conflict):
     """
 
     code = "STILL_RETAINED"
+    guide = "deploy/OPERATIONS.md#erasing-keys"
 
     def __init__(
         self,
@@ -151,6 +155,7 @@ class Fenced(TableError):
     """A newer writer has claimed the lane. This writer must stop. Its commits remain."""
 
     code = "FENCED"
+    guide = "deploy/docs/recovery.md#a-machine-is-gone"
 
 
 class SplitBrain(TableError):
@@ -172,6 +177,7 @@ class StoreRefused(StoreUnavailable):
     """
 
     code = "STORE_REFUSED"
+    guide = "storage/STORES.md#options"
 
 
 class CommitUnknown(TableError):
@@ -192,6 +198,7 @@ class CorruptData(TableError):
     """A stored object is damaged, truncated, missing, or not the one that the log names. Restore it from a copy."""
 
     code = "CORRUPT_DATA"
+    guide = "deploy/docs/recovery.md#objects-are-missing-or-damaged"
 
 
 class MissingFile(CorruptData):
@@ -206,33 +213,39 @@ class SnapshotExpired(TableError):
     """The snapshot is older than what is retained: cleaning may have removed its files. Read a newer one."""
 
     code = "SNAPSHOT_EXPIRED"
+    guide = "storage/READING.md#time-travel"
 
 
 class OffsetExpired(SnapshotExpired):
     """One end of a range of changes is a snapshot that has expired. Read the whole table, and continue from there."""
 
     code = "OFFSET_EXPIRED"
+    guide = "storage/READING.md#changes"
 
 
 class OffsetInvalidated(TableError):
     """Changes were requested since a snapshot before a restore or an undo, whose rows may have been rolled back."""
 
     code = "OFFSET_INVALIDATED"
+    guide = "storage/READING.md#changes"
 
 
 class NotComplete(TableError):
     """Events up to the requested value may still arrive, according to the watermarks of the streams. Wait."""
 
     code = "NOT_COMPLETE"
+    guide = "deploy/docs/tutorial.md#a-report-that-waits"
 
 
 class NotSettled(TableError):
     """The state of the table at a time is not final: a commit with an earlier time may still become visible."""
 
     code = "NOT_SETTLED"
+    guide = "storage/READING.md#time-travel"
 
 
 class UnsupportedFormat(TableError):
     """The table uses a feature that this version does not know. Nothing was read or changed. Upgrade weft."""
 
     code = "UNSUPPORTED_FORMAT"
+    guide = "deploy/README.md#updates"

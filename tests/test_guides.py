@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import pytest
 import yaml
 
 from storage.config import build_schema, configuration, load_config
+from storage.errors import CorruptData, InvalidInput, error_from_dict
 from storage.imports.table_text import read_table_text
 from storage.imports.translate import translate
 from storage.imports.translation import Declared, Fate
 from streams.pipeline.pipeline import load_pipeline
-from tests.guide_blocks import GUIDES, check_guide
+from tests.guide_blocks import GUIDES, ROOT, check_guide
 
 _YAML = re.compile(r"^```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TRANSLATED = re.compile(r"^```sql\n(CREATE TABLE.*?)^```\n\n```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -53,3 +55,42 @@ def test_what_is_measured_can_be_measured() -> None:
 def test_recovery_is_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_guide(GUIDES / "recovery.md", tmp_path)
+
+
+def _named_sections() -> list[tuple[str, str]]:
+    """(source file, document and section) of every error that names one."""
+    found = []
+    for package in ("storage", "streams"):
+        for path in (ROOT / package).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            found += [
+                (str(path), name) for name in re.findall(r"guide(?: = \"|: )((?:deploy|storage)/[^\s)\"]+)", text)
+            ]
+    return found
+
+
+def test_documents_and_sections_that_errors_name_exist() -> None:
+    named = _named_sections()
+    assert len(named) > 15
+    missing = []
+    for path, name in named:
+        file, _, section = name.partition("#")
+        document = ROOT / file
+        if not document.is_file() or section not in _sections(document):
+            missing.append((path, name))
+    assert missing == []
+
+
+def _sections(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_an_error_says_where_the_guide_explains_it() -> None:
+    lost = CorruptData("base/1.parquet is missing", hint="copy it back")
+    assert str(lost).splitlines()[1:] == [
+        "  hint: copy it back",
+        "  guide: deploy/docs/recovery.md#objects-are-missing-or-damaged",
+    ]
+    assert str(pickle.loads(pickle.dumps(lost))) == str(error_from_dict(lost.to_dict())) == str(lost)
+    assert "guide" not in str(InvalidInput("this is wrong"))

@@ -161,7 +161,7 @@ def check_capability(store: ObjectStore, new_id: Callable[[], str]) -> None:
                 raise _failure(error)(f"cannot write to {store.uri}: {error}", hint=_hint(error)) from error
     raise StoreRefused(
         f"{store.uri} does not create objects exclusively: a second create of one name was not refused",
-        hint="use a store with conditional writes (If-None-Match), or switch them on; storage/STORES.md lists some",
+        hint="use a store with conditional writes (If-None-Match), or switch them on",
     )
 
 

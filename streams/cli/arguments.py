@@ -107,6 +107,8 @@ def print_error(error: TableError) -> None:
     errors.print(error.message, style="red", soft_wrap=True)
     if error.hint:
         errors.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
+    if error.guide:
+        errors.print(f"guide: {error.guide}", style="dim", soft_wrap=True)
 
 
 def load_target(target: str, storage_option: Sequence[str] | None, *sections: str) -> CommandSettings:

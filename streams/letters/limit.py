@@ -23,6 +23,7 @@ class TooManyDeadLetters(TableError):
     """A batch has more dead letters than the writer allows. Nothing of it was committed."""
 
     code = "TOO_MANY_DEAD_LETTERS"
+    guide = "deploy/OPERATIONS.md#alerts"
 
 
 @dataclass(frozen=True, slots=True)

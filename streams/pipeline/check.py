@@ -170,7 +170,8 @@ def _check_updates(writer: WriterSpec, stream: Stream, schema: TableSchema) -> N
         if group.merge == "aggregate" and columns and set(group.columns) & set(columns):
             raise InvalidInput(
                 f"writers.{writer.name}: each update of a row would be added to the aggregates of group {group.name!r}",
-                hint="choose events, for example where: _debezium.op IN ('c', 'r'); or give the group another mode",
+                hint="choose events, for example where: _debezium.op IN ('c', 'r'); or give the group another "
+                "mode (guide: deploy/docs/modelling.md#merge-modes)",
             )
 
 

@@ -47,7 +47,8 @@ MARK: Final = "-resumed-"
 
 GAP_HINT: Final = (
     "continue where the table's live commits end, so that later messages are read again, each once: `resume: table` in "
-    "the pipeline's writer, streams.resume_point in Python; or restore the table to its state before"
+    "the pipeline's writer, streams.resume_point in Python; or restore the table to its state before "
+    "(guide: deploy/docs/recovery.md#one-stream-wrote-nonsense)"
 )
 _OLDER_HINT: Final = (
     "continue where the table's live commits end: `resume: table` in the pipeline's writer, streams.resume_point in "

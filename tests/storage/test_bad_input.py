@@ -328,7 +328,7 @@ def test_every_error_survives_pickling() -> None:
         kind = getattr(errors, name)
         error = pickle.loads(pickle.dumps(kind("what", hint="do this")))
         assert type(error) is kind
-        assert str(error) == "what\n  hint: do this"
+        assert str(error).startswith("what\n  hint: do this")
         assert isinstance(error, TableError)
     unknown = pickle.loads(pickle.dumps(errors.CommitUnknown("what", batch=("q", 7))))
     assert unknown.batch == ("q", 7)
