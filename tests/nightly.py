@@ -52,6 +52,7 @@ _BENCHMARKS: Final = (
     ("merge", "--keys", "20000", "--rounds", "2"),
     ("modelling", "--keys", "5000", "--rounds", "1"),
     ("page", "--commits", "3000", "--lanes", "8", "--buckets", "64"),
+    ("peers", "--smoke"),
     ("overlays", "--keys", "20000", "--columns", "60", "--commits", "10", "--rounds", "1", "--spark"),
     ("requests", "--lanes", "1", "8", "--groups", "8", "--commits", "100", "--latency-ms", "1"),
     ("sizing", "--measure", "2", "4", "--minutes", "10", "--keys", "20000"),
@@ -115,7 +116,7 @@ def all_parts(scale: float = 1.0) -> list[Part]:
             [_python("-m", "tests.soak", "--kafka", "real", "--minutes", str(soak_minutes))],
         ),
         Part("demo", 30, [_python("-m", "streams.cli.main", "demo", "--rows", "200000")]),
-        Part("benchmarks", 45, [_python("-m", f"tests.benchmarks.{name}", *given) for name, *given in _BENCHMARKS]),
+        Part("benchmarks", 75, [_python("-m", f"tests.benchmarks.{name}", *given) for name, *given in _BENCHMARKS]),
         Part("links", 10, [_python("deploy/docs/site.py", "external", "--ask")]),
     ]
 

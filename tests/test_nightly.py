@@ -78,7 +78,9 @@ def test_parts_with_a_duration_have_a_longer_limit() -> None:
 
 def test_all_benchmarks_are_run() -> None:
     folder = Path(nightly.__file__).parent / "benchmarks"
-    programs = {path.stem for path in folder.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")}
+    modules = (path for path in folder.glob("*.py") if not path.name.startswith("test_"))
+    programs = {path.stem for path in modules if "__main__" in path.read_text(encoding="utf-8")}
+    programs |= {path.parent.name for path in folder.glob("*/__main__.py")}
     assert {name for name, *_ in nightly._BENCHMARKS} == programs
 
 

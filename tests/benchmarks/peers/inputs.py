@@ -8,6 +8,7 @@ The oracle takes of each key and group the row with the highest ordering value, 
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -111,9 +112,12 @@ def _some_keys(plan: Plan, rng: np.random.Generator) -> np.ndarray:
 def _made(plan: Plan, folder: Path, groups: Groups, updated: tuple[str, ...], keys: Keys) -> Dataset:
     """The dataset of this plan below ``folder``; it is generated unless it is there."""
     place = folder / plan.folder
-    found = Dataset.open(place)
-    if found is not None:
-        return found
+    with (folder / f"{plan.folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another run with this folder may generate it now
+        return Dataset.open(place) or _generated(plan, place, groups, updated, keys)
+
+
+def _generated(plan: Plan, place: Path, groups: Groups, updated: tuple[str, ...], keys: Keys) -> Dataset:
     shutil.rmtree(place, ignore_errors=True)  # what another run has not finished
     rng = np.random.default_rng(7)
     everyone = rng.permutation(plan.keys)
