@@ -72,9 +72,9 @@ def test_a_sixth_of_each_batch_is_older_than_the_load(part: str, tmp_path: Path)
 
 def test_inputs_are_generated_once(tmp_path: Path) -> None:
     first = wide(SMALL, tmp_path)
-    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
     assert wide(SMALL, tmp_path) == first
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == written
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == written
     (first.folder / "dataset.json").unlink()  # as if the run had been killed
     assert wide(SMALL, tmp_path) == first
 
