@@ -32,7 +32,7 @@ from tests.benchmarks.peers.run_task import run_task
 from tests.benchmarks.peers.task import HOUR, PARTS, TABLE, WRITERS, Outcome, Task
 from tests.download_cache import Unavailable
 
-_WARM_UP: Final = Plan("warm-up", keys=5_000, buckets=8, columns=63, rounds=2, updated=0.02)
+_WARM_UP: Final = Plan("warm-up", keys=5_000, buckets=8, columns=63, rounds=1, updated=0.02)
 _GENERATORS: Final = {TABLE: wide, WRITERS: same_keys, HOUR: one_hot_group}
 _SMOKE: Final = {"keys": 4_000, "rounds": 1, "commits": 1, "pairs": 1, "minutes": 4, "every": 2, "columns": 60}
 
