@@ -122,7 +122,7 @@ def main() -> int:
 def _outcomes(asked: argparse.Namespace, inputs: Path, tables: Path) -> Iterator[Outcome]:
     jars = dict(asked.jars)
     data: dict[str, Dataset] = {}
-    small = wide(_WARM_UP, inputs)
+    warm_up = "" if asked.smoke else str(wide(_WARM_UP, inputs).folder)
     for system in asked.systems:
         try:
             installed = install(system, jars.get(system))
@@ -139,7 +139,7 @@ def _outcomes(asked: argparse.Namespace, inputs: Path, tables: Path) -> Iterator
             system=system,
             version=installed.version,
             data={part: str(data[part].folder) for part in asked.parts},
-            warm_up=str(small.folder),
+            warm_up=warm_up,
             folder=str(tables),
             rounds=asked.rounds,
             every=asked.every,

@@ -3,8 +3,9 @@
 Merge-on-read, partial updates and the simple bucket index are what its documents recommend for frequent updates of
 some columns in all parts of a table. A Hudi table has one ordering value for each row, not one for each group: here it
 is the moment of the event that is written, so what is newest for its group, but older than the row, loses. These are
-the wrong rows. The compaction is scheduled and run by itself. Several writers use non-blocking concurrency control,
-which needs just this index and table type; they are in one process, and so is their lock provider.
+the wrong rows. The compaction is scheduled and run by itself, after any number of commits (by default only after five).
+Several writers use non-blocking concurrency control, which needs just this index and table type; they are in one
+process, and so is their lock provider.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Hudi(System):
             "hoodie.bucket.index.num.buckets": str(self.data.buckets),
             "hoodie.parquet.compression.codec": "zstd",
             "hoodie.compact.inline": "false",
+            "hoodie.compact.inline.max.delta.commits": "1",
             "hoodie.clean.automatic": "false",
             "hoodie.spark.sql.insert.into.operation": "bulk_insert",
             "hoodie.spark.sql.merge.into.partial.updates": "true",

@@ -73,9 +73,10 @@ def _measure(
         return kind(spark, folder, data, name, task.version)
 
     if part == TABLE:
-        small = kind(spark, folder, _opened(task.warm_up), "warm_up", task.version)
-        table_story.measure(small, 1, lambda _text: None)
-        say("warmed up")
+        if task.warm_up:
+            small = kind(spark, folder, _opened(task.warm_up), "warm_up", task.version)
+            table_story.measure(small, 1, lambda _text: None)
+            say("warmed up")
         return table_story.measure(make("measured"), task.rounds, say)
     if part == WRITERS:
         return concurrent_writers.measure(make("written"), say)

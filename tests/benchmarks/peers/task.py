@@ -22,7 +22,7 @@ class Task:
         system: Its name.
         version: Its version.
         data: Folder of the dataset, by part.
-        warm_up: Folder of a small dataset.
+        warm_up: Folder of a small dataset, or empty: the figures do not matter.
         folder: An empty folder for tables.
         rounds: Of queries.
         every: Commits between compactions, in `HOUR`.
