@@ -1,8 +1,9 @@
 """Queries alone: what a session for people who may only read refuses.
 
 Spark parses the text, so comments, quoting and the order of clauses do not matter. Refused are commands (but those
-that describe and show), inserts, scripts, statements in texts, and programs (``SELECT TRANSFORM``). The functions that
-call Java methods are removed from the session, and `READ_ONLY` forbids files as tables.
+that describe and show), inserts, scripts, statements in texts, and programs (``SELECT TRANSFORM``); EXPLAIN of these, too,
+because Spark executes a statement in a text to explain it. The functions that call Java methods are removed from the
+session. `READ_ONLY` forbids files as tables, and variables: ``'${env:AWS_SECRET_ACCESS_KEY}'`` is the value of that one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from pyspark.sql import SparkSession
 
 from storage.errors import InvalidInput
 
-READ_ONLY: Final[Mapping[str, str]] = {"spark.sql.runSQLOnFiles": "false"}
+READ_ONLY: Final[Mapping[str, str]] = {
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.variable.substitute": "false",
+}
 """Settings of a session for queries alone."""
 
 _PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical"
@@ -25,9 +29,8 @@ _REFUSED_NAMES: Final = ("InsertInto", "ExecuteImmediate", "ScriptTransformation
 _SHOWS: Final = frozenset(
     {
         "DescribeColumn",
-        "DescribeQueryCommand",
         "DescribeRelation",
-        "ExplainCommand",
+        "ShowCatalogsCommand",
         "ShowColumns",
         "ShowCreateTable",
         "ShowFunctions",
@@ -38,6 +41,8 @@ _SHOWS: Final = frozenset(
         "ShowViews",
     }
 )
+_EXPLAINS: Final[Mapping[str, str]] = {"ExplainCommand": "logicalPlan", "DescribeQueryCommand": "plan"}
+"""Commands about another statement, and where it is."""
 _CALLS: Final = ("java_method", "reflect", "try_reflect")
 
 
@@ -62,6 +67,8 @@ def check_read_only(spark: SparkSession, sql: str) -> None:
     plan = session.sessionState().sqlParser().parsePlan(sql)
     jvm: Any = spark._jvm  # noqa: SLF001 - the only way to its classes
     refused = [jvm.org.apache.spark.util.Utils.classForName(name, True, False) for name in _REFUSED]
+    while (inner := _EXPLAINS.get(plan.getClass().getSimpleName())) is not None:
+        plan = getattr(plan, inner)()
     if plan.getClass().getSimpleName() in _SHOWS:
         return
     for node in _nodes(plan):
