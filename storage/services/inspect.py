@@ -13,7 +13,19 @@ from typing import Any, Final, Literal
 
 from storage.clock import Clock, Stamps
 from storage.core.log.cut import Cut, in_spans
-from storage.core.log.entries import Base, Claim, CleanIntent, Data, Entry, Fold, Intent, Mark, Savepoint
+from storage.core.log.entries import (
+    Abort,
+    Base,
+    Claim,
+    CleanIntent,
+    Data,
+    Entry,
+    Fold,
+    Intent,
+    Mark,
+    Plan,
+    Savepoint,
+)
 from storage.core.log.file_refs import FileRef
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.plan.watermarks import Watermarks
@@ -78,6 +90,7 @@ class TimelineEntry:
         files: Number of files that it made visible.
         bytes: Their size.
         detail: A description.
+        plan: Id of the compaction or fold that it begins, or of which it publishes or ends something; "" for others.
     """
 
     committed_at_ms: int
@@ -88,6 +101,7 @@ class TimelineEntry:
     files: int
     bytes: int
     detail: str
+    plan: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +247,27 @@ class Inspection:
         """The last entry of each lane in the snapshot, "" for the table lane."""
         return {TABLE_LANE: self._state.head, **self._lanes}
 
-    def entries(self, lane: LaneName, after: int, until: int) -> list[TimelineEntry]:
-        """The entries after + 1, ..., until of one lane, in order. They are not kept in memory.
+    def entries(self, wanted: Mapping[LaneName, tuple[int, int]]) -> dict[LaneName, list[TimelineEntry]]:
+        """The entries after + 1, ..., until of lanes, in order, read side by side. They are not kept in memory.
+
+        Args:
+            wanted: (after, until) by lane.
 
         Raises:
             CorruptData: One of them is missing or damaged.
         """
-        found = self._table_log.commit_log.uncached().read_after(lane, after, until)
-        return [
-            _describe(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry)) for entry in found
-        ]
+        found = self._table_log.commit_log.uncached().read_tails(dict(wanted))
+        return {
+            lane: [
+                _describe(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry))
+                for entry in entries
+            ]
+            for lane, entries in found.items()
+        }
+
+    def open_plans(self) -> frozenset[str]:
+        """Ids of the compactions and folds that have begun, and have not ended."""
+        return frozenset(self._state.plans)
 
     def snapshots(self) -> list[SnapshotPoint]:
         """The states that the log names, newest first; see `storage.services.inspect_snapshots`."""
@@ -357,6 +382,7 @@ def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
         files=len(files),
         bytes=sum(file.size for file in files),
         detail=_detail(entry) + (", rolled back" if rolled_back else ""),
+        plan=entry.plan_id if isinstance(entry, Plan | Base | Fold | Abort) else "",
     )
 
 

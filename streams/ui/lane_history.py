@@ -1,8 +1,9 @@
 """The log of a table as arrays, for charts: the kind, time and size of each entry of each lane.
 
-A history of 100,000 commits takes a while to read, so the newest entries of each lane are read first, and a thread
-reads older ones. What changes later is read with the next question. Entries are aggregated here into cells (lane,
-time, kind), of which there are at most as many as a screen can show.
+A history of 100,000 commits takes a while to read. So the newest entries of each lane are read first; then a thread
+reads a sample of the older ones, from which their density is estimated, and then all of them, the newest first. What
+changes later is read with the next question. Entries are aggregated here into cells (lane, time, kind), of which there
+are at most as many as a screen can show.
 """
 
 from __future__ import annotations
@@ -18,10 +19,23 @@ import numpy.typing as npt
 
 from storage.engine import TABLE_LANE, Inspection, LaneName, TimelineEntry
 from storage.errors import TableError
+from streams.ui.plan_spans import PlanSpan, PlanSpans
 
 Ints = npt.NDArray[np.int64]
 
-KINDS: Final = ("commit", "claim", "compaction", "fold", "clean", "savepoint", "restore", "schema", "plan", "mark")
+KINDS: Final = (
+    "commit",
+    "claim",
+    "compaction",
+    "fold",
+    "clean",
+    "savepoint",
+    "restore",
+    "schema",
+    "plan",
+    "ended",
+    "mark",
+)
 """What entries are drawn as."""
 _KIND_OF: Final[Mapping[str, str]] = {
     "DATA": "commit",
@@ -38,29 +52,44 @@ _KIND_OF: Final[Mapping[str, str]] = {
     "SCHEMA": "schema",
     "LANE_ADD": "schema",
     "PLAN": "plan",
-    "ABORT": "plan",
+    "ABORT": "ended",
     "MARK": "mark",
 }
 _NUMBER: Final = {name: KINDS.index(kind) for name, kind in _KIND_OF.items()}
 _COMMIT: Final = KINDS.index("commit")
-_FIRST: Final = 3_000  # entries of all lanes that are read before the page is shown
-_LEAST: Final = 20  # of each lane
-_PAGE: Final = 1_000
+_FIRST: Final = 600  # entries of all lanes that are read before the page is shown
+_LEAST: Final = 5  # of each lane
+_PAGE: Final = 2_000  # entries of all lanes that are read at once later
+_SAMPLES: Final = 12  # older entries of each lane, from which the others are estimated
 _COLUMNS: Final = 4  # seq, time, kind, rows
 
 
 @dataclass(slots=True)
 class _Lane:
-    """Entries after ``low`` and up to ``high``, as rows (seq, time, kind, rows)."""
+    """Entries after ``low`` and up to ``high``, as rows (seq, time, kind, rows).
+
+    Attributes:
+        samples: Pairs (seq, time) of some entries up to ``low``, ascending.
+    """
 
     low: int
     high: int
     parts: list[Ints] = field(default_factory=list)
+    samples: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     def rows(self) -> Ints:
         if len(self.parts) != 1:
             self.parts = [np.concatenate(self.parts) if self.parts else np.empty((0, _COLUMNS), np.int64)]
         return self.parts[0]
+
+    def estimated(self) -> tuple[Ints, Ints]:
+        """Numbers and times of the entries that were not read yet, as if they were evenly spread between samples."""
+        rows = self.rows()
+        known = np.concatenate([self.samples[self.samples[:, 0] <= self.low], rows[:1, :2]])
+        if not self.low or len(known) < 2:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        seqs = np.arange(known[0, 0], self.low + 1)
+        return seqs, np.interp(seqs, known[:, 0], known[:, 1]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +101,7 @@ class Cells:
         lanes: Names of the lanes; "" is the table lane.
         lane, part, kind: Of each cell: position of its lane, number of the part of the span, position in `KINDS`.
         count, rows, seq: Its entries, their rows, and the last entry.
+        guessed: 1 if it stands for entries that were not read yet, else 0.
     """
 
     begin_ms: int
@@ -83,6 +113,7 @@ class Cells:
     count: list[int]
     rows: list[int]
     seq: list[int]
+    guessed: list[int]
 
 
 class LaneHistory:
@@ -93,6 +124,8 @@ class LaneHistory:
         self._lanes: dict[LaneName, _Lane] = {}
         self._lock = threading.RLock()
         self._older: threading.Thread | None = None
+        self._plans = PlanSpans()
+        self._opened: frozenset[str] = frozenset()
 
     def update(self, inspection: Inspection) -> None:
         """Read what is new in each lane, and begin to read older entries in a thread.
@@ -103,14 +136,18 @@ class LaneHistory:
         """
         with self._lock:
             heads = inspection.heads()
+            share = max(_LEAST, _FIRST // max(1, len(heads)))
+            wanted = {}
             for lane, head in heads.items():
-                known = self._lanes.get(lane)
-                if known is None:
-                    first = max(0, head - max(_LEAST, _FIRST // len(heads)))
-                    self._lanes[lane] = known = _Lane(first, first)
+                first = max(0, head - share)
+                known = self._lanes.setdefault(lane, _Lane(first, first))
                 if head > known.high:
-                    known.parts.append(_rows(inspection.entries(lane, known.high, head)))
-                    known.high = head
+                    wanted[lane] = (known.high, head)
+            for lane, entries in inspection.entries(wanted).items():
+                known = self._lanes[lane]
+                known.parts.append(self._rows(lane, entries))
+                known.high = wanted[lane][1]
+            self._opened = inspection.open_plans()
             if self._older is None and any(lane.low for lane in self._lanes.values()):
                 self._older = threading.Thread(
                     target=self._read_older, args=(inspection,), name="weft-ui-history", daemon=True
@@ -118,17 +155,72 @@ class LaneHistory:
                 self._older.start()
 
     def _read_older(self, inspection: Inspection) -> None:
-        """Read all older entries, those of all lanes in turn."""
+        """Sample the older entries, and then read them all, those of all lanes side by side."""
         with contextlib.suppress(TableError):  # the next update tries again
+            self._sample(inspection)
             while waiting := [(name, lane.low) for name, lane in list(self._lanes.items()) if lane.low]:
-                for name, low in waiting:
-                    after = max(0, low - _PAGE)
-                    found = _rows(inspection.entries(name, after, low))
-                    with self._lock:
+                share = max(1, _PAGE // len(waiting))
+                found = inspection.entries({name: (max(0, low - share), low) for name, low in waiting})
+                with self._lock:
+                    for name, low in waiting:
                         lane = self._lanes[name]
-                        lane.parts.insert(0, found)
-                        lane.low = after
+                        if lane.low == low:  # `newest` has not read further meanwhile
+                            lane.parts.insert(0, self._rows(name, found[name]))
+                            lane.low = max(0, low - share)
         self._older = None
+
+    def _sample(self, inspection: Inspection) -> None:
+        """Read `_SAMPLES` of the older entries of each lane, the first one among them."""
+        lows = {name: lane.low for name, lane in list(self._lanes.items()) if lane.low}
+        for part in range(_SAMPLES):
+            chosen = {name: low * part // _SAMPLES for name, low in lows.items()}
+            found = inspection.entries({name: (after, after + 1) for name, after in chosen.items()})
+            with self._lock:
+                for name, entries in found.items():
+                    lane = self._lanes[name]
+                    pairs = np.array([(entry.seq, entry.committed_at_ms) for entry in entries], np.int64)
+                    lane.samples = np.unique(np.concatenate([lane.samples, pairs.reshape(-1, 2)]), axis=0)
+
+    def _rows(self, lane: LaneName, entries: Sequence[TimelineEntry]) -> Ints:
+        if lane == TABLE_LANE:
+            self._plans.add(entries)
+        return _rows(entries)
+
+    def plans(self, begin_ms: int, end_ms: int, least_ms: int) -> Sequence[PlanSpan]:
+        """Compactions and folds of a span of time; see `PlanSpans.between`."""
+        with self._lock:
+            return self._plans.between(begin_ms, end_ms, least_ms, self._opened)
+
+    def newest(self, inspection: Inspection, count: int) -> list[TimelineEntry]:
+        """The newest entries of all lanes with their details, the newest first. Call `update` before.
+
+        Raises:
+            CorruptData: An entry is missing or damaged.
+            StoreUnavailable: The store does not answer.
+        """
+        with self._lock:
+            while True:
+                times = np.concatenate([lane.rows()[-count:, 1] for lane in self._lanes.values()])
+                oldest = int(np.sort(times)[-count]) if len(times) >= count else -1
+                short = {
+                    name: lane.low
+                    for name, lane in self._lanes.items()
+                    if lane.low and len(lane.rows()) < count and lane.rows()[0, 1] >= oldest
+                }
+                if not short:
+                    break
+                found = inspection.entries({name: (max(0, low - count), low) for name, low in short.items()})
+                for name, low in short.items():
+                    self._lanes[name].parts.insert(0, self._rows(name, found[name]))
+                    self._lanes[name].low = max(0, low - count)
+            wanted = {}
+            for name, lane in self._lanes.items():
+                shown = min(count, int((lane.rows()[:, 1] >= oldest).sum()))
+                if shown:
+                    wanted[name] = (lane.high - shown, lane.high)
+        entries = [entry for found in inspection.entries(wanted).values() for entry in found]
+        entries.sort(key=lambda entry: (entry.committed_at_ms, entry.seq), reverse=True)
+        return entries[:count]
 
     @property
     def loaded(self) -> float:
@@ -141,6 +233,7 @@ class LaneHistory:
         """Times of the first and the last entry that was read; (0, 0) if there is none."""
         with self._lock:
             times = [lane.rows()[:, 1] for lane in self._lanes.values() if len(lane.rows())]
+            times += [lane.samples[:, 1] for lane in self._lanes.values() if len(lane.samples)]
         return (0, 0) if not times else (int(min(t.min() for t in times)), int(max(t.max() for t in times)))
 
     def cells(self, begin_ms: int, end_ms: int, parts: int) -> Cells:
@@ -153,9 +246,9 @@ class LaneHistory:
         """
         width = max(1, end_ms - begin_ms + 1)
         with self._lock:
-            lanes = [(name, lane.rows()) for name, lane in self._lanes.items()]
+            lanes = [(name, lane.rows(), lane.estimated()) for name, lane in self._lanes.items()]
         found = []
-        for position, (_, rows) in enumerate(lanes):
+        for position, (_, rows, (seqs, guesses)) in enumerate(lanes):
             times = rows[:, 1]
             low, high = np.searchsorted(times, (begin_ms, end_ms + 1))  # times of a lane never decrease
             chosen = rows[low:high]
@@ -163,20 +256,26 @@ class LaneHistory:
             code, last, count = _last_of_runs(part * len(KINDS) + chosen[:, 2])
             summed = np.zeros(len(code), np.int64)
             np.add.at(summed, np.searchsorted(code, part * len(KINDS) + chosen[:, 2]), chosen[:, 3])
-            found.append((np.full(len(code), position), code, count, summed, chosen[last, 0]))
-        lane, code, count, summed, seq = (
+            found.append((np.full(len(code), position), code, count, summed, chosen[last, 0], np.zeros_like(code)))
+            low, high = np.searchsorted(guesses, (begin_ms, end_ms + 1))
+            part = (guesses[low:high] - begin_ms) * parts // width
+            code, last, count = _last_of_runs(part * len(KINDS) + _COMMIT)
+            of_lane, zeros = np.full(len(code), position), np.zeros_like(code)
+            found.append((of_lane, code, count, zeros, seqs[low:high][last], np.ones_like(code)))
+        lane, code, count, summed, seq, guessed = (
             np.concatenate(column) if found else np.empty(0, np.int64) for column in zip(*found, strict=True)
         )
         return Cells(
             begin_ms=begin_ms,
             end_ms=end_ms,
-            lanes=[name for name, _ in lanes],
+            lanes=[name for name, _, _ in lanes],
             lane=lane.tolist(),
             part=(code // len(KINDS)).tolist(),
             kind=(code % len(KINDS)).tolist(),
             count=count.tolist(),
             rows=summed.tolist(),
             seq=seq.tolist(),
+            guessed=guessed.tolist(),
         )
 
     def rows_per_second(
@@ -221,8 +320,3 @@ def _last_of_runs(codes: Ints) -> tuple[Ints, Ints, Ints]:
     last = np.zeros(len(distinct), np.int64)
     last[inverse] = np.arange(len(codes))  # later positions overwrite earlier ones
     return distinct, last, count
-
-
-def is_table_lane(name: str) -> bool:
-    """Whether a lane is that of the table, and not of a writer."""
-    return name == TABLE_LANE

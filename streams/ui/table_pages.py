@@ -69,7 +69,7 @@ def timeline(request: Request) -> Response:
         "timeline.html",
         view="timeline",
         look=look,
-        entries=look.inspection.timeline(_NEWEST),
+        entries=site.history.newest(look.inspection, _NEWEST),
         loaded=site.history.loaded,
         kinds=KINDS,
     )
@@ -86,6 +86,7 @@ def timeline_cells(request: Request) -> Response:
         raise InvalidInput("the end of the timeline is before its begin", hint="zoom out")
     parts = _whole(request, "parts", 600, 1, _MOST_PARTS)
     cells = site.history.cells(begin, end, parts)
+    plans = site.history.plans(begin, end, (end - begin) // parts)
     streams = {str(lane): known.stream for lane, known in site.watched.look().snapshot.state.lanes.items()}
     return JSONResponse(
         {
@@ -97,7 +98,8 @@ def timeline_cells(request: Request) -> Response:
             "kinds": KINDS,
             "loaded": site.history.loaded,
             "lanes": [{"name": lane, "stream": streams.get(lane, "")} for lane in cells.lanes],
-            "cells": [cells.lane, cells.part, cells.kind, cells.count, cells.rows, cells.seq],
+            "cells": [cells.lane, cells.part, cells.kind, cells.count, cells.rows, cells.seq, cells.guessed],
+            "plans": [[plan.begin_ms, plan.end_ms, plan.kind, plan.seq, plan.open] for plan in plans],
         }
     )
 
@@ -111,7 +113,7 @@ def timeline_entry(request: Request) -> Response:
     head = look.inspection.heads().get(name, 0)
     if seq > head:
         raise NotFound(f"lane {lane or 'of the table'} has {head:,} entries, not {seq:,}", hint="reload the page")
-    (entry,) = look.inspection.entries(name, seq - 1, seq)
+    (entry,) = look.inspection.entries({name: (seq - 1, seq)})[name]
     return render(request, "timeline_entry.html", entry=entry, table_lane=TABLE_LANE)
 
 

@@ -75,5 +75,5 @@ def test_entries_of_a_lane_are_those_of_the_timeline(table: Table) -> None:
         by_lane[entry.lane].append(entry)
     assert inspection.heads() == {lane: entries[-1].seq for lane, entries in by_lane.items()}
     for lane, head in inspection.heads().items():
-        assert inspection.entries(lane, 0, head) == by_lane[lane]
-        assert inspection.entries(lane, head - 1, head) == by_lane[lane][-1:]
+        assert inspection.entries({lane: (0, head)}) == {lane: by_lane[lane]}
+        assert inspection.entries({lane: (head - 1, head)}) == {lane: by_lane[lane][-1:]}

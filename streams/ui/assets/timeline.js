@@ -1,9 +1,9 @@
 // The log as swim-lanes. The server aggregates entries into cells, so that their number does not matter.
-import { axes, clearText, colour, load, times, tip, utc } from "./drawing.js";
+import { axes, clearText, colour, duration, load, times, tip, utc } from "./drawing.js";
 
 const ROW = 24;
 const OF_TABLE = [
-  ["compactions", ["compaction", "plan"]],
+  ["compactions", ["compaction", "plan", "ended"]],
   ["folds", ["fold"]],
   ["cleans", ["clean"]],
   ["savepoints", ["savepoint"]],
@@ -19,6 +19,7 @@ export function drawTimeline(box) {
   let found = null;
   let rows = [];
   let cells = [];
+  let bars = [];
   let span = null; // [begin, end] in milliseconds; null: everything
   let asked = 0;
 
@@ -36,18 +37,24 @@ export function drawTimeline(box) {
       rows.push({ label: lane.name + other, lane: lane.name });
     });
     const table = found.lanes.findIndex((lane) => lane.name === "");
-    const [lane, part, kind, count, summed, seq] = found.cells;
+    const [lane, part, kind, count, summed, seq, guessed] = found.cells;
     const used = new Set(kind.filter((_, i) => lane[i] === table).map((k) => found.kinds[k]));
+    for (const [, , what] of found.plans) used.add(what);
     for (const [name, kinds] of OF_TABLE) {
       if (!kinds.some((each) => used.has(each))) continue;
       kinds.forEach((each) => places.set(`${table}:${each}`, rows.length));
       rows.push({ label: name, lane: "" });
     }
     cells = rows.map(() => []);
+    bars = rows.map(() => []);
+    for (const [begin, end, what, first, open] of found.plans) {
+      bars[places.get(`${table}:${what}`)].push({ begin, end, kind: what, seq: first, open });
+    }
     for (let i = 0; i < lane.length; i++) {
       const name = found.kinds[kind[i]];
+      if (name === "plan") continue; // its bar is drawn
       const place = lane[i] === table ? places.get(`${table}:${name}`) : places.get(`${lane[i]}`);
-      if (place !== undefined) cells[place].push({ part: part[i], kind: name, count: count[i], rows: summed[i], seq: seq[i] });
+      if (place !== undefined) cells[place].push({ part: part[i], kind: name, count: count[i], rows: summed[i], seq: seq[i], guessed: guessed[i] });
     }
   }
 
@@ -63,18 +70,39 @@ export function drawTimeline(box) {
     ctx.beginPath();
     ctx.rect(left, top, wide, high);
     ctx.clip();
+    const wholeSpan = Math.max(1, found.end - found.begin + 1);
+    bars.forEach((list, number) => {
+      for (const each of list) {
+        const from = left + (wide * (each.begin - found.begin)) / wholeSpan;
+        const long = Math.max(least, (wide * (each.end - each.begin)) / wholeSpan);
+        const [y, height] = [top + row * (number + 0.24), row * 0.52];
+        ctx.fillStyle = colours.plan;
+        ctx.globalAlpha = each.open ? 0.5 : 1;
+        ctx.fillRect(from, y, long, height);
+        ctx.globalAlpha = 1;
+        if (each.open) {
+          ctx.strokeStyle = colours.compaction;
+          ctx.lineWidth = 1.5 * ratio;
+          ctx.setLineDash([4 * ratio, 3 * ratio]);
+          ctx.strokeRect(from, y, long, height);
+          ctx.setLineDash([]);
+        }
+      }
+    });
     cells.forEach((list, number) => {
       const most = Math.log1p(list.reduce((all, each) => (each.kind === "claim" ? all : Math.max(all, each.count)), 1));
       for (const pass of [false, true]) {
         for (const each of list) {
           if ((each.kind === "claim") !== pass) continue;
-          const tall = each.kind === "claim" || each.kind === "plan" ? 0.9 : 0.35 + (0.5 * Math.log1p(each.count)) / most;
+          const tall = each.kind === "claim" || each.kind === "ended" ? 0.9 : 0.35 + (0.5 * Math.log1p(each.count)) / most;
           const height = row * tall;
           ctx.fillStyle = colours[each.kind];
+          ctx.globalAlpha = each.guessed ? 0.35 : 1;
           ctx.fillRect(left + each.part * one, top + row * number + (row - height) / 2, Math.max(least, one * 0.92), height);
         }
       }
     });
+    ctx.globalAlpha = 1;
     ctx.restore();
   }
 
@@ -150,25 +178,36 @@ export function drawTimeline(box) {
       const far = Math.abs(each.part + 0.5 - part);
       if (far <= slack && (!best || far < Math.abs(best.part + 0.5 - part))) best = each;
     }
-    return { best, row: rows[number], x: event.clientX - box.getBoundingClientRect().left, y: event.clientY - box.getBoundingClientRect().top };
+    const time = timeOf(part);
+    const near = ((found.end - found.begin) * 3) / place.width;
+    const bar = best ? null : (bars[number] || []).findLast((each) => each.begin - near <= time && time <= each.end + near);
+    return { best, bar, row: rows[number], x: event.clientX - box.getBoundingClientRect().left, y: event.clientY - box.getBoundingClientRect().top };
   }
 
   const timeOf = (part) => found.begin + ((found.end - found.begin + 1) * part) / found.parts;
 
+  const said = (time) => new Date(time).toISOString().replace("T", " ").slice(0, 19);
+
   function hover(event) {
-    const { best, row, x, y } = at(event);
-    plot.over.style.cursor = best ? "pointer" : "crosshair";
+    const { best, bar, row, x, y } = at(event);
+    plot.over.style.cursor = best || bar ? "pointer" : "crosshair";
+    if (bar) {
+      const what = bar.kind === "plan" ? "compaction" : bar.kind;
+      const long = duration((bar.end - bar.begin) / 1000);
+      return label.show(`${what}, entry ${bar.seq}: ${bar.open ? `open for ${long}` : `took ${long}`}\nbegun ${said(bar.begin)} UTC`, x, y);
+    }
     if (!best) return label.hide();
-    const when = new Date(timeOf(best.part)).toISOString().replace("T", " ").slice(0, 19);
+    const when = said(timeOf(best.part));
+    if (best.guessed) return label.show(`${row.label} · about ${best.count.toLocaleString("en")} entries, not read yet\n${when} UTC`, x, y);
     const many = best.count === 1 ? `${best.kind} ${best.seq}` : `${best.count.toLocaleString("en")} × ${best.kind}, up to ${best.seq}`;
     const sum = best.rows ? `\n${best.rows.toLocaleString("en")} rows` : "";
     label.show(`${row.label} · ${many}${sum}\n${when} UTC`, x, y);
   }
 
   function choose(event) {
-    const { best, row } = at(event);
-    if (!best) return;
-    const query = new URLSearchParams({ lane: row.lane, seq: best.seq });
+    const { best, bar, row } = at(event);
+    if (!best && !bar) return;
+    const query = new URLSearchParams({ lane: row.lane, seq: (best || bar).seq });
     htmx.ajax("GET", `/timeline/entry?${query}`, { target: "#entry", swap: "innerHTML show:top" });
   }
 
@@ -204,7 +243,7 @@ export function drawTimeline(box) {
       build();
     }
     const total = found.cells[3].reduce((sum, count) => sum + count, 0);
-    note.textContent = `${total.toLocaleString("en")} entries` + (found.loaded < 1 ? `; ${Math.floor(found.loaded * 100)} % of the log was read so far` : "");
+    note.textContent = `${total.toLocaleString("en")} entries` + (found.loaded < 1 ? `; ${Math.floor(found.loaded * 100)} % of the log was read so far, pale is estimated` : "");
     if (found.loaded < 1) setTimeout(renew, 700);
   }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from pathlib import Path
@@ -76,6 +77,72 @@ def test_a_cell_names_the_last_of_its_entries(table: Table) -> None:
     place = cells.lanes.index("orders")
     last = max(seq for lane, seq in zip(cells.lane, cells.seq, strict=True) if lane == place)
     assert last == inspection(table).heads()["orders"]
+
+
+@pytest.mark.parametrize("count", [1, 7, 50, 1_000])
+@pytest.mark.parametrize("first", [1, 20, 600])
+def test_the_newest_entries_are_those_of_the_log(
+    table: Table, monkeypatch: pytest.MonkeyPatch, first: int, count: int
+) -> None:
+    monkeypatch.setattr(lane_history, "_FIRST", first)
+    monkeypatch.setattr(lane_history, "_LEAST", 1)
+    history, looked = LaneHistory(), inspection(table)
+    history.update(looked)
+    found, expected = history.newest(looked, count), looked.timeline(count)
+    assert [entry.committed_at_ms for entry in found] == [entry.committed_at_ms for entry in expected]
+    whole = {(entry.lane, entry.seq): entry for entry in looked.timeline()}
+    assert all(whole[entry.lane, entry.seq] == entry for entry in found)
+    assert len({(entry.lane, entry.seq) for entry in found}) == len(found)
+
+
+def test_what_was_not_read_is_estimated_from_a_sample(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = loaded(table)
+    monkeypatch.setattr(lane_history, "_FIRST", 1)
+    monkeypatch.setattr(lane_history, "_LEAST", 1)
+    monkeypatch.setattr(LaneHistory, "_read_older", LaneHistory._sample)
+    history, looked = LaneHistory(), inspection(table)
+    history.update(looked)
+    while history.loaded < 1 and history._older is not None and history._older.is_alive():
+        time.sleep(0.01)
+    assert history.span() == whole.span()
+    found, exact = (each.cells(*whole.span(), 20) for each in (history, whole))
+    assert any(found.guessed)
+    assert not any(exact.guessed)
+    assert sum(found.count) == sum(exact.count)
+
+
+def test_compactions_and_folds_are_bars_from_begin_to_end(table: Table) -> None:
+    history = loaded(table)
+    first, last = history.span()
+    entries = [entry for entry in inspection(table).timeline() if entry.plan]
+    expected = {}
+    for entry in reversed(entries):
+        begin = expected.get(entry.plan, (entry.committed_at_ms, 0, entry.seq))
+        expected[entry.plan] = (begin[0], entry.committed_at_ms, begin[2])
+    found = history.plans(first, last, 0)
+    assert [(span.begin_ms, span.end_ms, span.seq) for span in found] == sorted(
+        expected.values(), key=lambda span: span[2]
+    )
+    assert {span.kind for span in found} == {"compaction", "fold"}
+    assert not any(span.open for span in found)
+    assert history.plans(last + 1, last + 2, 0) == []
+
+
+def test_an_open_compaction_lasts_until_now(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "wide", SHOP)
+    append(table, orders(1, 2, 3))
+
+    class Stop(Exception):
+        pass
+
+    def stop(_: object) -> list[object]:
+        raise Stop
+
+    with contextlib.suppress(Stop):
+        table.compact(execute=stop)
+    history = loaded(table)
+    (span,) = history.plans(0, 1 << 52, 1 << 50)
+    assert (span.open, span.end_ms, span.kind) == (bool(inspection(table).open_plans()), 1 << 52, "plan")
 
 
 def test_every_kind_of_entry_is_drawn(table: Table) -> None:

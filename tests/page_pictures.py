@@ -1,0 +1,97 @@
+"""Pictures of every view of the page ``weft ui``, in both themes and at two widths, over a shop with live writers.
+
+    python -m tests.page_pictures FOLDER [--only NAME] [--readme]
+
+Writes ``FOLDER/<view>-<theme>-<width>.png``. Look at them after a change of the page: what is ugly, wrong or unclear?
+With ``--readme`` it writes those of the README into ``deploy/pictures`` instead, small ones. Needs chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from playwright.sync_api import Page
+
+from tests.streams.ui.browser import chromium, served
+from tests.streams.ui.busy_shop import busy_shop
+
+THEMES: Final = ("light", "dark")
+WIDTHS: Final = (1440, 390)
+
+
+def ready(page: Page) -> None:
+    """Wait for the charts."""
+    for chart in page.locator("[data-chart]").all():
+        chart.locator("canvas").first.wait_for()
+
+
+def click(selector: str, shows: str) -> Callable[[Page], None]:
+    """Click something and wait for what it shows."""
+
+    def act(page: Page) -> None:
+        page.locator(selector).first.click()
+        page.locator(shows).first.wait_for()
+
+    return act
+
+
+VIEWS: Final[dict[str, tuple[str, Callable[[Page], None] | None]]] = {
+    "overview": ("/", None),
+    "timeline": ("/timeline", None),
+    "timeline-entry": ("/timeline", click("#live td a", "#entry h2")),
+    "files": ("/files", None),
+    "files-group": ("/files", click("#live tbody a", "#group h2")),
+    "data": ("/data?column=paid&operator=is+null&value=", None),
+    "data-error": ("/data?column=paid&operator=%3D&value=much", None),
+    "row": ("/row?key=order_id%3D1500&history=1", None),
+    "changes": ("/changes?since=before-sale", None),
+    "completeness": ("/completeness?through=2030-01-01T00:00:00Z", None),
+    "letters": ("/letters?writer=orders", None),
+    "letter": ("/letters?writer=orders", click("a[hx-target='#letter']", "#letter h2")),
+    "missing": ("/nothing", None),
+}
+
+
+def take(folder: Path, only: str | None) -> None:
+    """All pictures into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as place,
+        busy_shop(Path(place)) as site,
+        served(site) as address,
+        chromium() as browser,
+    ):
+        for width in WIDTHS:
+            for theme in THEMES:
+                context = browser.new_context(
+                    viewport={"width": width, "height": 900 if width > 800 else 844}, color_scheme=_scheme(theme)
+                )
+                page = context.new_page()
+                for name, (path, act) in VIEWS.items():
+                    if only is None or only == name:
+                        page.goto(address + path, wait_until="load")
+                        ready(page)
+                        if act is not None:
+                            act(page)
+                        page.screenshot(path=folder / f"{name}-{theme}-{width}.png", full_page=True)
+                context.close()
+
+
+def _scheme(theme: str) -> Any:
+    return theme
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", help="name of one view")
+    given = parser.parse_args()
+    take(given.folder, given.only)
+
+
+if __name__ == "__main__":
+    main()
