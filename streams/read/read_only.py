@@ -3,8 +3,8 @@
 Spark parses the text, so comments, quoting and the order of clauses do not matter. Refused are commands (but those
 that describe and show), inserts, scripts, statements in texts, and programs (``SELECT TRANSFORM``). EXPLAIN of these is
 refused, too, because Spark executes a statement in a text to explain it. The functions that call Java methods are
-removed from the session. `READ_ONLY` forbids files as tables, and variables: ``'${env:AWS_SECRET_ACCESS_KEY}'`` would be
-the value of that one.
+removed from the session. `READ_ONLY` forbids files as tables, and variables: ``'${env:AWS_SECRET_ACCESS_KEY}'`` would
+be the value of that one.
 """
 
 from __future__ import annotations
