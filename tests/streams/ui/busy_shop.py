@@ -178,7 +178,7 @@ def _compact(table: Table, clock: FakeClock) -> None:
     def execute(works: Any) -> Any:
         for work in works:
             clock.time_ms += 20_000
-            yield work()
+            yield work.run()
 
     table.compact(execute=execute)
 
@@ -229,7 +229,7 @@ def bury(uri: str, number: int) -> None:
             pa.field(SOURCE, SOURCE_TYPE),
         ]
         report = write_task(ticket, letters, 0, [pa.RecordBatch.from_pylist(rows, schema=pa.schema(columns))])
-        assert report.error is None
+        assert report.refused is None
         letters.discard_others({0})
         writer.commit(ticket, [report.written], source=_source("orders", _STEPS - 12))
 
