@@ -78,7 +78,7 @@ from storage.services.measure_table import TableMeasures, TableSample, measure, 
 from storage.services.namespaces import make_namespace, remove_namespace
 from storage.services.parallel_tasks import in_threads
 from storage.services.progress import OnStage, Stage, unobserved
-from storage.services.restore import RestoreResult
+from storage.services.restore import RestoreResult, check_open
 from storage.services.rewrite import RewriteResult, check_rewritable
 from storage.services.schema_changes import SchemaChange
 from storage.services.steps import Steps, cancel, finish
@@ -185,6 +185,7 @@ __all__ = [
     "change_schema",
     "check_columns",
     "check_lateness",
+    "check_open_lane",
     "check_reachable",
     "check_rewritable",
     "choose_joined",
@@ -297,6 +298,16 @@ def discard(ticket: WriteTicket, written: Iterable[Written]) -> None:
     for part in written:
         for file in part.files:
             remove_log_file(ticket.env.store, file)
+
+
+def check_open_lane(table: Table, lane: str) -> None:
+    """Refuse a lane that `Table.fence` and `Table.close_lane` refuse.
+
+    Raises:
+        NotFound: The table has no such lane.
+        Conflict: The lane is closed.
+    """
+    check_open(table.state(), lane_name(lane))
 
 
 def clock_lead_ms(table: Table) -> int:

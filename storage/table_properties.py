@@ -67,6 +67,7 @@ _SECTIONS: Final = {"group": "groups", "stream": "streams", "reference": "refere
 _MAIN: Final = {"group": "columns", "stream": "groups", "reference": "table"}
 """Field of a section that the property without a field stands for."""
 _LISTS: Final = {"columns", "ordering", "groups", "on"}
+_ASSIGNMENT: Final = re.compile(r"((?:groups|streams|references|ttl)\.[\w.]+): (\S+)")
 _WHERE: Final = re.compile(r"(?:table configuration: )?(groups|streams|references|columns|ttl)\.([^:]*)")
 
 
@@ -130,7 +131,7 @@ def config_from_properties(columns: Sequence[SqlColumn], properties: Mapping[str
         loaded = load_config(config)
         build_schema(loaded)
     except InvalidInput as error:
-        raise InvalidInput(_as_property(error.message), hint=error.hint) from None
+        raise InvalidInput(_as_property(error.message), hint=_as_assignment(error.hint)) from None
     return loaded
 
 
@@ -309,6 +310,15 @@ def _quoted(name: str) -> str:
 def _duration(milliseconds: int) -> str:
     unit, size = next(each for each in _UNITS_MS if milliseconds % each[1] == 0)
     return f"{milliseconds // size} {unit}"
+
+
+def _as_assignment(hint: str) -> str:
+    """A hint such as ``streams.web.on_delete: ignore`` as a property, ``'stream.web.on_delete' = 'ignore'``."""
+    written = _ASSIGNMENT.fullmatch(hint)
+    if written is None:
+        return hint
+    path, value = written.groups()
+    return f"'{_as_property(path).removeprefix('property ')}' = '{value}'"
 
 
 def _as_property(message: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
     if location.endswith(_METADATA):
         table: Table = StaticTable.from_metadata(location, properties)
     else:
+        _check_name(location)
         table = load_catalog(str(options.get(_CATALOG, "default")), **properties).load_table(location)
     snapshot = table.current_snapshot() if version is None else table.snapshot_by_id(_number(version))
     if version is not None and snapshot is None:
@@ -54,6 +56,26 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         options={name: value for name, value in table.properties.items() if name != _COMMENT},
         comments={column.name: column.doc for column in table.schema().fields},
         comment=table.properties.get(_COMMENT),
+    )
+
+
+def _check_name(location: str) -> None:
+    """Refuse the location of a table, which is no name in a catalog.
+
+    Raises:
+        InvalidInput: It is a path or a URL. The hint names the newest metadata file if it is a local folder with one.
+    """
+    if "/" not in location and not Path(location).is_dir():
+        return
+    found = sorted(Path(location).glob(f"metadata/*{_METADATA}"), key=lambda path: path.stat().st_mtime)
+    hint = (
+        f"give its newest metadata file: {found[-1]}"
+        if found
+        else "give a metadata file below it, metadata/*.metadata.json"
+    )
+    raise InvalidInput(
+        f"{location} is the folder of an Iceberg table, which does not say what its newest version is",
+        hint=f"{hint}; or NAMESPACE.TABLE in a catalog, with --source-option uri=... (and type, warehouse, ...)",
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -324,7 +325,8 @@ class Snapshot:
             CorruptData: A file is missing or damaged.
         """
         found = explain_row(self._files, key, history=history)
-        return explain_references(found, self._state.schema, self._references, history=history)
+        whole = explain_references(found, self._state.schema, self._references, history=history)
+        return replace(whole, cut=str(self.cut))
 
     def to_reader(
         self,

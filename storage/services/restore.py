@@ -157,7 +157,7 @@ def fence(table_log: TableLog, name: LaneName) -> int:
         NotFound: The table has no such lane.
         Conflict: The lane is closed, or its writer won every race for the next slot.
     """
-    _check_open(table_log.refresh(), name)
+    check_open(table_log.refresh(), name)
     return fence_lane(table_log, name, "an operator, who considered the writer dead")
 
 
@@ -170,7 +170,7 @@ def close_lane(table_log: TableLog, name: LaneName) -> int:
     """
 
     def build(state: TableState) -> Intent:
-        _check_open(state, name)
+        check_open(state, name)
         return Intent(**table_log.header(state), lanes={name: table_log.commit_log.head(name)}, restore=None)
 
     _publish_intent(table_log, build)
@@ -179,7 +179,13 @@ def close_lane(table_log: TableLog, name: LaneName) -> int:
     return closed
 
 
-def _check_open(state: TableState, name: LaneName) -> None:
+def check_open(state: TableState, name: LaneName) -> None:
+    """Refuse a lane that cannot be fenced or closed.
+
+    Raises:
+        NotFound: The table has no such lane.
+        Conflict: The lane is closed.
+    """
     lane = state.lanes.get(name)
     if lane is None:
         raise NotFound(f"the table has no lane {name!r}", hint=f"lanes: {', '.join(state.lanes) or 'none'}")

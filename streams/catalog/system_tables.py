@@ -57,7 +57,11 @@ def _fields(each: Any, **renamed: Any) -> dict[str, Any]:
 
 
 def _commits(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
-    return (_fields(each, committed_at=each.committed_at_ms) for each in Inspection.of(snapshot).timeline())
+    streams = {"": None} | {str(name): lane.stream for name, lane in snapshot.state.lanes.items()}
+    return (
+        _fields(each, committed_at=each.committed_at_ms, stream=streams[each.lane])
+        for each in Inspection.of(snapshot).timeline()
+    )
 
 
 def _streams(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
@@ -111,9 +115,10 @@ SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
             files=_NUMBER,
             bytes=_NUMBER,
             detail=_TEXT,
+            stream=_TEXT,
         ),
         _commits,
-        "an entry of a lane; lane '' is the table lane. Newest first",
+        "an entry of a lane; lane '' is the table lane, which has no stream. Newest first",
     ),
     "streams": SystemTable(
         _schema(

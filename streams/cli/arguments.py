@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from storage import Table
 from storage.engine import check_reachable
-from storage.errors import InvalidInput, TableError
+from storage.errors import InvalidInput, NotFound, TableError
 from streams.cli.completion import places
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.pipeline.pipeline import load_settings
@@ -31,6 +31,7 @@ Section = TypeVar("Section", bound=BaseModel)
 FAILED: Final = 1
 USAGE: Final = 2
 PIPE_WIDTH: Final = 240
+NEARBY: Final = 5  # tables that a hint names
 
 errors: Final = Console(stderr=True, highlight=False, markup=False)
 
@@ -218,7 +219,21 @@ def open_location(location: TableLocation) -> Table:
         NotFound: There is no table at the location.
     """
     check_reachable(location.uri, location.storage_options)
-    return Table.open(location.uri, storage_options=location.storage_options)
+    with tables_nearby():
+        return Table.open(location.uri, storage_options=location.storage_options)
+
+
+@contextmanager
+def tables_nearby() -> Iterator[None]:
+    """An error that there is no table gets a hint that names the tables below the current folder."""
+    try:
+        yield
+    except NotFound as error:
+        known = [place for place in places("") if not place.endswith((".yaml", ".yml"))]
+        if known and "there is no table at" in error.message:
+            more = f" and {len(known) - NEARBY} more" if len(known) > NEARBY else ""
+            error.hint = f"{error.hint}; tables below this folder: {', '.join(known[:NEARBY])}{more}"
+        raise
 
 
 def print_free_port(place: tuple[str, int], port: int) -> None:

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from storage.engine import Inspection, check_reachable
+from storage.errors import InvalidInput
 from streams.cli.alter import alter
 from streams.cli.arguments import (
     Commands,
@@ -49,7 +50,7 @@ from streams.cli.publish_command import publish_command
 from streams.cli.read_commands import reads
 from streams.cli.row_commands import changes_of_rows
 from streams.cli.service_commands import services
-from streams.cli.show import What, show_table
+from streams.cli.show import What, show_plot, show_table
 from streams.cli.sql_command import sql_command
 from streams.cli.table_services import table_services
 from streams.cli.ui_command import ui_command
@@ -208,20 +209,30 @@ def run(
     epilog=examples(
         "weft show lake/orders_wide",
         "weft show shop/pipeline.yaml timeline --limit 100",
+        "weft show lake/orders_wide --plot",
     )
 )
 def show(
     target: Target,
     what: Annotated[What, typer.Argument(help="overview, timeline, files or streams.")] = What.OVERVIEW,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries of the timeline.")] = 30,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw rows, commits and freshness of each stream over time, and the backlog.")
+    ] = False,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Show what is in a table: an overview, its log, its files, or its streams."""
+    if plot and (as_json or what is not What.OVERVIEW):
+        with usage_errors():
+            raise InvalidInput("--plot is a picture of the whole table", hint="leave out --json, and what to show")
     location = load_target(target, storage_option).table
     check_reachable(location.uri, location.storage_options)
     table = Inspection(location.uri, storage_options=location.storage_options)
-    show_table(table, what, limit=limit, as_json=as_json)
+    if plot:
+        show_plot(table)
+    else:
+        show_table(table, what, limit=limit, as_json=as_json)
 
 
 app.add_typer(init_command)

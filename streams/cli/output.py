@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import typer
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -14,6 +17,8 @@ from streams.cli.arguments import console
 from streams.read.plain_values import json_value
 
 T = TypeVar("T")
+
+_LEAST_CELL: Final = 6  # characters of a cell in a table that is cut to the width of a terminal
 
 
 def print_result(result: Any, text: str, *, as_json: bool) -> None:
@@ -51,7 +56,11 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json
         for row in rows:
             print_json(dict(zip(columns, row, strict=True)))
         return
-    console().print(draw_rows(columns, rows))
+    out = console()
+    if sys.stdout.isatty() and _width(columns, rows) > out.width:
+        _print_narrow(out, columns, rows)
+    else:
+        out.print(draw_rows(columns, rows))
 
 
 def draw_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Grid:
@@ -63,6 +72,34 @@ def draw_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Grid:
     for row in rows:
         grid.add_row(*map(_cell, row))
     return grid
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
+    """Characters of the widest line of a table with lines around the cells."""
+    widths = [
+        max([cell_len(name), *(cell_len(_cell(row[place]).plain) for row in rows)])
+        for place, name in enumerate(columns)
+    ]
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def _print_narrow(out: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows that are wider than the terminal: long values are cut, or each row is a list of its columns."""
+    if len(columns) * (_LEAST_CELL + 3) + 1 <= out.width:
+        grid = draw_rows(columns, rows)
+        for column in grid.columns:
+            column.overflow, column.no_wrap, column.min_width = "ellipsis", True, _LEAST_CELL
+        out.print(grid)
+        out.print(
+            "long values are cut to the width of the terminal; --json and --format csv have all of them", style="dim"
+        )
+        return
+    name_width = max(map(cell_len, columns), default=0)
+    for number, row in enumerate(rows, 1):
+        out.print(f"row {number}", style="bold")
+        for name, value in zip(columns, row, strict=True):
+            line = Text(f"  {name:<{name_width}}  ", no_wrap=True, overflow="ellipsis").append_text(_cell(value))
+            out.print(line, no_wrap=True, overflow="ellipsis")
 
 
 def _cell(value: Any) -> Text:

@@ -21,6 +21,7 @@ from storage.engine import (
     FoldResult,
     RestoreResult,
     Stage,
+    check_open_lane,
     check_reachable,
     one_by_one,
     plan_compaction,
@@ -362,6 +363,7 @@ def fence(
 ) -> None:
     """Fence the writer of a lane that seems to be dead. If it was only slow it stops, and nothing is lost."""
     table = open_table(target, storage_option)
+    check_open_lane(table, lane)  # reports a wrong name before it asks
     confirm(f"Fence the writer of lane {lane} of {table.uri}?", yes=yes)
     typer.echo(
         f"lane {lane} is claimed with entry {table.fence(lane)}; weft clean deletes uncommitted files of its writer"
@@ -377,6 +379,7 @@ def close(
 ) -> None:
     """Close a lane permanently, for example that of a finished backfill; its rows stay."""
     table = open_table(target, storage_option)
+    check_open_lane(table, lane)
     confirm(f"Close lane {lane} of {table.uri} permanently?", yes=yes)
     typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")
 

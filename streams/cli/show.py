@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
@@ -22,6 +23,7 @@ from storage.engine import (
 )
 from streams.cli.arguments import console
 from streams.cli.output import draw, print_json
+from streams.cli.plot import ENTRIES, MOST_WIDTH, draw_plot
 from streams.pipeline.quantities import age, duration, moment, size
 
 
@@ -32,6 +34,15 @@ class What(StrEnum):
     TIMELINE = "timeline"
     FILES = "files"
     STREAMS = "streams"
+
+
+def show_plot(table: Inspection) -> None:
+    """Print what the streams of a table have written over time, and what waits."""
+    out = console()
+    entries = table.timeline(ENTRIES)
+    now_ms = int(time.time() * 1000)
+    for line in draw_plot(table.overview(), table.lanes(), entries, width=min(out.width, MOST_WIDTH), now_ms=now_ms):
+        out.print(line, no_wrap=True)
 
 
 def show_table(table: Inspection, what: What, *, limit: int, as_json: bool) -> None:

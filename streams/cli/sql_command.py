@@ -16,7 +16,16 @@ from storage import Table
 from storage.engine import check_reachable
 from storage.errors import InvalidInput, NotFound, TableError
 from streams.cli import completion
-from streams.cli.arguments import Json, StorageOption, Target, column_names, errors, load_target, usage_errors
+from streams.cli.arguments import (
+    Json,
+    StorageOption,
+    Target,
+    column_names,
+    errors,
+    load_target,
+    tables_nearby,
+    usage_errors,
+)
 from streams.cli.examples import examples
 from streams.cli.progress import Quiet, progress
 from streams.cli.query import Answer, Format, explain_query, run_query
@@ -133,7 +142,8 @@ def _session(settings: CommandSettings, options: ReadOptions) -> AbstractContext
 
     location = settings.table
     try:
-        Table.open(location.uri, storage_options=location.storage_options)
+        with tables_nearby():
+            Table.open(location.uri, storage_options=location.storage_options)
     except NotFound:
         from streams.catalog.lake_session import is_lake, lake_session, note_on_empty
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections import deque
 from typing import Any, Final
 
 from storage import Snapshot, Table
@@ -11,6 +12,8 @@ from storage.engine import clock_lead_ms, is_cut
 from storage.errors import Conflict, InvalidInput
 
 Point = dt.datetime | str
+_TOLD: Final[deque[tuple[str, dt.datetime, str]]] = deque(maxlen=64)
+"""The newest warnings of this process."""
 EARLIEST: Final = "earliest"
 """For changes instead of a point: from before the first commit, so that every row is an insert."""
 
@@ -45,8 +48,15 @@ def parse_point(given: Any) -> Any:
 
 
 def warn_if_unsettled(point: Point | None, snapshot: Snapshot) -> None:
-    """Log a warning with the cut of a time that may still resolve to another cut."""
-    if isinstance(point, dt.datetime) and not snapshot.settled:
+    """Log a warning with the cut of a time that may still resolve to another cut, once for each cut.
+
+    A query may ask for its snapshot several times: when it is analysed, and when it is planned.
+    """
+    if not isinstance(point, dt.datetime) or snapshot.settled:
+        return
+    told = (snapshot.table_log.store.uri, point, str(snapshot.cut))
+    if told not in _TOLD:
+        _TOLD.append(told)
         logging.getLogger("weft").warning(
             "as_of %s is %s now, but may still change: no mark was recorded since (weft mark)",
             point.isoformat(),

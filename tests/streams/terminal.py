@@ -45,6 +45,7 @@ def run(
     *,
     terminal: bool = True,
     columns: int = 80,
+    output_too: bool = False,
     given: Mapping[str, str] | None = None,
     standard_input: str = "",
 ) -> Shown:
@@ -52,7 +53,8 @@ def run(
 
     Args:
         commands: Their arguments.
-        terminal: Whether all three streams are a terminal; else pipes. Standard output is a pipe if only errors are.
+        terminal: Whether standard input and standard error are a terminal; else pipes.
+        output_too: Whether standard output is on the terminal as well; what is written is in ``errors`` then.
         columns: Width of the terminal.
         given: Variables of the environment.
         standard_input: What is typed.
@@ -62,19 +64,21 @@ def run(
     env = {**kept, "TERM": "xterm-256color", **(given or {})}
     if not terminal:
         done = subprocess.run(
-            argv, check=False, env=env, capture_output=True, text=True, timeout=120, input=standard_input
+            argv, check=False, env=env, capture_output=True, text=True, timeout=240, input=standard_input
         )
         return Shown(done.stdout, done.stderr)
     main, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    process = subprocess.Popen(argv, env=env, stdin=other, stdout=subprocess.PIPE, stderr=other)
+    process = subprocess.Popen(
+        argv, env=env, stdin=other, stdout=subprocess.PIPE if not output_too else other, stderr=other
+    )
     os.close(other)
     if standard_input:
         os.write(main, standard_input.encode())
     seen = bytearray()
-    assert process.stdout is not None
-    os.set_blocking(process.stdout.fileno(), False)
     written = bytearray()
+    if process.stdout is not None:
+        os.set_blocking(process.stdout.fileno(), False)
     while True:
         try:
             part = os.read(main, 65536)
@@ -83,9 +87,11 @@ def run(
         if not part:
             break
         seen += part
-        written += process.stdout.read() or b""
-    os.set_blocking(process.stdout.fileno(), True)
-    written += process.stdout.read()
+        if process.stdout is not None:
+            written += process.stdout.read() or b""
+    if process.stdout is not None:
+        os.set_blocking(process.stdout.fileno(), True)
+        written += process.stdout.read()
     process.wait(60)
     os.close(main)
     return Shown(written.decode(), seen.decode(errors="replace"))

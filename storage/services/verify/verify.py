@@ -33,6 +33,7 @@ from storage.log.table_log import TableLog
 from storage.services.clean.clean import run_clean
 from storage.services.tasks import Execute, Shared
 from storage.services.verify.check_lanes import Arrivals, LaneChecker, Merged
+from storage.services.verify.check_references import check_references
 from storage.services.verify.check_slots import check_archives, list_slots
 from storage.services.verify.check_table_lane import NOT_REPLAYED, TableLane, TableLaneReader, check_fencing_barriers
 from storage.services.verify.contents import ContentChecks, SliceToCheck
@@ -132,6 +133,7 @@ class _Verification:
         self._contents.finish()
         if table.state is not None:
             self._describe_open_work(table.state)
+            check_references(self._table_log, table.state, self._findings)
             for lane in table.state.archived:
                 check_archives(self._env, lane, self._findings)
         self._drop_expired(table)

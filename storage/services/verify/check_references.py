@@ -1,0 +1,41 @@
+"""Checks that the referenced tables still have the snapshots that savepoints need of them."""
+
+from __future__ import annotations
+
+from storage.core.log.cut import Cut
+from storage.core.log.table_state import TableState
+from storage.errors import TableError
+from storage.log.table_log import TableLog
+from storage.read.time_travel import snapshot_at
+from storage.services.verify.findings import Findings
+
+_HINT = (
+    "a copy of the referenced table must be made after that of the table: copy it again; until then reads of the "
+    "savepoint fail if they use columns of the reference. Or release the savepoint"
+)
+
+
+def check_references(table_log: TableLog, state: TableState, findings: Findings) -> None:
+    """Report savepoints whose snapshot of a referenced table cannot be read.
+
+    Args:
+        table_log: Location of the table.
+        state: The state of the table.
+        findings: Takes what is found.
+    """
+    for name, kept in state.savepoints.items():
+        if not kept.references:
+            continue
+        at = findings.at(f"savepoint {name}")
+        try:
+            known = table_log.at(kept.at.table).schema.reference_by_name
+        except TableError:
+            continue  # the table lane is damaged, which is a finding already
+        for reference, needed in kept.references.items():
+            wanted, location = Cut(needed.table, needed.lanes), known[reference].table
+            findings.count("referenced snapshots")
+            try:
+                snapshot_at(TableLog.of(table_log.env.of_table(location)), str(wanted))
+            except TableError as error:
+                what = f"it needs {wanted} of reference {reference!r}, table {location}, which cannot be read"
+                at.warning(f"{what}: {error.message}", _HINT)
