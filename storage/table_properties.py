@@ -313,7 +313,7 @@ def _duration(milliseconds: int) -> str:
 
 
 def _as_assignment(hint: str) -> str:
-    """A hint such as ``streams.web.on_delete: ignore`` as a property, ``'stream.web.on_delete' = 'ignore'``."""
+    """A hint that names a field of a configuration and its value, as an assignment of a property."""
     written = _ASSIGNMENT.fullmatch(hint)
     if written is None:
         return hint
