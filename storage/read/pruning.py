@@ -5,7 +5,8 @@ There are three steps. Each may keep too much, but none drops rows that could ma
 - file groups are chosen by the keys that the filter allows, and by their partition folders;
 - log ranges are chosen by the key ranges of their blocks, if keys are known;
 - row groups of base files are chosen by key range and by the statistics of all columns. A row group whose rows do not
-  match is still read if the logs contain keys of its range, because the filter applies to merged rows.
+  match is still read if the logs contain keys of its range that may match then, because the filter applies to merged
+  rows (`storage.read.touched_keys`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from storage.core.predicate import ColumnRange, Condition, Known, may_hold, poss
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import decode_scalar
 from storage.errors import InvalidInput
+from storage.read.touched_keys import TouchedKeys
 
 MAX_KEYS: Final = 10_000  # if a filter allows more keys, it is treated like a condition on other columns
 
@@ -195,14 +197,14 @@ class RowGroups:
         schema: The schema of the snapshot.
         predicate: The filter as a condition on merged rows; None if there is no filter, or if it could not be read.
         wanted: The wanted keys; None for all.
-        touched: The keys in the logs; None if there are no logs.
+        touched: The keys in the logs; None if there are no logs, or no filter.
         within: The wanted range of keys; None for all.
     """
 
     schema: TableSchema
     predicate: Condition | None
     wanted: KeyVector | None
-    touched: KeyVector | None
+    touched: TouchedKeys | None
     within: KeyRange | None = None
 
     def may_match(self, known: Known) -> bool:
@@ -219,7 +221,7 @@ class RowGroups:
             return False
         if self.predicate is None or may_hold(self.predicate, known):
             return True
-        return self.touched is not None and (bounds is None or keys.any_within(self.touched, bounds))
+        return self.touched is not None and (bounds is None or self.touched.may_match(known, bounds))
 
 
 def key_values(schema: TableSchema, values: Sequence[Any]) -> KeyVector:

@@ -39,6 +39,7 @@ from storage.read.projection import Projection
 from storage.read.pruning import Keys, RowGroups, narrowed
 from storage.read.read_runs import cut_runs
 from storage.read.read_task import ReadTask
+from storage.read.touched_keys import TouchedKeys
 
 
 @dataclass(frozen=True)
@@ -178,8 +179,9 @@ class Scan:
             result=need.result,
             mergers=loaded,
         )
-        touched = self._touched(logs) if logs is not None and self.projection.predicate is not None else None
-        chosen = RowGroups(self.schema, self.projection.predicate, wanted, touched)
+        predicate = self.projection.predicate
+        touched = None if logs is None or predicate is None else TouchedKeys(self.schema, predicate, logs, need.groups)
+        chosen = RowGroups(self.schema, predicate, wanted, touched)
         files = [file_slice.slice for file_slice in run.slices]
         within = run.logs.within
 
@@ -197,13 +199,6 @@ class Scan:
             hidden = read_shadow(self.env, self.schema, files, need.columns, chosen=in_range.may_match)
             shadow = of_keys(hidden, within) if hidden is not None else None
         yield from stitch.run(base, shadow, logs)
-
-    def _touched(self, logs: LogState) -> KeyVector:
-        """The keys of the logs, ascending."""
-        if logs.run_keys is None:
-            return logs.directory.keys
-        _, ordered = keys.in_order(keys.key_vector(logs.directory.columns[self.schema.sort_column]))
-        return ordered
 
     def _finish(self, columns: Arrays) -> Iterator[pa.RecordBatch]:
         """Apply required groups, filter and projection to merged rows."""

@@ -15,6 +15,9 @@ A query gets one snapshot. For each of its scans these rules decide which reader
    (`streams.read.reference_planner`).
 5. *Aggregated.* Tasks that merge or join rows also aggregate them, if Spark offers that: handing over the rows takes
    as long as merging them. Spark's own reader and generated code aggregate rows that need no merge.
+6. *Filtered when the query runs.* A join gives the values that a column can have (`streams.read.relation`,
+   ``runtime_filters``). Tasks use those of every column: keys choose file groups, row groups and rows before they are
+   merged, others the rows that are handed over. A native scan leaves out file groups, so it uses keys only.
 """
 
 from __future__ import annotations
@@ -311,7 +314,15 @@ class PinnedSnapshot:
             parquet_files=[file for file in map(self._hadoop_file, clean) if file is not None] if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
             columns=None if result is None else from_arrow_schema(result),
+            filterable=() if result is not None else self._filterable(columns, native=clean is not None),
         )
+
+    def _filterable(self, columns: Sequence[str], *, native: bool) -> list[str]:
+        """The columns whose values Spark may give when the query runs (rule 6)."""
+        if native:
+            return [name for name in columns if name in self.snapshot.table_schema.key]
+        fields = (self.columns.field(name) for name in columns if name in self.columns.names)
+        return [one.name for one in fields if not (pa.types.is_nested(one.type) or pa.types.is_floating(one.type))]
 
     @cached_property
     def _whole(self) -> frozenset[Path]:

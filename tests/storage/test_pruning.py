@@ -134,6 +134,20 @@ def test_row_groups_with_keys_in_the_logs_are_read_despite_statistics(shop: Tabl
     assert shop.snapshot().to_arrow(["id"], filter=old)["id"].to_pylist() == [4711]
 
 
+@pytest.mark.usefixtures("own_files")
+def test_row_groups_are_read_only_for_keys_whose_log_may_match(shop: Table, reads: Reads) -> None:
+    shop = tuned(shop, scan_run_bytes=1)
+    append(shop, orders(*range(0, 1000, 3), status="paid", ts=2))  # keys of every row group
+    old, snapshot = pc.field("status") == "old", shop.snapshot()
+    assert snapshot.to_arrow(["id"], filter=old).num_rows == 0
+    assert reads.row_groups == 0
+    append(shop, orders(40, status="old", ts=0))  # older than the row that the base has
+    append(shop, orders(41, 4711, status="old", ts=3))
+    assert sorted(shop.snapshot().to_arrow(["id"], filter=old)["id"].to_pylist()) == [41, 4711]
+    assert 1 <= reads.row_groups <= 2
+    assert shop.snapshot().to_arrow(["id"], filter=old & (pc.field("paid") > 0)).num_rows == 0
+
+
 def test_get_reads_one_row_group_and_the_blocks_that_can_have_the_key(shop: Table, reads: Reads) -> None:
     shop = tuned(shop, block_min_bytes=40, block_max_bytes=160)
     append(shop, payments(*range(0, 4000, 3)), "payments")

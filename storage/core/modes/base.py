@@ -82,6 +82,7 @@ class MergeMode(ABC):
         frozen_columns: No column of the group can be added or widened later.
         null_if_added_later: Rows that were written before a column without a default was added show NULL in it, so
             `renewed` is not needed.
+        chooses_values: A column of a merged register has the value of one of the registers, or NULL.
         may_overflow: An exact value may not fit its column, see `overflows`.
         max_values: Maximum number of columns of a group besides its ordering columns; None for no limit.
     """
@@ -95,6 +96,7 @@ class MergeMode(ABC):
     takes_state: ClassVar[bool] = False
     frozen_columns: ClassVar[bool] = False
     null_if_added_later: ClassVar[bool] = True
+    chooses_values: ClassVar[bool] = False
     may_overflow: ClassVar[bool] = False
     max_values: ClassVar[int | None] = None
 

@@ -26,6 +26,7 @@ class Latest(MergeMode):
     """The newest event wins the whole group."""
 
     name = "latest"
+    chooses_values = True
 
     def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
         return {

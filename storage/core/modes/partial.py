@@ -39,6 +39,7 @@ class LatestNonNull(MergeMode):
     """Every column shows the newest value that was supplied."""
 
     name = "latest_non_null"
+    chooses_values = True
     accepts_partial = True
     max_values = 254  # a byte numbers the supplier of a column
 

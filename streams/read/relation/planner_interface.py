@@ -57,6 +57,8 @@ class ReadPlan:
         row_count: Upper bound of the number of rows, None if unknown. Spark chooses joins by it.
         size_bytes: Bytes of all columns of the files that are read, None if unknown. Spark chooses joins by it.
         columns: What ``read`` returns, if that is not the planned columns: partial aggregates.
+        filterable: Columns for whose values the scan can be planned again when the query runs, with a filter that a
+            join gives (`runtime_filters`), to read less.
     """
 
     description: str
@@ -66,6 +68,7 @@ class ReadPlan:
     row_count: int | None = None
     size_bytes: int | None = None
     columns: StructType | None = None
+    filterable: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ every state on which the query may run (`planner_interface.Part`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -23,14 +23,15 @@ from pyspark.sql.types import StructType
 
 from storage.engine import Aggregation
 from storage.errors import InvalidInput
-from streams.read.relation.callbacks import Callback, PlainTable, WithoutMetrics, callback, check_methods
+from streams.read.relation.callbacks import Callback, PlainTable, callback, check_methods
 from streams.read.relation.join_frames import join_frames
 from streams.read.relation.jvm import Jvm
 from streams.read.relation.planner_interface import JoinedColumns, ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
 from streams.read.relation.pushed_aggregates import has_inexact_average, parse_aggregation
 from streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
 from streams.read.relation.query_state import QueryState, QueryStates
-from streams.read.relation.worker import task_reader
+from streams.read.relation.runtime_filters import FilteredAtRunTime, Replan
+from streams.read.relation.worker import PlannedTask, task_reader
 from streams.spark.for_workers import for_workers
 
 __all__ = ["LiveTable", "LiveView", "PruningScanBuilder", "check_interfaces", "new_dataframe", "register_view"]
@@ -263,23 +264,30 @@ class PruningScanBuilder(Callback):
         return scan
 
     def _scan(self, schema: StructType) -> Any:
-        plan = self._pin.state.plan(tuple(schema.names), tuple(self._filters), self._part)
+        names, filters = tuple(schema.names), tuple(self._filters)
+
+        def planned(runtime_filters: Sequence[Filter]) -> ReadPlan:
+            return self._pin.state.plan(names, (*filters, *runtime_filters), self._part)
+
+        plan = planned(())
         if plan.parquet_files and not self._exact and all(map(_read_by_spark, plan.parquet_files)):
-            return ParquetScan(self.jvm, self._parquet_scan(plan.parquet_files, schema), plan)
-        return self._task_scan(plan, schema, self._share(schema))
+            return ParquetScan(self.jvm, plan, schema, planned, lambda files: self._parquet_scan(files, schema))
+        return self._task_scan(plan, schema, self._share(schema), planned)
 
     def _aggregated_scan(self, aggregation: Aggregation, plan: ReadPlan) -> Any:
         key = (self._part, aggregation, tuple(map(repr, self._filters)))
         scan = self._pin.scans.get(key)
         if scan is None:
             assert plan.columns is not None, "a plan of aggregates has columns"
-            scan = self._pin.scans.setdefault(key, self._task_scan(plan, plan.columns, 1.0))
+            scan = self._pin.scans.setdefault(key, self._task_scan(plan, plan.columns, 1.0, None))
         return scan
 
-    def _task_scan(self, plan: ReadPlan, schema: StructType, share: float) -> TaskScan:
+    def _task_scan(self, plan: ReadPlan, schema: StructType, share: float, planned: Replan | None) -> TaskScan:
         read = for_workers(task_reader(plan.read, to_arrow_schema(schema, timezone="UTC")))
-        inner = self.jvm.task_scan(read, plan.tasks, schema, self.jvm.v1_filters(self._predicates))
-        return TaskScan(self.jvm, inner, plan, share)
+        v1_filters = self.jvm.v1_filters(self._predicates)
+        return TaskScan(
+            self.jvm, plan, schema, share, planned, lambda tasks: self.jvm.task_scan(read, tasks, schema, v1_filters)
+        )
 
     def _share(self, schema: StructType) -> float:
         """The estimated share of the columns in the bytes of a row, by the default size of types, as Spark does it."""
@@ -325,21 +333,16 @@ class PruningScanBuilder(Callback):
         )
 
 
-class _PlannedScan(WithoutMetrics):
-    """Wraps a scan of Spark: adds the description of the plan, and returns the same batch object on every call."""
+class _PlannedScan(FilteredAtRunTime):
+    """Wraps a scan of Spark: adds the description of the plan, and filters that Spark knows when it runs the query."""
 
-    def __init__(self, jvm: Jvm, inner: Any, plan: ReadPlan) -> None:
-        super().__init__(jvm, f"weft scan {next(_numbers)}")
+    def __init__(self, jvm: Jvm, inner: Any, plan: ReadPlan, schema: StructType) -> None:
+        super().__init__(jvm, f"weft scan {next(_numbers)}", inner, plan, schema)
         self._inner = inner
-        self._plan = plan
-        self._batch = inner.toBatch()
 
     @callback
     def description(self) -> str:
-        return self._plan.description
-
-    def toBatch(self) -> Any:  # noqa: N802
-        return self._batch
+        return self.plan.description + self.effect
 
     @callback
     def readSchema(self) -> Any:  # noqa: N802
@@ -367,6 +370,7 @@ class _PlannedScan(WithoutMetrics):
     class Java:
         implements = (
             "org.apache.spark.sql.connector.read.SupportsReportStatistics",
+            "org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering",
             "org.apache.spark.sql.internal.connector.SupportsMetadata",
         )
 
@@ -374,13 +378,29 @@ class _PlannedScan(WithoutMetrics):
 class TaskScan(_PlannedScan):
     """Spark's scan of a Python data source, with the statistics of the plan."""
 
-    def __init__(self, jvm: Jvm, inner: Any, plan: ReadPlan, share: float) -> None:
-        super().__init__(jvm, inner, plan)
+    def __init__(
+        self,
+        jvm: Jvm,
+        plan: ReadPlan,
+        schema: StructType,
+        share: float,
+        planned: Replan | None,
+        scan_of: Callable[[Sequence[Any]], Any],
+    ) -> None:
+        super().__init__(jvm, scan_of(plan.tasks), plan, schema)
         self._size_bytes = None if plan.size_bytes is None else max(1, int(plan.size_bytes * share))
+        self._planned = planned
+        self._scan_of = scan_of
+
+    def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan] | None:
+        if self._planned is None:
+            return None
+        plan = self._planned(filters)
+        return self._scan_of([PlannedTask(plan.read, task) for task in plan.tasks]).toBatch(), plan
 
     @callback
     def estimateStatistics(self) -> ScanStatistics:  # noqa: N802
-        return ScanStatistics(self.jvm, self._size_bytes, self._plan.row_count)
+        return ScanStatistics(self.jvm, self._size_bytes, self.plan.row_count)
 
     @callback
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
@@ -390,16 +410,34 @@ class TaskScan(_PlannedScan):
 class ParquetScan(_PlannedScan):
     """Spark's scan of Parquet files, with Spark's statistics."""
 
+    def __init__(
+        self,
+        jvm: Jvm,
+        plan: ReadPlan,
+        schema: StructType,
+        planned: Replan,
+        scan_of: Callable[[Sequence[ParquetFile]], Any],
+    ) -> None:
+        super().__init__(jvm, scan_of(plan.parquet_files or ()), plan, schema)
+        self._planned = planned
+        self._scan_of = scan_of
+
+    def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan] | None:
+        plan = self._planned(filters)
+        if not plan.parquet_files and plan.tasks:
+            return None
+        return self._scan_of(plan.parquet_files or ()).toBatch(), plan
+
     @callback
     def description(self) -> str:
         metadata = self._inner.getMetaData()
         properties = ", ".join(f"{name}: {metadata.apply(name)}" for name in ("PushedFilters", "ReadSchema"))
-        return f"{self._plan.description}; ParquetScan {properties}"
+        return f"{self.plan.description}; ParquetScan {properties}{self.effect}"
 
     @callback
     def getMetaData(self) -> Any:  # noqa: N802
         # Spark's location is the temporary list of files (`Jvm.parquet_index`), which means nothing to a user.
-        return self._inner.getMetaData().updated("Location", self._plan.description)
+        return self._inner.getMetaData().updated("Location", self.plan.description)
 
     @callback
     def estimateStatistics(self) -> Any:  # noqa: N802

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["BATCH_ROWS", "RelationReadError", "conformed_batches", "task_reader"]
+__all__ = ["BATCH_ROWS", "PlannedTask", "RelationReadError", "conformed_batches", "task_reader"]
 
 # Rows handed to the JVM at once; larger batches are cut, without a copy. No difference in speed was found from 4 k to
 # 1 M rows (tests/benchmarks/view_overhead.py), so this only bounds memory and what a LIMIT reads needlessly.
@@ -26,6 +27,19 @@ class RelationReadError(ValueError):
     """A planner's `read` returned batches that do not match its plan. This is a bug of the planner, not bad data."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """A task of another plan than that of the reader to which Spark sends it.
+
+    Attributes:
+        read: Reads it.
+        task: The task.
+    """
+
+    read: TaskFunction
+    task: Any
+
+
 def task_reader(read: TaskFunction, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> WorkerFunction:
     """The function a Python worker runs for one input partition.
 
@@ -35,7 +49,8 @@ def task_reader(read: TaskFunction, schema: pa.Schema, batch_rows: int = BATCH_R
     def read_task(partition: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         [cell] = [value for batch in partition for value in batch.column(0)]
         task = pickle.loads(cell.as_py())  # noqa: S301 - written by our own driver, as all of Spark's functions are
-        return conformed_batches(read(task), schema, batch_rows)
+        batches = task.read(task.task) if isinstance(task, PlannedTask) else read(task)
+        return conformed_batches(batches, schema, batch_rows)
 
     return read_task
 

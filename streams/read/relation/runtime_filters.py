@@ -1,0 +1,121 @@
+"""Runtime filters: the keys of a join, which Spark knows only when it runs a query, prune the scan of a view.
+
+    SELECT ... FROM wide JOIN small USING (id) WHERE small.kind = 'new'
+      optimization   Spark asks a scan for `filterAttributes`, and adds ``id IN dynamicpruning`` to it
+      execution      Spark collects the ids of ``small``, which it broadcasts for the join anyway, calls `filter` with
+                     them, then `toBatch`, and reads these partitions instead of those that it has planned before
+
+Spark does this (dynamic partition pruning) for inner and semi joins, and for outer joins that keep the rows of the
+other side, if the other side is broadcast and has a filter. A scan that is planned with the keys as a further filter
+reads only the file groups, row groups and rows that can have them. It may return more rows: the join decides.
+
+Spark may use one scan object in several places of a plan, such as both sides of a self-join, with different filters or
+none. So `filter` does not change the scan: it leaves the new batch for the next `toBatch` on the same thread, which
+Spark calls directly afterwards. The reader of the partitions is that of the batch before, so partitions are
+self-contained (`worker.PlannedTask`).
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import Filter, In
+from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType, StructType
+
+from streams.read.relation.callbacks import WithoutMetrics, callback
+from streams.read.relation.jvm import Jvm
+from streams.read.relation.planner_interface import ReadPlan
+from streams.read.relation.pushed_filters import parse_predicate
+
+__all__ = ["FilteredAtRunTime", "parse_runtime_filters"]
+
+MAX_VALUES: Final = 100_000
+"""A filter with more values is not used: values are sent to the driver's Python and to each task."""
+MAX_LITERALS: Final = 1_000
+"""The same for types whose values are asked for one by one, 0.1 ms each."""
+
+Replan = Callable[[Sequence[Filter]], ReadPlan]
+
+
+class FilteredAtRunTime(WithoutMetrics):
+    """A scan that is planned again with runtime filters."""
+
+    def __init__(self, jvm: Jvm, identity: str, inner: Any, plan: ReadPlan, schema: StructType) -> None:
+        super().__init__(jvm, identity)
+        self.plan = plan
+        self._batch = inner.toBatch()
+        self._schema = schema
+        self._filtered = threading.local()
+        self._effect = ""
+
+    def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan] | None:
+        """A batch of the rows that pass the filters, and its plan; None if there is no better one."""
+        raise NotImplementedError
+
+    @property
+    def effect(self) -> str:
+        """What runtime filters have changed last, for EXPLAIN; empty if there were none."""
+        return self._effect
+
+    @callback
+    def filterAttributes(self) -> Any:  # noqa: N802
+        names = [name for name in self.plan.filterable if name in self._schema.names]
+        return self.jvm.array(self.jvm.NamedReference, [self.jvm.FieldReference.column(name) for name in names])
+
+    @callback
+    def filter(self, predicates: Any) -> None:
+        filters = parse_runtime_filters(self.jvm, list(predicates), self._schema)
+        found = self.filtered_batch(filters) if filters else None
+        if found is not None:
+            self._filtered.batch, plan = found
+            self._effect = f"; filtered at run time: {plan.description}"
+
+    @callback
+    def pushedPredicates(self) -> Any:  # noqa: N802
+        return self.jvm.array(self.jvm.Predicate)
+
+    def supportsIterativePushdown(self) -> bool:  # noqa: N802
+        return False
+
+    @callback
+    def toBatch(self) -> Any:  # noqa: N802
+        """The same object on every call, by which Spark compares scans; after `filter` once the filtered one."""
+        return self._filtered.__dict__.pop("batch", self._batch)
+
+
+def parse_runtime_filters(jvm: Jvm, predicates: Sequence[Any], schema: StructType) -> list[Filter]:
+    """Predicates as filters, without those that are too large or have no equivalent."""
+    found = (_parse(jvm, predicate, schema) for predicate in predicates)
+    return [each for each in found if each is not None]
+
+
+def _parse(jvm: Jvm, predicate: Any, schema: StructType) -> Filter | None:
+    if predicate.name() != "IN":
+        return parse_predicate(predicate)
+    children = predicate.children()
+    path, count = tuple(children[0].fieldNames()), len(children) - 1
+    if len(path) != 1 or path[0] not in schema.names or count > MAX_VALUES:
+        return None
+    kind = schema[path[0]].dataType
+    if count == 0:
+        return In(path, ())
+    if _in_bulk(kind):
+        (translated,) = jvm.v1_filters([predicate])
+        values = json.loads(jvm.ObjectMapper().writeValueAsString(translated.values()), parse_float=decimal.Decimal)
+        if isinstance(kind, DecimalType):
+            values = [decimal.Decimal(value) for value in values if value is not None]
+        return In(path, tuple(value for value in values if value is not None))
+    if count > MAX_LITERALS:
+        return None
+    parsed = parse_predicate(predicate)
+    # A row whose value is null is in no join.
+    return In(path, tuple(value for value in parsed.value if value is not None)) if isinstance(parsed, In) else None
+
+
+def _in_bulk(kind: DataType) -> bool:
+    """Whether values have an exact form in JSON, so that one call fetches all of them."""
+    return isinstance(kind, IntegralType | DecimalType) or kind == StringType()

@@ -1,0 +1,177 @@
+"""The keys of a join, which Spark knows when it runs a query, leave out file groups and rows, never rows of the answer.
+
+Every query runs twice: with Spark's dynamic partition pruning, and without it, which is the right answer.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from storage import Table
+from streams.read.native_or_merged import PlannerTuning
+from streams.read.read_options import ReadOptions
+from streams.read.relation.live_view import create_relation_view
+from streams.read.view import create_view, planner_of
+
+PRUNING = "spark.sql.optimizer.dynamicPartitionPruning.enabled"
+DAY = dt.date(1500, 1, 1)
+KEYS: dict[str, list[Any]] = {
+    "bigint": [-(2**63), *range(200), 2**63 - 1],
+    "string": ["", 'quote " and \\', "ü\n", *(f"k{number}" for number in range(200))],
+    "decimal(20,3)": [decimal.Decimal(number) / 8 for number in range(200)],
+    "date": [DAY + dt.timedelta(days=100 * number) for number in range(200)],
+    "timestamp": [dt.datetime(1500, 1, 1, 0, 0, 0, 1, dt.UTC) + dt.timedelta(hours=n) for n in range(200)],
+    "binary": [bytes([number, 0]) for number in range(200)],
+}
+
+
+@contextmanager
+def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(name) if before is None else spark.conf.set(name, before)
+
+
+def wide(folder: Path, key_type: str, source: random.Random, *, keys: tuple[str, ...] = ("id",)) -> Table:
+    """A table with rows in base files, updates, deletes and new rows in logs of some file groups."""
+    config: dict[str, Any] = {
+        "key": list(keys),
+        "buckets": 8,
+        "columns": {"id": key_type, "part": "int", "city": "string", "amount": "bigint", "at": "bigint"},
+        "groups": {"g": {"columns": ["city", "amount", "at"], "ordering": ["at"]}},
+        "streams": {"s": {"groups": ["g"], "on_delete": "row"}},
+    }
+    if "part" not in keys:
+        config["groups"]["g"]["columns"] = ["part", "city", "amount", "at"]
+    elif source.random() < 0.5:
+        config["partition_by"] = ["part"]
+    table = Table.create(folder, config)
+    types = {field.name: field.type for field in table.snapshot().schema}
+    everything = KEYS[key_type]
+    for time, (count, compacted) in enumerate([(len(everything) * 3 // 4, True), (source.choice([1, 3, 60]), False)]):
+        chosen = source.sample(everything, count)
+        rows: dict[str, Any] = {
+            "id": chosen,
+            "part": [number % 3 for number in range(count)],
+            "city": [source.choice(["a", "b", "c", None]) for _ in chosen],
+            "amount": [source.randrange(100) for _ in chosen],
+            "at": [time] * count,
+        }
+        operations = [source.choice(["upsert"] * 6 + ["delete"] * time) for _ in chosen]
+        columns = {name: pa.array(values, types[name]) for name, values in rows.items()}
+        with table.writer("s") as writer:
+            writer.append(pa.table({**columns, "_op": operations}))
+        if compacted:
+            table.compact()
+    return table
+
+
+def small_file(spark: SparkSession, folder: Path, frame: DataFrame) -> None:
+    """A temporary view over a file, whose size Spark knows, so that it sends the rows to all tasks of a join."""
+    frame.coalesce(1).write.parquet(str(folder))
+    spark.read.parquet(str(folder)).createOrReplaceTempView("small")
+
+
+def small(spark: SparkSession, folder: Path, key_type: str, source: random.Random) -> None:
+    """Some keys, some of them absent, one null."""
+    chosen = [*source.sample(KEYS[key_type], source.choice([0, 1, 5, 30])), None]
+    rows = [(key, number % 3, "abcx"[number % 4], source.random() < 0.7) for number, key in enumerate(chosen)]
+    schema = f"id {key_type}, part int, city string, used boolean"
+    small_file(spark, folder, spark.createDataFrame(rows, schema))
+
+
+def answers(frame: DataFrame) -> list[str]:
+    return sorted(str(row.asDict()) for row in frame.collect())
+
+
+def executed(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+JOINS = [
+    "SELECT w.* FROM wide w JOIN small s USING (id) WHERE s.used",
+    "SELECT count(*), sum(amount), min(w.city) FROM wide w JOIN small s ON w.id = s.id WHERE s.used",
+    "SELECT w.id, amount FROM wide w WHERE id IN (SELECT id FROM small WHERE used)",
+    "SELECT w.id, amount FROM wide w LEFT SEMI JOIN (SELECT * FROM small WHERE used) s USING (id, part)",
+    "SELECT w.id, amount, s.city FROM wide w RIGHT JOIN (SELECT * FROM small WHERE used) s ON w.id = s.id",
+    "SELECT w.id, amount, s.city FROM wide w LEFT JOIN (SELECT * FROM small WHERE used) s ON w.id = s.id",
+    "SELECT w.id, amount FROM wide w JOIN small s ON w.id <=> s.id WHERE s.used",
+    "SELECT w.id, w.city FROM wide w JOIN small s ON w.city = s.city AND w.part = s.part WHERE s.used AND amount > 20",
+    # One scan in two places, of which one has a runtime filter.
+    (
+        "SELECT 'some', count(*), sum(amount), max(id) FROM (SELECT w.id, amount FROM wide w JOIN small s USING (id) "
+        "WHERE s.used) UNION ALL SELECT 'all', count(*), sum(amount), max(id) FROM (SELECT id, amount FROM wide "
+        "ORDER BY rand() LIMIT 1000)"
+    ),
+    (
+        "SELECT a.id, a.amount, b.amount FROM wide a JOIN wide b USING (id) JOIN small s USING (id) "
+        "WHERE s.used AND b.amount > 10"
+    ),
+]
+
+
+@pytest.mark.parametrize("key_type", KEYS)
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(2, 6))])
+def test_the_answer_is_that_without_runtime_filters(
+    spark: SparkSession, tmp_path: Path, key_type: str, seed: int
+) -> None:
+    source = random.Random(f"{key_type} {seed}")
+    keys = source.choice([("id",), ("part", "id")])
+    table = wide(tmp_path / "t", key_type, source, keys=keys)
+    planner = planner_of(spark, table.uri, ReadOptions())
+    tuning = PlannerTuning(mix_min_bytes=source.choice([0, 2**40]))
+    found: list[str] = []
+    create_relation_view(spark, "wide", replace(planner, tuning=tuning, on_scan=lambda facts: found.append(str(facts))))
+    small(spark, tmp_path / "small", key_type, source)
+    differing, runtime = [], 0
+    with setting(spark, "spark.sql.codegen.wholeStage", "false"):
+        for query in JOINS:
+            frame = spark.sql(query)
+            filtered = answers(frame)
+            runtime += "filtered at run time" in executed(frame)
+            with setting(spark, PRUNING, "false"):
+                right = spark.sql(query)
+                if filtered != answers(right):
+                    differing.append((query, set(filtered) ^ set(answers(right))))
+                assert "filtered at run time" not in executed(right)
+    assert differing == []
+    assert runtime >= 4
+
+
+def runs_of(text: str) -> list[int]:
+    """Numbers of file groups that scans of an executed plan read with runtime filters."""
+    return [int(part.split(" file groups")[0].split(", ")[-1]) for part in text.split("filtered at run time: ")[1:]]
+
+
+@pytest.mark.parametrize("state", ["logs", "compacted"])
+def test_only_file_groups_with_keys_of_the_join_are_read(spark: SparkSession, tmp_path: Path, state: str) -> None:
+    table = wide(tmp_path / "t", "bigint", random.Random(1))
+    if state == "compacted":
+        table.compact()
+    create_view(spark, table.uri, "wide")
+    rows = [(7, "new"), (8, "new"), (9, "old")]
+    small_file(spark, tmp_path / "small", spark.createDataFrame(rows, "id bigint, kind string"))
+    query = "SELECT w.id, w.amount FROM wide w JOIN small s ON w.id = s.id WHERE s.kind = '{}'"
+    frame = spark.sql(query.format("new"))
+    frame.collect()
+    (read,) = runs_of(executed(frame))
+    assert 1 <= read <= 2, executed(frame)
+    assert "8 file groups" in executed(frame)
+    assert "dynamicpruning" in executed(frame)
+    none = spark.sql(query.format("missing"))
+    assert none.collect() == []
+    assert runs_of(executed(none)) == [0], executed(none)
