@@ -25,7 +25,7 @@ from storage.core.modes import find_mode, spellings
 from storage.core.modes.functions import find_function, function_names
 from storage.core.schema.state_columns import ARRIVAL, PRESENT
 from storage.core.schema.table_schema import TableSchema
-from storage.core.types import format_type, parse_type
+from storage.core.types import can_be_indexed, format_type, parse_type
 from storage.errors import InvalidInput
 from storage.ttl_config import TtlConfig, resolve_ttl, ttl_configuration
 
@@ -99,6 +99,7 @@ class TableConfig(_Model):
     references: dict[str, ReferenceConfig] = {}
     comment: str = ""
     overlays: bool = False
+    index: Names = []
 
 
 _SECTIONS: Final[Sections] = {
@@ -171,6 +172,7 @@ def build_schema(config: TableConfig) -> TableSchema:
         references=build_references(config.references, by_name, config.groups, is_key=_can_be_key, reserved=RESERVED),
         comment=config.comment,
         overlays=config.overlays,
+        index=_index(config, by_name),
     )
 
 
@@ -208,7 +210,24 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
         },
         "comment": schema.comment,
         "overlays": schema.overlays,
+        "index": list(schema.index),
     }
+
+
+def _index(config: TableConfig, columns: Mapping[str, Column]) -> tuple[str, ...]:
+    """The indexed columns, in table order."""
+    for name in config.index:
+        column = columns.get(name)
+        if column is None:
+            raise InvalidInput(f"index: there is no column {name!r}", hint=f"columns: {', '.join(columns)}")
+        if not can_be_indexed(column.type):
+            raise InvalidInput(
+                f"index: column {name!r} is {format_type(column.type)}",
+                hint="integers, strings, binaries and dates can be indexed",
+            )
+        if [name] == config.key:
+            raise InvalidInput(f"index: {name!r} is the key", hint="leave it out: a key is found without an index")
+    return tuple(name for name in columns if name in config.index)
 
 
 def _check_names(config: TableConfig) -> None:

@@ -42,7 +42,7 @@ from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
 from storage.read.time_travel import snapshot_at
 from storage.service_method import service_method
-from storage.services import schema_changes
+from storage.services import file_settings, schema_changes
 from storage.services.clean.clean import CleanResult, run_clean
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.services.compaction import CompactionResult, run_compaction
@@ -434,7 +434,8 @@ class Table:
     set_default = service_method(schema_changes.set_default)
     set_comment = service_method(schema_changes.set_comment)
     set_ttl = service_method(schema_changes.set_ttl)
-    set_overlays = service_method(schema_changes.set_overlays)
+    set_overlays = service_method(file_settings.set_overlays)
+    set_index = service_method(file_settings.set_index)
     add_reference = service_method(schema_changes.add_reference)
     drop_reference = service_method(schema_changes.drop_reference)
 

@@ -19,6 +19,7 @@ configuration is a property:
     reference.<name>.columns, reference.<name>.prefix
     comment                                    what the table is; also COMMENT of the statement
     overlays                                   true or false
+    index                                      columns with Bloom filters
 
 A name that is not a plain identifier stands in backquotes, as in SQL: ``group.`a.b` ``. SQL properties have no order,
 so groups are ordered by the first of their columns in the table, and streams and references by name. What the values
@@ -62,6 +63,7 @@ _FORMS: Final = (
     "reference.<name>.prefix",
     "comment",
     "overlays",
+    "index",
 )
 _SECTIONS: Final = {"group": "groups", "stream": "streams", "reference": "references"}
 _MAIN: Final = {"group": "columns", "stream": "groups", "reference": "table"}
@@ -173,6 +175,8 @@ def properties_of(config: TableConfig) -> dict[str, str]:
         found["comment"] = config.comment
     if config.overlays:
         found["overlays"] = "true"
+    if config.index:
+        found["index"] = _names(config.index)
     return found
 
 
@@ -209,7 +213,7 @@ def _set(config: dict[str, Any], name: str, value: str) -> None:
         InvalidInput: There is no such property, or its value cannot be read.
     """
     match parse_parts(name):
-        case ["key" | "partition_by" as field]:
+        case ["key" | "partition_by" | "index" as field]:
             config[field] = _list(name, value)
         case ["comment"]:
             config["comment"] = value

@@ -8,9 +8,9 @@ too little.
 from __future__ import annotations
 
 import operator as python
-from bisect import bisect_left
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final, Literal, TypeAlias
 
@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Operator: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">="]
+
+MAX_LOOKED_UP: Final = 1_000  # values of a condition that are looked up in a Bloom filter, some microseconds each
 
 NEGATED: Final[dict[Operator, Operator]] = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _COMPARE: Final[dict[Operator, Callable[[pc.Expression, pc.Expression], pc.Expression]]] = {
@@ -123,6 +125,7 @@ class ColumnRange:
         least, largest: Bounds of the values that are neither null nor NaN; None if unknown, or if there are none.
         nulls: Number of nulls; None if unknown.
         rows: Number of rows.
+        may_have: Whether some of these values can be among the rows; false is certain. None if nothing is known.
     """
 
     type: pa.DataType
@@ -130,6 +133,7 @@ class ColumnRange:
     largest: Any
     nulls: int | None
     rows: int
+    may_have: Callable[[Sequence[Any]], bool] | None = field(default=None, compare=False, repr=False)
 
     @property
     def all_null(self) -> bool:
@@ -303,7 +307,7 @@ def _may_compare(found: ColumnRange | None, operator: Operator, value: Any, arro
         return True
     match operator:
         case "==":
-            return bool(found.least <= value <= found.largest)
+            return bool(found.least <= value <= found.largest) and _may_have(found, (value,))
         case "!=":
             return bool(found.least != value or found.largest != value or _is_floating(found))
         case "<":
@@ -324,4 +328,12 @@ def _may_be_in(found: ColumnRange | None, wanted: In) -> bool:
     if found.least is None:
         return not found.all_null
     first = bisect_left(wanted.values, found.least)
-    return first < len(wanted.values) and bool(wanted.values[first] <= found.largest)
+    if first == len(wanted.values) or not wanted.values[first] <= found.largest:
+        return False
+    if found.may_have is None:
+        return True
+    return _may_have(found, wanted.values[first : bisect_right(wanted.values, found.largest)])
+
+
+def _may_have(found: ColumnRange, values: Sequence[Any]) -> bool:
+    return found.may_have is None or len(values) > MAX_LOOKED_UP or found.may_have(values)

@@ -214,3 +214,13 @@ def decode_scalar(value: Any, arrow_type: pa.DataType) -> Any:
     if pa.types.is_timestamp(arrow_type):
         return dt.datetime.fromisoformat(value)
     return value
+
+
+def can_be_indexed(arrow_type: pa.DataType) -> bool:
+    """Whether a column of this type can have Bloom filters: its values are equal exactly if their bytes are."""
+    return bool(
+        pa.types.is_integer(arrow_type)
+        or pa.types.is_date(arrow_type)
+        or pa.types.is_string(arrow_type)
+        or pa.types.is_binary(arrow_type)
+    )

@@ -11,7 +11,7 @@ import bisect
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from storage.core.schema.evolution import Adaptation
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.errors import CorruptData
+from storage.files.bloom_filter import may_contain
 from storage.files.footers import FOOTERS, Footer
 from storage.files.row_groups import LastRowGroups
 from storage.store.object_store import Wanted, check_tail, tail_range, verify_tail
@@ -116,6 +117,7 @@ class _Opened:
     source: pa.NativeFile
     stack: contextlib.ExitStack
     _parquet: pq.ParquetFile | None = None
+    _tail: pa.Buffer | None = None
 
     @classmethod
     def of(cls, env: Environment, read: ReadFile, stack: contextlib.ExitStack) -> _Opened:
@@ -132,6 +134,19 @@ class _Opened:
             )
             self._parquet = self.stack.enter_context(opened)
         return self._parquet
+
+    def may_have(self, row_group: int, name: str, arrow_type: pa.DataType, values: Sequence[Any]) -> bool:
+        """Whether a row group can have one of some values in a column, by its Bloom filter if there is one."""
+        chunk = self.footer.metadata.row_group(row_group).column(self.footer.leaves[name])
+        offset, length = chunk.bloom_filter_offset, chunk.bloom_filter_length
+        begin, size = tail_range(self.read.file)
+        if offset is None or length is None or offset < begin:
+            return True
+        if self._tail is None:
+            tail = self.source.read_at(size, begin)
+            check_tail(tail, self.read.file)
+            self._tail = pa.py_buffer(tail)
+        return may_contain(self._tail.slice(offset - begin, length), values, arrow_type)
 
 
 def _stored_columns(opened: Sequence[_Opened], schema: TableSchema, overlays: Sequence[Overlay]) -> list[str]:
@@ -196,7 +211,10 @@ class _Known:
             return None
         footer = has.footer
         usable = footer.leaves.keys() if self.usable is None else self.usable
-        return _Statistics(footer.metadata.row_group(self.number), self.schema, footer.leaves, usable).known(name)
+        found = _Statistics(footer.metadata.row_group(self.number), self.schema, footer.leaves, usable).known(name)
+        if found is None or name not in self.schema.index:
+            return found
+        return replace(found, may_have=functools.partial(has.may_have, self.number, name, found.type))
 
 
 def read_footers(env: Environment, files: Sequence[FileRef]) -> list[Footer]:

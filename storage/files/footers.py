@@ -79,10 +79,10 @@ class Footers:
         with self._lock:
             if key not in self._cached:
                 self._cached[key] = footer
-                self._bytes += file.tail_size
+                self._bytes += footer.metadata.serialized_size
             while self._bytes > self._max_bytes and len(self._cached) > 1:
-                (_, dropped), _ = self._cached.popitem(last=False)
-                self._bytes -= dropped.tail_size
+                _, dropped = self._cached.popitem(last=False)
+                self._bytes -= dropped.metadata.serialized_size
         return footer
 
 

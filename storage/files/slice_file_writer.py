@@ -17,6 +17,7 @@ from storage.core.log.file_refs import FilePart, FileRef
 from storage.core.names import Path
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
+from storage.files.bloom_filter import writer_options
 from storage.files.column_encoding import choose_encodings
 
 
@@ -32,6 +33,7 @@ class SliceFileWriter:
         shared: Whether several file groups are written, each ended by `end_part`.
         columns: Names of the columns of an overlay, in slice order; by default all of the slice schema.
         row_groups: Number of rows of each row group; by default as tuned.
+        index: Columns that get Bloom filters, if the file has them.
     """
 
     def __init__(
@@ -43,10 +45,12 @@ class SliceFileWriter:
         shared: bool = False,
         columns: Sequence[str] | None = None,
         row_groups: Sequence[int] = (),
+        index: Sequence[str] = (),
     ) -> None:
         self._env, self._path, self._shared = env, path, shared
         self._schema = schema.slice if columns is None else pa.schema([schema.slice.field(name) for name in columns])
         self._row_groups = list(reversed(row_groups))
+        self._index = index
         self._sort_column = self._schema.get_field_index(schema.sort_column)
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
@@ -106,7 +110,8 @@ class SliceFileWriter:
     def _write_row_group(self, rows: int) -> None:
         table = pa.Table.from_batches(self._pending, self._schema)
         if self._writer is None:
-            encodings = choose_encodings(table.slice(0, rows))
+            first = table.slice(0, rows)
+            encodings = choose_encodings(first)
             self._sink = _ChecksumFile(self._stack.enter_context(self._env.store.open_output(self._path)))
             self._writer = pq.ParquetWriter(
                 pa.PythonFile(self._sink, mode="w"),
@@ -118,6 +123,7 @@ class SliceFileWriter:
                 sorting_columns=None if self._shared else [pq.SortingColumn(self._sort_column)],
                 write_page_index=True,
                 write_page_checksum=True,
+                bloom_filter_options=writer_options(first, self._index),
             )
         self._writer.write_table(table.slice(0, rows), row_group_size=rows)
         rest = table.slice(rows)

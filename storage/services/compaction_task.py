@@ -122,7 +122,7 @@ def _write_slices(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
         if overlaid is not None:
             return [overlaid]
     folder, unique = names.SHARED if shared else str(task.slices[0].group), env.ids.new()
-    base = SliceFileWriter(env, names.base_path(folder, task.plan, unique), schema, shared=shared)
+    base = SliceFileWriter(env, names.base_path(folder, task.plan, unique), schema, shared=shared, index=schema.index)
     shadow = SliceFileWriter(env, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
     stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns), mergers=loaded)
     last_base, last_shadow = LastRowGroups(), LastRowGroups()

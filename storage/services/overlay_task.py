@@ -165,7 +165,7 @@ def write_overlay(
             sort_columns.append(rows[schema.sort_column])
             yield rows
 
-    writer = SliceFileWriter(env, path, schema, columns=columns, row_groups=plan.row_groups)
+    writer = SliceFileWriter(env, path, schema, columns=columns, row_groups=plan.row_groups, index=schema.index)
     try:
         for stitched in stitch.run(base(), None, logs):
             known = sort_columns.popleft()

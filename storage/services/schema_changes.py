@@ -1,5 +1,5 @@
 """Schema changes while writers are running: adds columns, groups, streams and references, widens types, changes
-defaults, comments, the time to live, and overlays.
+defaults, comments and the time to live.
 
 A change edits the table's configuration, which is then checked as a whole, like that of a new table. The edit is
 applied to the newest schema, and again after every lost race, so concurrent changes are merged: the additions of two
@@ -87,13 +87,13 @@ def add_column(
         functions.pop(name, None)
         if function is not None:
             functions[name] = function
-        wanted = _checked(config)
+        wanted = checked_schema(config)
         if name not in known.columns:
             return wanted
         _check_same(f"column {name!r}", _about_column(schema, name), _about_column(wanted, name))
         return None
 
-    return _publish(table_log, f"add column {group}.{name} {type_name}", change)
+    return publish_schema(table_log, f"add column {group}.{name} {type_name}", change)
 
 
 def add_group(
@@ -150,7 +150,7 @@ def add_group(
             written.extend([] if name in written else [name])
         for stream, on_delete in (new_streams or {}).items():
             _add_stream(schema, config, stream, [name], on_delete)
-        wanted = _checked(config)
+        wanted = checked_schema(config)
         added = wanted.group_by_name[name]
         if known is not None:
             _check_same(f"group {name!r}", _about_group(schema, known), _about_group(wanted, added))
@@ -158,7 +158,7 @@ def add_group(
         mergers.load(replace(wanted, groups=(added,)), table_log.env.mergers)
         return wanted
 
-    return _publish(table_log, f"add group {name}", change)
+    return publish_schema(table_log, f"add group {name}", change)
 
 
 def add_stream(table_log: TableLog, name: str, groups: Sequence[str], *, on_delete: str = "group") -> SchemaChange:
@@ -178,10 +178,10 @@ def add_stream(table_log: TableLog, name: str, groups: Sequence[str], *, on_dele
     def change(schema: TableSchema) -> TableSchema | None:
         config = configuration(schema)
         _add_stream(schema, config, name, groups, on_delete)
-        wanted = _checked(config)
+        wanted = checked_schema(config)
         return wanted if wanted.streams != schema.streams else None
 
-    return _publish(table_log, f"add stream {name}", change)
+    return publish_schema(table_log, f"add stream {name}", change)
 
 
 def widen_column(table_log: TableLog, name: str, type: str) -> SchemaChange:  # noqa: A002 - its name in the configuration
@@ -218,9 +218,9 @@ def widen_column(table_log: TableLog, name: str, type: str) -> SchemaChange:  # 
             )
         config = configuration(schema)
         config["columns"][name]["type"] = type_name
-        return _checked(config)
+        return checked_schema(config)
 
-    return _publish(table_log, f"widen column {name} to {format_type(target)}", change)
+    return publish_schema(table_log, f"widen column {name} to {format_type(target)}", change)
 
 
 def set_default(table_log: TableLog, name: str, value: object) -> SchemaChange:
@@ -240,11 +240,11 @@ def set_default(table_log: TableLog, name: str, value: object) -> SchemaChange:
         before = schema.column(name)
         config = configuration(schema)
         config["columns"][name]["default"] = value
-        wanted = _checked(config)
+        wanted = checked_schema(config)
         after = wanted.column_by_name[name]
         return None if encode_scalar(after.default) == encode_scalar(before.default) else wanted
 
-    return _publish(table_log, f"set default of {name}", change)
+    return publish_schema(table_log, f"set default of {name}", change)
 
 
 def set_comment(table_log: TableLog, comment: str, column: str | None = None) -> SchemaChange:
@@ -265,9 +265,9 @@ def set_comment(table_log: TableLog, comment: str, column: str | None = None) ->
         config = configuration(schema)
         target = config if column is None else config["columns"][column]
         target["comment"] = comment
-        return None if comment == before else _checked(config)
+        return None if comment == before else checked_schema(config)
 
-    return _publish(table_log, "set comment" if column is None else f"set comment of {column}", change)
+    return publish_schema(table_log, "set comment" if column is None else f"set comment of {column}", change)
 
 
 def set_ttl(
@@ -302,28 +302,10 @@ def set_ttl(
     wanted_ttl = None if all(value is None for value in given.values()) else given
 
     def change(schema: TableSchema) -> TableSchema | None:
-        wanted = _checked({**configuration(schema), "ttl": wanted_ttl})
+        wanted = checked_schema({**configuration(schema), "ttl": wanted_ttl})
         return wanted if wanted.ttl != schema.ttl else None
 
-    return _publish(table_log, "keep rows for ever" if wanted_ttl is None else "set time to live", change)
-
-
-def set_overlays(table_log: TableLog, on: bool) -> SchemaChange:  # noqa: FBT001 - the value of a setting
-    """Allow compactions to write overlays; if not, the next ones end those that exist (PROTOCOL.md, "Overlays").
-
-    Args:
-        table_log: The table's log.
-        on: Whether compactions may write overlays.
-
-    Raises:
-        InvalidInput: The value is no boolean.
-    """
-
-    def change(schema: TableSchema) -> TableSchema | None:
-        wanted = _checked({**configuration(schema), "overlays": on})
-        return wanted if wanted.overlays != schema.overlays else None
-
-    return _publish(table_log, "compactions write overlays" if on else "compactions write no overlays", change)
+    return publish_schema(table_log, "keep rows for ever" if wanted_ttl is None else "set time to live", change)
 
 
 def add_reference(
@@ -368,7 +350,7 @@ def add_reference(
             )
         return None
 
-    return _publish(table_log, f"add reference {name} to {table}", change)
+    return publish_schema(table_log, f"add reference {name} to {table}", change)
 
 
 def drop_reference(table_log: TableLog, name: str) -> SchemaChange:
@@ -382,10 +364,10 @@ def drop_reference(table_log: TableLog, name: str) -> SchemaChange:
         schema.reference(name)
         return replace(schema, references=tuple(each for each in schema.references if each.name != name))
 
-    return _publish(table_log, f"drop reference {name}", change)
+    return publish_schema(table_log, f"drop reference {name}", change)
 
 
-def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
+def publish_schema(table_log: TableLog, words: str, change: Change) -> SchemaChange:
     def build(state: TableState) -> Schema | None:
         wanted = change(state.schema)
         if wanted is None:
@@ -425,7 +407,7 @@ def _with_slot(before: TableSchema, wanted: TableSchema, slot: int) -> TableSche
     return replace(wanted, columns=tuple(columns))
 
 
-def _checked(config: Mapping[str, Any]) -> TableSchema:
+def checked_schema(config: Mapping[str, Any]) -> TableSchema:
     return build_schema(load_config(config))
 
 

@@ -221,6 +221,8 @@ def _differences(before: TableConfig, after: TableConfig) -> list[_Step]:
         steps.append(lambda table: table.set_comment(after.comment))
     if before.overlays != after.overlays:
         steps.append(lambda table: table.set_overlays(after.overlays))
+    if before.index != after.index:
+        steps.append(lambda table: table.set_index(after.index))
     if before.ttl != after.ttl:
         ttl = {} if after.ttl is None else after.ttl.model_dump(exclude_none=True)
         times = {name: f"{value} ms" if isinstance(value, int) else value for name, value in ttl.items()}

@@ -210,6 +210,19 @@ def set_overlays(
     _tell(change, done, as_json=as_json)
 
 
+@alter.command(epilog=examples("weft alter set-index lake/orders_wide email,phone"))
+def set_index(
+    target: Target,
+    columns: Annotated[str, typer.Argument(help="Names of columns, separated by commas; '' for none.")],
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Let compactions write Bloom filters of these columns, by which reads with COLUMN = VALUE skip row groups."""
+    names = column_names([columns] if columns.strip() else None) or ()
+    change = open_table(target, storage_option).set_index(names)
+    _tell(change, f"base files get an index of {columns}" if names else "base files get no index", as_json=as_json)
+
+
 @alter.command(
     epilog=examples(
         "weft alter add-reference lake/orders_wide customer ../customers --on customer_id --column name --column tier"

@@ -111,6 +111,8 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
         yield Text(f"ttl         {_time_to_live(schema.ttl)}")
     if schema.overlays:
         yield Text("overlays    compactions may write changed column groups alone")
+    if schema.index:
+        yield Text(f"index       {', '.join(schema.index)}")
     if table.references:
         yield Text("")
         yield draw(

@@ -81,16 +81,19 @@ def wide(folder: Path, key_type: str, source: random.Random, *, keys: tuple[str,
 
 
 def small_file(spark: SparkSession, folder: Path, frame: DataFrame) -> None:
-    """A temporary view over a file, whose size Spark knows, so that it sends the rows to all tasks of a join."""
+    """A temporary view over a file, whose rows Spark sends to all tasks of a join: the wide tables are small, too."""
     frame.coalesce(1).write.parquet(str(folder))
-    spark.read.parquet(str(folder)).createOrReplaceTempView("small")
+    spark.read.parquet(str(folder)).hint("broadcast").createOrReplaceTempView("small")
 
 
 def small(spark: SparkSession, folder: Path, key_type: str, source: random.Random) -> None:
     """Some keys, some of them absent, one null."""
-    chosen = [*source.sample(KEYS[key_type], source.choice([0, 1, 5, 30])), None]
-    rows = [(key, number % 3, "abcx"[number % 4], source.random() < 0.7) for number, key in enumerate(chosen)]
-    schema = f"id {key_type}, part int, city string, used boolean"
+    chosen = [*source.sample(KEYS[key_type], source.choice([1, 5, 30])), None]
+    rows = [
+        (key, number % 3, "abcx"[number % 4], int(number == 0 or source.random() < 0.7))
+        for number, key in enumerate(chosen)
+    ]
+    schema = f"id {key_type}, part int, city string, used int"
     small_file(spark, folder, spark.createDataFrame(rows, schema))
 
 
@@ -103,23 +106,26 @@ def executed(frame: DataFrame) -> str:
 
 
 JOINS = [
-    "SELECT w.* FROM wide w JOIN small s USING (id) WHERE s.used",
-    "SELECT count(*), sum(amount), min(w.city) FROM wide w JOIN small s ON w.id = s.id WHERE s.used",
-    "SELECT w.id, amount FROM wide w WHERE id IN (SELECT id FROM small WHERE used)",
-    "SELECT w.id, amount FROM wide w LEFT SEMI JOIN (SELECT * FROM small WHERE used) s USING (id, part)",
-    "SELECT w.id, amount, s.city FROM wide w RIGHT JOIN (SELECT * FROM small WHERE used) s ON w.id = s.id",
-    "SELECT w.id, amount, s.city FROM wide w LEFT JOIN (SELECT * FROM small WHERE used) s ON w.id = s.id",
-    "SELECT w.id, amount FROM wide w JOIN small s ON w.id <=> s.id WHERE s.used",
-    "SELECT w.id, w.city FROM wide w JOIN small s ON w.city = s.city AND w.part = s.part WHERE s.used AND amount > 20",
+    "SELECT w.* FROM wide w JOIN small s USING (id) WHERE s.used = 1",
+    "SELECT count(*), sum(amount), min(w.city) FROM wide w JOIN small s ON w.id = s.id WHERE s.used = 1",
+    "SELECT w.id, amount FROM wide w WHERE id IN (SELECT id FROM small WHERE used = 1)",
+    "SELECT w.id, amount FROM wide w LEFT SEMI JOIN (SELECT * FROM small WHERE used = 1) s USING (id, part)",
+    "SELECT w.id, amount, s.city FROM wide w RIGHT JOIN (SELECT * FROM small WHERE used = 1) s ON w.id = s.id",
+    "SELECT w.id, amount, s.city FROM wide w LEFT JOIN (SELECT * FROM small WHERE used = 1) s ON w.id = s.id",
+    "SELECT w.id, amount FROM wide w JOIN small s ON w.id <=> s.id WHERE s.used = 1",
+    (
+        "SELECT w.id, w.city, s.id other FROM wide w JOIN small s ON w.city = s.city AND w.part = s.part "
+        "WHERE s.used = 1 AND amount > 20"
+    ),
     # One scan in two places, of which one has a runtime filter.
     (
         "SELECT 'some', count(*), sum(amount), max(id) FROM (SELECT w.id, amount FROM wide w JOIN small s USING (id) "
-        "WHERE s.used) UNION ALL SELECT 'all', count(*), sum(amount), max(id) FROM (SELECT id, amount FROM wide "
+        "WHERE s.used = 1) UNION ALL SELECT 'all', count(*), sum(amount), max(id) FROM (SELECT id, amount FROM wide "
         "ORDER BY rand() LIMIT 1000)"
     ),
     (
         "SELECT a.id, a.amount, b.amount FROM wide a JOIN wide b USING (id) JOIN small s USING (id) "
-        "WHERE s.used AND b.amount > 10"
+        "WHERE s.used = 1 AND b.amount > 10"
     ),
 ]
 

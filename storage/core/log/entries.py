@@ -32,6 +32,9 @@ TTL: Final = "ttl"
 OVERLAYS: Final = "overlays"
 """Reader and writer feature of a table whose slices may have overlays (FORMAT.md, "Overlays")."""
 
+INDEX: Final = "index"
+"""Writer feature of a table with indexed columns, which a schema change by a version without it would drop."""
+
 LONGEST_RESERVATION_MS: Final = 24 * 3_600_000
 """The longest reservation of a PLAN: by default a clean aborts plans that are older."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from storage.core.log.entries import ERASE, OVERLAYS, TTL, WRITER_FEATURES
+from storage.core.log.entries import ERASE, INDEX, OVERLAYS, TTL, WRITER_FEATURES
 from storage.core.modes import known_features
 from storage.core.schema.table_schema import REFERENCES, TableSchema
 
@@ -16,7 +16,7 @@ def readable_features() -> frozenset[str]:
 
 def writable_features() -> frozenset[str]:
     """The writer features that this version knows."""
-    return WRITER_FEATURES | {ERASE, OVERLAYS, TTL}
+    return WRITER_FEATURES | {ERASE, INDEX, OVERLAYS, TTL}
 
 
 def reader_features(schema: TableSchema, writer_features: Collection[str]) -> list[str]:
@@ -31,5 +31,6 @@ def writer_features(schema: TableSchema, before: Collection[str] = WRITER_FEATUR
         schema: The schema.
         before: Its writer features so far.
     """
-    needed = {feature for feature, has in ((TTL, schema.ttl is not None), (OVERLAYS, schema.overlays)) if has}
+    settings = ((TTL, schema.ttl is not None), (OVERLAYS, schema.overlays), (INDEX, bool(schema.index)))
+    needed = {feature for feature, has in settings if has}
     return sorted({*before, *needed})

@@ -56,6 +56,7 @@ class TableSchema:
         references: References to other tables, in the order in which their columns are shown.
         comment: What the table is, for people; empty for none.
         overlays: Whether compactions may write overlays (FORMAT.md, "Overlays").
+        index: Columns for which compactions write Bloom filters, in table order.
     """
 
     key: tuple[str, ...]
@@ -68,6 +69,7 @@ class TableSchema:
     references: tuple[Reference, ...] = ()
     comment: str = ""
     overlays: bool = False
+    index: tuple[str, ...] = ()
 
     @cached_property
     def column_by_name(self) -> Mapping[str, Column]:
@@ -232,6 +234,7 @@ class TableSchema:
             ),
             **_comment(self.comment),
             **({"overlays": True} if self.overlays else {}),
+            **({"index": list(self.index)} if self.index else {}),
         }
 
     @classmethod
@@ -270,6 +273,7 @@ class TableSchema:
             ),
             comment=data.get("comment", ""),
             overlays=data.get("overlays", False),
+            index=tuple(data.get("index", ())),
         )
 
 

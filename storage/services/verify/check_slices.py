@@ -22,6 +22,7 @@ from storage.core.modes import mode_of
 from storage.core.names import Path
 from storage.core.schema.table_schema import TableSchema
 from storage.files.slice_statistics import SliceStatistics
+from storage.services.verify.check_index import check_index
 from storage.services.verify.check_rows import (
     UNREADABLE,
     OnArrivals,
@@ -43,6 +44,7 @@ class SliceFiles:
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self._intact: dict[Path, bool] = {}
+        self._indexed: set[tuple[Path, int]] = set()
         self._last: dict[bool, tuple[object, Arrays]] = {}
 
     def are_intact(self, file: FileRef, findings: Findings) -> bool:
@@ -50,6 +52,12 @@ class SliceFiles:
         if file.path not in self._intact:
             self._intact[file.path] = check_bytes(self.store, file, findings)
         return self._intact[file.path]
+
+    def check_index(self, file: FileRef, parquet: pq.ParquetFile, number: int, findings: Findings) -> None:
+        """Check the Bloom filters of a row group of an open file, once."""
+        if (file.path, number) not in self._indexed:
+            self._indexed.add((file.path, number))
+            check_index(self.store, file, parquet, number, findings.at(file.path))
 
     def row_group(
         self, file: FileRef, parquet: pq.ParquetFile, number: int, columns: Sequence[str], *, visible: bool
@@ -62,8 +70,8 @@ class SliceFiles:
         return self._last[visible][1]
 
 
-_Overlay = tuple[Path, pq.ParquetFile, set[str]]
-"""An open overlay: its path, its content, and the columns that it replaces."""
+_Overlay = tuple[FileRef, pq.ParquetFile, set[str]]
+"""An open overlay: its file, its content, and the columns that it replaces."""
 
 
 class SliceChecker:
@@ -146,7 +154,9 @@ class SliceChecker:
                 if low >= high and not beside:
                     continue
                 batch = self._files.row_group(file, parquet, number, columns, visible=visible)
+                self._files.check_index(file, parquet, number, self._findings)
                 for overlay in overlays:
+                    self._files.check_index(overlay[0], overlay[1], number, self._findings)
                     batch = self._overlaid(overlay, batch, number, columns)
                 if self._are_here(batch, beside).any():
                     at.bad_content("S7", "a row of its file group is outside the rows that its entry names")
@@ -175,18 +185,18 @@ class SliceChecker:
                 self._complete = False
                 at.bad_content("S29", "its row groups have other numbers of rows than those of the base")
             else:
-                found.append((overlay.file.path, opened, replaced))
+                found.append((overlay.file, opened, replaced))
         return found
 
     def _overlaid(self, overlay: _Overlay, rows: Arrays, number: int, columns: Sequence[str]) -> Arrays:
         """The rows of a row group of the base with the columns of an overlay."""
-        path, opened, replaced = overlay
+        file, opened, replaced = overlay
         in_key = {*self._schema.key, self._schema.sort_column}
         read = [name for name in columns if name in replaced or name in in_key]
         table = opened.read_row_group(number, columns=read, use_threads=False)
         found = {name: keys.one_array(table.column(name)) for name in read}
         if any(not found[name].equals(rows[name]) for name in in_key):
-            self._findings.at(path).bad_content("S29", "its keys are not those of the base, in the same order")
+            self._findings.at(file.path).bad_content("S29", "its keys are not those of the base, in the same order")
         return {**rows, **found}
 
     def _are_here(self, batch: Arrays, rows: Sequence[int]) -> Mask:
