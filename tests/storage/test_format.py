@@ -15,6 +15,7 @@ from storage.services.verify.findings import Severity
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
 from tests.fixtures.format import generate
+from tests.fixtures.format.author import MERGERS
 from tests.fixtures.format.expected import (
     FOLDER,
     append_all,
@@ -36,7 +37,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     copy = tmp_path / "table"
     shutil.copytree(FOLDER / request.param, copy)
     folder = copy / generate.OF_REFERENCES if request.param.endswith("/references") else copy
-    return Table(Environment(open_store(str(folder)), FakeClock(LATER_MS), mergers=generate.MERGERS), Stamps())
+    return Table(Environment(open_store(str(folder)), FakeClock(LATER_MS), mergers=MERGERS), Stamps())
 
 
 def test_the_current_version_has_fixtures() -> None:

@@ -387,6 +387,7 @@ EVERY_COMMAND = [
     ["alter", "set-comment", "text"],
     ["alter", "set-ttl", "--rows", "90 days"],
     ["alter", "set-overlays", "true"],
+    ["alter", "set-index", "status"],
     ["alter", "add-reference", "x", "../x", "--on", "status"],
     ["alter", "drop-reference", "x"],
     ["explain", "--key", "5"],

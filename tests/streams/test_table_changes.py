@@ -109,6 +109,14 @@ def test_properties_add_streams_references_and_a_time_to_live(table: Table) -> N
     assert not [name for name in schema_properties(table.schema) if name.startswith(("ttl", "reference"))]
 
 
+def test_index(table: Table) -> None:
+    apply_changes(table, [SetProperty("index", "status")])
+    assert table.schema.index == ("status",)
+    assert schema_properties(table.schema)["index"] == "status"
+    apply_changes(table, [RemoveProperty("index")])
+    assert table.schema.index == ()
+
+
 def test_overlays(table: Table) -> None:
     apply_changes(table, [SetProperty("overlays", "TRUE")])
     assert table.schema.overlays
