@@ -174,10 +174,10 @@ def test_only_file_groups_with_keys_of_the_join_are_read(spark: SparkSession, tm
     query = "SELECT w.id, w.amount FROM wide w JOIN small s ON w.id = s.id WHERE s.kind = '{}'"
     frame = spark.sql(query.format("new"))
     frame.collect()
-    (read,) = runs_of(executed(frame))
+    (read,) = set(runs_of(executed(frame)))  # the plan that was made first is shown, too
     assert 1 <= read <= 2, executed(frame)
     assert "8 file groups" in executed(frame)
     assert "dynamicpruning" in executed(frame)
     none = spark.sql(query.format("missing"))
     assert none.collect() == []
-    assert runs_of(executed(none)) == [0], executed(none)
+    assert set(runs_of(executed(none))) <= {0}, executed(none)
