@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ from tests.benchmarks.peers.__main__ import arguments, main
 from tests.benchmarks.peers.dataset import KEY, Dataset
 from tests.benchmarks.peers.inputs import Plan, newest, one_hot_group, same_keys, wide
 from tests.benchmarks.peers.registry import SYSTEMS
-from tests.benchmarks.peers.releases import RELEASES, install
+from tests.benchmarks.peers.releases import RELEASES, Installed, install
 from tests.benchmarks.peers.report import markdown
-from tests.benchmarks.peers.task import HOUR, TABLE, WRITERS, Outcome
+from tests.benchmarks.peers.run_task import run_task
+from tests.benchmarks.peers.task import HOUR, TABLE, WRITERS, Outcome, Task
 from tests.download_cache import Unavailable
 
 SMALL = Plan("small", keys=300, buckets=2, columns=12, rounds=3, updated=0.1)
@@ -168,6 +170,40 @@ def test_the_table_has_ratios_and_says_what_was_skipped_or_failed() -> None:
     assert "iceberg: not the newest release, no 1.3: mvn fails" in shown
     assert "Load average of the machine: 1.0 to 2.5" in shown
     assert "| weft 0.1, Spark 4.3: own policy | 5.0 MB | 1.0 MB | 2 | 2.5 MB (2.50 x) | 1.50 s (3.00 x) |" in shown
+
+
+ONE_PART = """
+import json, os, pathlib, sys
+*_, task, answers, progress = sys.argv
+os.write(int(progress), b"half done\\n")
+folder = pathlib.Path(json.loads(pathlib.Path(task).read_text())["folder"])
+(folder / "table").write_text("rows")
+print("what a jar prints")
+answer = {"system": "delta", "part": "table", "figures": {"load": 1.5}}
+pathlib.Path(answers).write_text(json.dumps(answer))
+"""
+BROKEN, ENDLESS = "raise ValueError('no memory')", "import time; time.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("end", "minutes", "reason"),
+    [
+        ("", 1.0, "no answer"),
+        (BROKEN, 1.0, "ValueError: no memory"),
+        pytest.param(ENDLESS, 0.2, "not finished after 0.2 minutes", marks=pytest.mark.slow),
+    ],
+)
+def test_what_was_measured_counts_if_the_process_does_not_finish(
+    end: str, minutes: float, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = {TABLE: "a", WRITERS: "b"}
+    task = Task("delta", "4.4", data, warm_up="", folder=str(tmp_path), rounds=1, every=1, jars=[])
+    installed = Installed("4.4", "4.2", [sys.executable, "-c", ONE_PART + end], {}, [], missing="no 4.5")
+    done, lost = run_task(task, installed, minutes)
+    assert (done.part, done.figures, done.failed, done.note) == (TABLE, {"load": 1.5}, "", "no 4.5")
+    assert (lost.part, lost.figures, lost.failed, lost.version) == (WRITERS, {}, reason, "4.4")
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr().out.startswith("half done\n")
 
 
 @pytest.mark.spark

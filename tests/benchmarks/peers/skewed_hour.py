@@ -4,7 +4,8 @@ The hour is modelled as a sequence, without waiting: a commit for each minute, e
 columns of 300) for the same 1 % of the keys, of which a sixth is late; and a compaction after every fifth. Once each
 compacts *everything*, so that after it reads cost no merging, and once, if the format has a policy that decides what is
 due, each does what *its own policy* says, which may be nothing. Bytes are those of files that are in the table's
-folder after a compaction and were not before. The query afterwards reads two columns of each group.
+folder after a compaction and were not before. The query afterwards reads two columns of each group; plain are the
+files of the load.
 """
 
 from __future__ import annotations
