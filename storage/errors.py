@@ -248,4 +248,4 @@ class UnsupportedFormat(TableError):
     """The table uses a feature that this version does not know. Nothing was read or changed. Upgrade weft."""
 
     code = "UNSUPPORTED_FORMAT"
-    guide = "deploy/README.md#updates"
+    guide = "deploy/OPERATIONS.md#upgrades"
