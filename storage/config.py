@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import pyarrow as pa
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from storage import shown
 from storage.config_file import FieldError, Names, Sections, errors_at, parse_fields, read_yaml
 from storage.config_references import ReferenceConfig, build_references
 from storage.core import names
@@ -100,6 +102,11 @@ class TableConfig(_Model):
     comment: str = ""
     overlays: bool = False
     index: Names = []
+
+    def _repr_html_(self) -> str:
+        """For notebooks: as YAML."""
+        plain = self.model_dump(mode="json", exclude_defaults=True)
+        return shown.text("TableConfig", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 _SECTIONS: Final[Sections] = {

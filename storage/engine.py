@@ -85,6 +85,7 @@ from storage.services.steps import Steps, cancel, finish
 from storage.services.stream_report import StreamReport
 from storage.services.tasks import UNPACKED, Execute, Shared, Task, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
+from storage.shown import Shown
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import check_reachable, is_empty_prefix, list_folders, open_store
 from storage.store.probe_store import StoreProbe, probe_store
@@ -159,6 +160,7 @@ __all__ = [
     "ScanRequest",
     "SchemaChange",
     "Shared",
+    "Shown",
     "SliceFile",
     "SqlColumn",
     "Stage",

@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage import shown
 from storage.clock import Clock, Stamps, stamps_of
 from storage.config import TableConfig
 from storage.core.log.features import writable_features
@@ -51,10 +52,12 @@ from storage.services.due_work import Only, every_group, fold_is_due, only_due
 from storage.services.erase.erase import erase
 from storage.services.expiry import apply_ttl
 from storage.services.fold import NOT_FOLDED, FoldResult, run_fold
+from storage.services.inspect import Inspection
 from storage.services.progress import OnStage, unobserved
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.rewrite import expire_rows, forget_deletes, rewrite_column
 from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
+from storage.services.table_html import table_html
 from storage.services.tasks import Execute, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
 from storage.services.verify.verify import run_verify
@@ -69,6 +72,16 @@ class Table:
         self._table_log = TableLog(env, stamps if stamps is not None else stamps_of(env.store.uri))
         self._marker = Marker(self._table_log)
         self._referenced = ReferencedTables(self._table_log)
+
+    def __repr__(self) -> str:
+        return f"Table({self.uri!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what is in the table now. What cannot be read is said instead."""
+        try:
+            return table_html(Inspection.of(self.snapshot()))
+        except TableError as error:
+            return shown.facts(repr(self), {"problem": error.message, "what to do": error.hint})
 
     @classmethod
     def create(

@@ -28,6 +28,7 @@ from storage.files.log_file import remove_log_file
 from storage.imports.column_types import storable
 from storage.imports.foreign_table import ForeignTable
 from storage.services.resolve_references import resolve_references
+from storage.shown import Shown
 from storage.table import Table
 from storage.write.lane_progress import read_lane
 from storage.write.write_task import WriteTicket, Written, write_rows
@@ -44,7 +45,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ImportResult:
+class ImportResult(Shown):
     """What an import did.
 
     Attributes:

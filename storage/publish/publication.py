@@ -18,11 +18,12 @@ from storage.files.base_file import read_footers
 from storage.files.footers import Footer
 from storage.read.divide_file_group import FOOTERS_AT_ONCE
 from storage.services.progress import OnStage, Stage
+from storage.shown import Shown
 from storage.table import Table
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class Published(Shown):
     """The result of a publication.
 
     Attributes:

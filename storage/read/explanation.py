@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from storage import shown
 from storage.core.merge.outcomes import Reason, Result
 
 StoredIn = Literal["log", "fold", "base", "overlay", "shadow"]
@@ -143,7 +144,7 @@ class ReferencedRow:
         return [f"{begin} names a row of {self.table}", *(f"  {line}" for line in self.explanation.to_lines())]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """Why a row is as it is in one snapshot.
 
@@ -199,6 +200,13 @@ class Explanation:
             for reference, version in named
         ]
         return pa.Table.from_pylist(rows, EXPLANATION_SCHEMA)
+
+    def __repr__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return shown.text("", self.to_text())
 
     def to_text(self) -> str:
         """The explanation in words, several lines."""

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from storage import shown
 from storage.core.log.cut import Cut, JoinedCut
 from storage.core.log.table_state import TableState
 from storage.core.merge.locate_keys import key_columns, locate_keys
+from storage.core.model import Group
 from storage.core.plan.completeness import check_complete
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.plan.watermarks import Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
+from storage.core.types import format_type
 from storage.log.pins import DEFAULT_PIN, pin, unpin
 from storage.log.table_log import TableLog, check_promised
 from storage.read.explain_references import explain_references
@@ -54,6 +57,16 @@ class Snapshot:
         self._table_log, self._state, self._cut, self._settled = table_log, state, cut, settled
         self._references = tuple(references)
         self._files = SnapshotFiles(table_log, state, cut)
+
+    def __repr__(self) -> str:
+        return f"Snapshot({str(self.cut)!r} of {self._table_log.store.uri!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: its cut and columns. Reads nothing."""
+        groups = self._state.schema.group_of_column
+        found = [(field.name, format_type(field.type), _group_name(groups, field.name)) for field in self.schema]
+        about = {"table": self._table_log.store.uri, "cut": self.cut, "settled": self.settled}
+        return shown.facts("Snapshot", about) + shown.rows("", ("column", "type", "group"), found)
 
     @property
     def cut(self) -> Cut:
@@ -341,3 +354,7 @@ class Snapshot:
         Arguments and errors as in `scan`. The stream can be read once.
         """
         return self.scan(columns, filter, require, parallelism=1, read_optimized=read_optimized).to_reader()
+
+
+def _group_name(groups: Mapping[str, Group], column: str) -> str:
+    return groups[column].name if column in groups else ""

@@ -36,6 +36,7 @@ from storage.services.row_change import RowChange
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, must_yield, open_plan
 from storage.services.steps import Steps, finish
 from storage.services.tasks import Execute, one_by_one
+from storage.shown import Shown
 
 RESERVED: Final = "a rewrite or an erase has reserved the table, and ends first"
 _OVERTAKEN: Final = "another compaction published a newer slice first"
@@ -44,7 +45,7 @@ _AT_ONCE: Final = 16  # more tasks than this have begun only if their results co
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionResult:
+class CompactionResult(Shown):
     """The result of a compaction.
 
     Attributes:

@@ -42,12 +42,13 @@ from storage.services.row_change import WithoutExpired
 from storage.services.service_plan import must_yield, open_plan
 from storage.services.steps import Steps, finish
 from storage.services.tasks import Execute, one_by_one
+from storage.shown import Shown
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class ExpiryResult:
+class ExpiryResult(Shown):
     """The result of an expiry.
 
     Attributes:

@@ -31,12 +31,13 @@ from storage.services.fold_task import FoldTask
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
 from storage.services.steps import Steps, finish
 from storage.services.tasks import Execute, one_by_one
+from storage.shown import Shown
 
 _OVERTAKEN: Final = "a compaction or another fold of it was published first"
 
 
 @dataclass(frozen=True, slots=True)
-class FoldResult:
+class FoldResult(Shown):
     """The result of a fold.
 
     Attributes:

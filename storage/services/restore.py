@@ -23,12 +23,13 @@ from storage.log.fencing_barrier import complete_fencing_barrier, fence_lane
 from storage.log.table_log import TableLog, check_promised
 from storage.log.time_marks import publish_mark
 from storage.read.time_travel import find_moment, milliseconds, named_cut
+from storage.shown import Shown
 
 MAX_TRIES: Final = 20  # in each lost race another restore, undo or close was completed
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreResult:
+class RestoreResult(Shown):
     """The result of a restore or undo. It has only lanes with rolled-back entries, except in ``in_doubt``.
 
     Attributes:

@@ -26,10 +26,11 @@ from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import Function, NewValues, WithoutOldDeletes, WithoutOldRows
 from storage.services.service_plan import open_plan, retry_on_newest
 from storage.services.tasks import Execute, one_by_one
+from storage.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteResult:
+class RewriteResult(Shown):
     """The result of a rewrite.
 
     Attributes:

@@ -20,6 +20,7 @@ from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired, Ta
 from storage.log.table_log import TableLog, check_promised
 from storage.read.snapshot import Snapshot
 from storage.read.time_travel import find_savepoint
+from storage.shown import Shown
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _KEPT_OF_NAME: Final = 80  # characters of the name of a savepoint in the name of a referenced table's savepoint
@@ -27,7 +28,7 @@ _RANDOM: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class SavepointInfo:
+class SavepointInfo(Shown):
     """A savepoint: its name, the cut of its snapshot, a note, and when it was made (ms since 1970 UTC)."""
 
     name: str

@@ -28,13 +28,14 @@ from storage.core.types import encode_scalar, format_type, parse_type
 from storage.errors import Conflict, InvalidInput
 from storage.log.table_log import TableLog
 from storage.services.resolve_references import resolve_references
+from storage.shown import Shown
 
 Change = Callable[[TableSchema], TableSchema | None]
 """Computes the wanted schema from the newest one, without slots in new columns; None if there is nothing to change."""
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaChange:
+class SchemaChange(Shown):
     """The result: ``rev``, the schema revision with the change; ``changed``, False if the table already had it."""
 
     rev: int

@@ -31,6 +31,7 @@ from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.heartbeat import Pulse
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker
+from storage.shown import Shown
 from storage.store.object_store import check_capability
 from storage.write.lane_progress import read_lane, read_on
 from storage.write.observed_lanes import OtherLanes
@@ -42,7 +43,7 @@ MAX_LANE_ID: Final = (1 << 20) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Shown):
     """The result of an append.
 
     Attributes:

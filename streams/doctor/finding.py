@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
+from storage.engine import Shown
 from storage.errors import TableError
 from streams.pipeline.error_kinds import describe
 
@@ -21,7 +22,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Shown):
     """The result of one check.
 
     Attributes:

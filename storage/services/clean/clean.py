@@ -37,6 +37,7 @@ from storage.services.clean.retention_policy import (
     read_window,
 )
 from storage.services.progress import OnStage, counted, unobserved
+from storage.shown import Shown
 
 DELETE_AT_ONCE: Final = 1_000  # number of objects: the maximum of one S3 request
 MAX_FOREIGN: Final = 100  # maximum number of names in a result; the others are only counted
@@ -54,7 +55,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanResult:
+class CleanResult(Shown):
     """What a clean did, or would do.
 
     Attributes:

@@ -38,13 +38,14 @@ from storage.services.row_change import WithoutKeys
 from storage.services.savepoints import release_savepoint
 from storage.services.service_plan import abort_plan, open_plan, retry_on_newest
 from storage.services.tasks import Execute, one_by_one
+from storage.shown import Shown
 
 MAX_ROUNDS: Final = 10  # each round is lost only to a clean
 _KEEP_ALL: Final = dt.timedelta(days=200 * 365)
 
 
 @dataclass(frozen=True, slots=True)
-class EraseResult:
+class EraseResult(Shown):
     """What an erase did, and what it found when it read the table back.
 
     Attributes:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from storage import shown
+
 MAX_ALIKE: Final = 100  # findings of one rule and severity that a report lists; the others are only counted
 
 RESTORE: Final = "restore the object from a copy of the store; weft never rewrites an object"
@@ -58,7 +60,7 @@ class Finding:
         return f"{self.severity.upper()}{rule} {self.where}: {self.what}" + (f"\n  {self.hint}" if self.hint else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport:
     """The result of a verification.
 
@@ -99,6 +101,18 @@ class VerifyReport:
 
     def _of(self, severity: Severity) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity is severity)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdict, and the findings."""
+        verdict = str(self).split("\n")[2]
+        found = [(each.severity, each.invariant, each.where, each.what, each.hint) for each in self.findings]
+        whole = shown.facts(
+            "VerifyReport", {"table": self.uri, "snapshot": self.cut, "verdict": verdict, "checked": self.checked}
+        )
+        return whole + (shown.rows("", ("severity", "rule", "where", "what", "what to do"), found) if found else "")
 
     def __str__(self) -> str:
         how = "contents of files" if self.deep else "sizes of files only"
