@@ -48,6 +48,7 @@ _BENCHMARKS: Final = (
     ("idle_writer", "--rounds", "1", "--idle", "5"),
     ("kafka", "--messages", "20000", "--rounds", "1"),
     ("layout", "--keys", "20000", "--rows", "40000", "--rounds", "2"),
+    ("load", "--keys", "20000", "--rounds", "1"),
     ("memory", "--rows", "50000"),
     ("merge", "--keys", "20000", "--rounds", "2"),
     ("modelling", "--keys", "5000", "--rounds", "1"),

@@ -29,16 +29,22 @@ def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
     """A copy of ``column`` in which ``rows`` (distinct positions) hold ``values``, in that order.
 
     This is the inner loop of every merge. Fixed-width columns are copied and written in place; others go through one
-    `take` over both.
+    `take` over both. Values of all rows in order are not copied.
     """
     if len(rows) == 0 or (column.null_count == len(column) and values.null_count == len(values)):
         return column
+    if len(rows) == len(column) and bool((rows[1:] > rows[:-1]).all()):
+        return values
     width = _byte_width(column.type)
     if width is None:
         positions = np.arange(len(column), dtype=np.int64)
         positions[rows] = np.arange(len(column), len(column) + len(values))
         return pa.concat_arrays([column, values]).take(pa.array(positions))
-    data = _fixed(column, width).copy()
+    # Arrow's allocator keeps its pages; NumPy gets new ones from the system for each long array, which costs ten times
+    # as much as copying.
+    memory = pa.allocate_buffer(len(column) * width)
+    data = np.frombuffer(memory, _fixed_dtype(width))
+    np.copyto(data, _fixed(column, width))
     data[rows] = _fixed(values, width)
     validity = None
     if column.null_count or values.null_count:
@@ -46,7 +52,7 @@ def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
         valid = valid.copy()
         valid[rows] = np.asarray(values.is_valid())
         validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(column.type, len(column), [validity, pa.py_buffer(data)])
+    return pa.Array.from_buffers(column.type, len(column), [validity, memory])
 
 
 def nulls_or_default(field: pa.Field, count: int, default: Any) -> pa.Array:
@@ -75,8 +81,11 @@ def _byte_width(arrow_type: pa.DataType) -> int | None:
 
 
 def _fixed(array: pa.Array, width: int) -> np.ndarray[Any, Any]:
-    dtype = np.dtype(f"V{width}") if width > _BYTE else np.dtype(f"u{width}")
     buffer = array.buffers()[1]
     if buffer is None:  # an all-null array may have no data
-        return np.zeros(len(array), dtype)
-    return np.frombuffer(buffer, dtype)[array.offset : array.offset + len(array)]
+        return np.zeros(len(array), _fixed_dtype(width))
+    return np.frombuffer(buffer, _fixed_dtype(width))[array.offset : array.offset + len(array)]
+
+
+def _fixed_dtype(width: int) -> np.dtype[Any]:
+    return np.dtype(f"V{width}") if width > _BYTE else np.dtype(f"u{width}")

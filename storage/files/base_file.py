@@ -30,6 +30,7 @@ from storage.errors import CorruptData
 from storage.files.bloom_filter import may_contain
 from storage.files.footers import FOOTERS, Footer
 from storage.files.row_groups import LastRowGroups
+from storage.files.text_columns import dictionary_columns, without_dictionary
 from storage.store.object_store import Wanted, check_tail, tail_range, verify_tail
 
 
@@ -130,7 +131,11 @@ class _Opened:
         if self._parquet is None:
             pre_buffer = not isinstance(self.source, pa.OSFile)
             opened = pq.ParquetFile(
-                self.source, metadata=self.footer.metadata, pre_buffer=pre_buffer, page_checksum_verification=True
+                self.source,
+                metadata=self.footer.metadata,
+                pre_buffer=pre_buffer,
+                page_checksum_verification=True,
+                read_dictionary=dictionary_columns(self.footer, self.read.columns),
             )
             self._parquet = self.stack.enter_context(opened)
         return self._parquet
@@ -356,7 +361,7 @@ def _decode(
     return {
         name: pa.nulls(_row_count(footer, numbers), footer.schema.field(name).type)
         if name in empty
-        else one_array(table.column(name))
+        else one_array(without_dictionary(table.column(name)))
         for name in columns
     }
 

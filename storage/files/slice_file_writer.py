@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +19,8 @@ from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.files.bloom_filter import writer_options
 from storage.files.column_encoding import choose_encodings
+
+_WRITE_BYTES: Final = 1024 * 1024  # pages have a few KiB, and each call of Python has a fixed cost
 
 
 class SliceFileWriter:
@@ -57,6 +59,7 @@ class SliceFileWriter:
         self._rows = self._part_from = 0
         self._stack = contextlib.ExitStack()
         self._sink: _ChecksumFile | None = None
+        self._buffer: pa.BufferedOutputStream | None = None
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, columns: Mapping[str, pa.Array]) -> None:
@@ -81,10 +84,12 @@ class SliceFileWriter:
         """Finish the file, durably. Returns None if there were no rows."""
         if self._pending_rows:
             self._write_row_group(self._pending_rows)
-        if self._writer is None or self._sink is None:
+        if self._writer is None or self._sink is None or self._buffer is None:
             return None
+        self._buffer.flush()
         self._sink.begin_tail()
         self._writer.close()
+        self._buffer.close()
         self._stack.close()
         sink = self._sink
         return FileRef(
@@ -113,8 +118,9 @@ class SliceFileWriter:
             first = table.slice(0, rows)
             encodings = choose_encodings(first)
             self._sink = _ChecksumFile(self._stack.enter_context(self._env.store.open_output(self._path)))
+            self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), _WRITE_BYTES)
             self._writer = pq.ParquetWriter(
-                pa.PythonFile(self._sink, mode="w"),
+                self._buffer,
                 self._schema,
                 compression="zstd",
                 use_dictionary=encodings.use_dictionary,
@@ -141,17 +147,18 @@ class _ChecksumFile:
         self._file = file
         self.size = self.tail_size = 0
         self.crc32 = self.tail_crc32 = 0
-        self.closed = False
+        self.in_tail = self.closed = False
 
     def begin_tail(self) -> None:
         """Count everything that is written from now on as the tail: indexes and footer."""
-        self.tail_size = self.tail_crc32 = 0
+        self.in_tail = True
 
     def write(self, data: bytes) -> int:
         self.crc32 = zlib.crc32(data, self.crc32)
-        self.tail_crc32 = zlib.crc32(data, self.tail_crc32)
         self.size += len(data)
-        self.tail_size += len(data)
+        if self.in_tail:
+            self.tail_crc32 = zlib.crc32(data, self.tail_crc32)
+            self.tail_size += len(data)
         return self._file.write(data)
 
     def flush(self) -> None:

@@ -114,7 +114,7 @@ def _with_blocks(live: LiveFile, numbers: Sequence[int]) -> LiveFile:
 
 
 def _without_lanes(made: SliceFile | None) -> SliceFile | None:
-    """A slice without its cuts, which have a position per lane, and without statistics."""
+    """A slice without its cuts, which have a position per lane, and without what no read needs."""
     if made is None:
         return None
-    return made.model_copy(update={"parent": {}, "cut": {}, "ordering_max": {}, "overflows": {}})
+    return made.model_copy(update={"parent": {}, "cut": {}, "overflows": {}})

@@ -21,6 +21,7 @@ from storage.core.arrays import Arrays, take_rows
 from storage.core.keys import KeyVector
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileRef
+from storage.core.merge.contested import Bounds, contested, stored_bounds
 from storage.core.merge.stitch import LogState, Stitch, Stitched, needed_columns
 from storage.core.model import Group
 from storage.core.modes import Mergers, mode_of
@@ -170,19 +171,22 @@ class Scan:
         self, run: _Run, wanted: KeyVector | None, logs: LogState | None, loaded: Mergers
     ) -> Iterator[Stitched]:
         need = run.needs
+        files = [file_slice.slice for file_slice in run.slices]
+        bounds = stored_bounds(self.schema, need.groups, files)
+        columns = need.stored_columns(self.schema, _newest(need.groups, logs, bounds))
         stitch = Stitch(
             self.schema,
-            need.columns,
+            columns,
             need.groups,
             exact=need.exact,
             ordered=False,
             result=need.result,
             mergers=loaded,
+            bounds=bounds,
         )
         predicate = self.projection.predicate
         touched = None if logs is None or predicate is None else TouchedKeys(self.schema, predicate, logs, need.groups)
         chosen = RowGroups(self.schema, predicate, wanted, touched)
-        files = [file_slice.slice for file_slice in run.slices]
         within = run.logs.within
 
         def of_keys(rows: Arrays, key_range: KeyRange | None) -> Arrays:
@@ -190,13 +194,13 @@ class Scan:
                 rows = _of_range(self.schema, rows, key_range)
             return rows if wanted is None else _of_keys(self.schema, rows, wanted, in_order=len(files) == 1)
 
-        found = read_base(self.env, self.schema, files, need.columns, chosen.may_match)
+        found = read_base(self.env, self.schema, files, columns, chosen.may_match)
         base_range = within if within is not None and within.within_row_groups else None
         base = (rows for rows in (of_keys(rows, base_range) for rows in found) if _count(rows))
         shadow = None
         if logs is not None:
             in_range = RowGroups(self.schema, None, None, None, within)
-            hidden = read_shadow(self.env, self.schema, files, need.columns, chosen=in_range.may_match)
+            hidden = read_shadow(self.env, self.schema, files, columns, chosen=in_range.may_match)
             shadow = of_keys(hidden, within) if hidden is not None else None
         yield from stitch.run(base, shadow, logs)
 
@@ -244,6 +248,15 @@ def _of_keys(schema: TableSchema, rows: Arrays, wanted: KeyVector, *, in_order: 
     return take_rows(rows, pa.array(np.flatnonzero(found)))
 
 
+def _newest(groups: Sequence[Group], logs: LogState | None, bounds: Bounds) -> list[Group]:
+    """The groups of which all registers in the logs are newer than those of the slices with these bounds."""
+    registers = logs.registers if logs is not None else {}
+    merged = [
+        (group, registers[group.id], bounds[group.id]) for group in groups if group.id in {*registers} & {*bounds}
+    ]
+    return [group for group, of_group, bound in merged if not contested(group, of_group, bound).any()]
+
+
 def _cuts_row_groups(slices: Sequence[FileSlice]) -> bool:
     return any(part.within is not None and part.within.within_row_groups for part in slices)
 
@@ -288,7 +301,7 @@ class _Needs:
 
     Attributes:
         values: Arrays of the table to stitch.
-        columns: Arrays to read of base and shadow files, named as in a slice.
+        columns: Arrays to read of base and shadow files, named as in a slice; see `stored_columns`.
         log_columns: Arrays to read of log files, if a file has them.
         groups: Groups whose state is merged.
         exact: Whether rows may be hidden, so that the state of all groups is needed.
@@ -301,6 +314,13 @@ class _Needs:
     groups: tuple[Group, ...]
     exact: bool
     result: frozenset[str]
+
+    def stored_columns(self, schema: TableSchema, newest: Sequence[Group]) -> tuple[str, ...]:
+        """The arrays to read of base and shadow files if nothing of some groups is contested."""
+        replaced = {
+            name for group in newest for name in mode_of(group).reads(group, schema.column_by_name, self.values)
+        }
+        return tuple(name for name in self.columns if name in self.result or name not in replaced)
 
 
 def _needs(schema: TableSchema, projection: Projection, slices: Sequence[FileSlice], *, keyed: bool) -> _Needs:

@@ -6,7 +6,7 @@ until a BASE entry names them (`storage.services.compaction`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from storage import mergers
@@ -14,6 +14,7 @@ from storage.core import names
 from storage.core.arrays import Arrays
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup, FilePart, FileRef, SliceFile
+from storage.core.merge.contested import stored_bounds
 from storage.core.merge.stitch import LogState, Stitch
 from storage.core.modes import Mergers
 from storage.core.plan.slices import FileSlice, LiveFile
@@ -134,7 +135,8 @@ def _write_slices(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
             old_shadow = read_shadow(env, schema, [before.slice], columns, last_shadow)
             if before.group not in collapsed:
                 collapsed[before.group] = logs.collapse(before, schema.groups, columns)
-            for stitched in stitch.run(old_base, old_shadow, collapsed.pop(before.group)):
+            merge = replace(stitch, bounds=stored_bounds(schema, schema.groups, [before.slice]))
+            for stitched in merge.run(old_base, old_shadow, collapsed.pop(before.group)):
                 for i, (writer, found) in enumerate(((base, stitched.visible), (shadow, stitched.hidden))):
                     rows: Arrays = found
                     if task.change is not None and found:

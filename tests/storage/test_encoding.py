@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.files.column_encoding import choose_encodings
+from storage.files.footers import Footer
+from storage.files.text_columns import dictionary_columns, without_dictionary
 
 ROWS = 10_000
 DAY = dt.date(2000, 1, 1)
@@ -96,3 +98,27 @@ def test_a_column_may_have_the_name_of_a_nested_path(name: str) -> None:
         }
     )
     assert written(rows).read().equals(rows)
+
+
+def test_texts_with_a_short_dictionary_are_decoded_by_way_of_it() -> None:
+    values = [None if i % 7 == 0 else f"word {i % 50}" for i in range(ROWS)]
+    rows = pa.table(
+        {
+            "repeated": pa.array(values),
+            "bytes": pa.array(values).cast(pa.binary()),
+            "distinct": DISTINCT["text"],
+            "too long": pa.array([f"{i % 1500:01000}" for i in range(ROWS)]),
+            "number": pa.array([i % 3 for i in range(ROWS)]),
+            "list": pa.array([[value] for value in values]),
+        }
+    )
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, use_dictionary=["repeated", "bytes", "too long", "number"], row_group_size=3_000)
+    footer = Footer.of(pq.read_metadata(sink))
+    chosen = dictionary_columns(footer, [*rows.schema.names, "unknown"])
+    assert chosen == ["repeated", "bytes"]
+    with pq.ParquetFile(sink, read_dictionary=chosen) as file:
+        found = file.read()
+    assert pa.types.is_dictionary(found.schema.field("repeated").type)
+    for name in rows.schema.names:
+        assert without_dictionary(found.column(name)).equals(rows.column(name))

@@ -238,8 +238,10 @@ class SliceFile(Strict):
     @property
     def base_bytes(self) -> int:
         """Stored bytes of its visible rows, overlays included; of a shared file a share in proportion to the rows."""
-        overlays = sum(_bytes_in(overlay.file, self.base_part) for overlay in self.overlays)
-        return _bytes_in(self.base, self.base_part) + overlays
+        stored = _bytes_in(self.base, self.base_part)
+        if self.overlays:
+            stored += sum(_bytes_in(overlay.file, self.base_part) for overlay in self.overlays)
+        return stored
 
     @property
     def shadow_bytes(self) -> int:

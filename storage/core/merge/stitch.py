@@ -20,7 +20,7 @@ stays visible and every new key becomes visible, so only the requested column gr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +28,9 @@ import pyarrow.compute as pc
 
 from storage.core import keys, names
 from storage.core.arrays import Arrays, nulls_or_default, scatter, take_rows
-from storage.core.keys import KeyVector
+from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.merge.collapse import KeyDirectory
+from storage.core.merge.contested import Bounds, contested
 from storage.core.merge.run_keys import RunKeys
 from storage.core.merge.visibility import visible_rows
 from storage.core.model import Group
@@ -85,6 +86,8 @@ class Stitch:
             follow the batch in whose key range they are.
         result: Columns whose values are merged in the result; the others keep old values. All columns if ``ordered``.
         mergers: Custom mergers of the groups.
+        bounds: Those of the slices of base and shadow, or none. If no register of a group is contested, what its mode
+            reads need not be among ``columns``.
     """
 
     schema: TableSchema
@@ -94,6 +97,7 @@ class Stitch:
     ordered: bool
     result: frozenset[str]
     mergers: Mergers
+    bounds: Bounds = field(default_factory=dict)
 
     def run(self, base: Iterable[Arrays], shadow: Arrays | None, logs: LogState | None) -> Iterator[Stitched]:
         """Merge, one item per base batch and one for the keys after the last batch.
@@ -198,17 +202,33 @@ class Stitch:
             position, found = keys.find(vector, registers.keys)
             if not found.any():
                 continue
-            new, new_keys = registers.columns, registers.keys
             if not found.all():
-                position, new, new_keys = position[found], take_rows(new, found), keys.take(new_keys, found)
-            mode, columns = merging_mode(group, self.mergers), self.schema.column_by_name
-            old = take_rows({name: frame[name] for name in mode.reads(group, columns, new)}, position)
-            changed, merged = mode.merge(group, columns, new_keys, old, new)
+                position, registers = position[found], _taken(registers, found)
+            changed, merged = self._merge(group, frame, position, registers)
             rows = position[changed]
             present = merged[names.arrival(group.id)].is_valid()
             for name, column in merged.items():
                 if name in self.result:
                     frame[name] = scatter(frame[name], rows, self._with_default(name, column, present))
+
+    def _merge(self, group: Group, frame: Arrays, position: Indices, new: Registers) -> tuple[Mask, Arrays]:
+        """Merge registers into the rows at some positions, see `storage.core.modes.base.MergeMode.merge`."""
+        mode, columns = merging_mode(group, self.mergers), self.schema.column_by_name
+        reads = mode.reads(group, columns, new.columns)
+        bound = self.bounds.get(group.id)
+        if bound is None:
+            old = take_rows({name: frame[name] for name in reads}, position)
+            return mode.merge(group, columns, new.keys, old, new.columns)
+        wins = np.ones(len(new), np.bool_)
+        compared = np.flatnonzero(contested(group, new, bound))
+        if len(compared):
+            old = take_rows({name: frame[name] for name in reads}, position[compared])
+            some = _taken(Registers(new.keys, {name: new.columns[name] for name in reads}), compared)
+            wins[compared], _ = mode.merge(group, columns, some.keys, old, some.columns)
+        shown = {
+            name: new.columns[name] for name in new.columns if name in self.result or name == names.arrival(group.id)
+        }
+        return wins, shown if wins.all() else take_rows(shown, wins)
 
     def _with_default(self, name: str, values: pa.Array, present: pa.Array) -> pa.Array:
         column = self.schema.column_by_name.get(name)
@@ -228,6 +248,10 @@ class Stitch:
         both = {name: pa.concat_arrays([column, second[name]]) for name, column in first.items()}
         order = pa.array(keys.stable_order(keys.key_vector(both[self.schema.sort_column])))
         return take_rows(both, order)
+
+
+def _taken(registers: Registers, rows: Indices | Mask) -> Registers:
+    return Registers(keys.take(registers.keys, rows), take_rows(registers.columns, rows))
 
 
 def _slice(columns: Arrays | None, start: int, stop: int) -> Arrays | None:

@@ -72,6 +72,8 @@ class MergeMode(ABC):
         name: In the configuration, and in the table's feature ``merge-<name>``.
         accepts_partial: A batch may hold some of the group's columns only, and may say with ``_supplied`` that a NULL
             is a value.
+        replaces: A register with a larger first ordering value replaces an older one completely, so that the older one
+            need not be known.
         retracts: The group gets RETRACT events (update-before rows), and a delete subtracts values instead of making
             the group absent.
         may_hide_upsert: A group may be absent although its newest event is an upsert, so a reader must decide for every
@@ -89,6 +91,7 @@ class MergeMode(ABC):
 
     name: ClassVar[str]
     accepts_partial: ClassVar[bool] = False
+    replaces: ClassVar[bool] = False
     retracts: ClassVar[bool] = False
     may_hide_upsert: ClassVar[bool] = False
     takes_functions: ClassVar[bool] = False

@@ -27,6 +27,7 @@ class Latest(MergeMode):
 
     name = "latest"
     chooses_values = True
+    replaces = True
 
     def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
         return {

@@ -1,0 +1,59 @@
+"""Decides from statistics which registers of the logs are newer than everything that was compacted.
+
+Most streams are nearly in order: most of what waits in the logs is newer than what is in base and shadow. A slice knows
+the largest first ordering value of each group. A register above it wins, whatever the slice has for its key. Only the
+others are *contested*, and compared with the older register. If a group has none, its older versions are not even read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import names
+from storage.core.keys import Mask
+from storage.core.log.file_refs import SliceFile
+from storage.core.model import Group
+from storage.core.modes import Registers, mode_of
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import decode_scalar
+
+Bounds = Mapping[int, pa.Scalar]
+"""By id of a column group, the largest first ordering value of some slices; NULL if they have no such value."""
+
+
+def stored_bounds(schema: TableSchema, groups: Iterable[Group], slices: Sequence[SliceFile | None]) -> Bounds:
+    """The bounds of some slices, of those groups in which they decide anything.
+
+    These are groups of which nothing older remains below a larger first ordering value
+    (`storage.core.modes.base.MergeMode.replaces`). Without ordering columns the arrival decides, of which slices have
+    no statistics.
+
+    Args:
+        schema: The schema of the registers.
+        groups: The groups in question.
+        slices: The slices; None for a file group that was never compacted.
+    """
+    bounds = {}
+    for group in groups:
+        of_group = [made.ordering_max for made in slices if made is not None and group.id in made.groups]
+        if mode_of(group).replaces and group.ordering and all(group.id in largest for largest in of_group):
+            ordering_type = schema.column_by_name[group.ordering[0]].type
+            stored = (decode_scalar(largest[group.id], ordering_type) for largest in of_group)
+            known = [value for value in stored if value is not None]
+            bounds[group.id] = pa.scalar(max(known) if known else None, ordering_type)
+    return bounds
+
+
+def contested(group: Group, registers: Registers, bound: pa.Scalar) -> Mask:
+    """Which registers of the logs may be older than one below ``bound``. NULL is smaller than all values."""
+    columns = registers.columns
+    arrival, versions = columns[names.arrival(group.id)], columns[group.ordering[0]]
+    if arrival.null_count:  # of deletes
+        versions = pc.if_else(arrival.is_valid(), versions, columns[names.floor_ordering(group.id, 0)])
+    if not bound.is_valid:
+        return np.asarray(versions.is_null())
+    return np.asarray(pc.less_equal(versions, bound).fill_null(True))
