@@ -10,6 +10,8 @@ of a part take turns; the first round is not counted.
 - *groups*: the same data in 8 and in 1024 file groups; and the time of ``pyarrow`` for these columns of the same base
   files on as many threads without merging, which is the minimum cost of so many files.
 - *commits*: ``rows`` updates of one group in 20 commits, in 200 and in 1, of half as many keys.
+- *order*: half of the events of the first commit are older than the newest of the load, as in a stream that is a little
+  late; and none, as after a full load.
 - *keys*: bigint keys and strings of 16 characters.
 - *look-up*: one key by `Table.get`, all columns. *warm*: the same `Table`, another key each time; *cold*: the files are
   not in the page cache, and the table is opened again.
@@ -182,6 +184,15 @@ def keys(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
     return _reads(tables, shape.keys, rounds)
 
 
+def order(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
+    del rows
+    tables = {
+        "updates overlap the load": (filled(folder / "plain", shape), None),
+        "updates are newer": (filled(folder / "newer", replace(shape, hours=3)), None),
+    }
+    return _reads(tables, shape.keys, rounds)
+
+
 def look_up(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
     del rows
     uri = filled(folder / "plain", shape)
@@ -258,6 +269,7 @@ PARTS = {
     "width": width,
     "groups": groups,
     "commits": commits,
+    "order": order,
     "keys": keys,
     "look-up": look_up,
     "compaction": compaction,

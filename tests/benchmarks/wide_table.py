@@ -33,6 +33,7 @@ class Shape:
     seed: int = 7
     key_type: str = "bigint"
     words: int = 10_000
+    hours: int = 1  # between commits; the events of one are spread over two
 
     def value_columns(self, group: str) -> list[tuple[str, str]]:
         """Name and type of a group's columns except its ordering column; the first groups may have one more."""
@@ -89,7 +90,7 @@ def batches(shape: Shape) -> Iterator[tuple[str, int, pa.Table]]:
     for commit in range(1, shape.commits + 1):
         for group in GROUPS:
             keys = rng.choice(shape.keys, int(shape.keys * shape.updated / shape.commits), replace=False)
-            yield group, commit, events(shape, group, keys, commit, rng)
+            yield group, commit, events(shape, group, keys, commit * shape.hours, rng)
 
 
 def build(folder: Path, shape: Shape) -> Table:

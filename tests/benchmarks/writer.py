@@ -3,8 +3,8 @@ tests.benchmarks.writer`.
 
 Both queries read the same topic of an embedded broker, decode the same JSON with the same expressions, and append; one
 with Spark's own Parquet sink, one with `streams.write_stream`. First throughput (large batches), then latency (10,000
-rows a batch: from the trigger to the commit that makes the rows visible). Runs are interleaved; medians. The ratios
-matter, the seconds depend on the machine.
+rows a batch: from the trigger to the commit that makes the rows visible), and what of a trigger Spark spends on what.
+Runs are interleaved; medians. The ratios matter, the seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -66,10 +66,13 @@ CONFIG = {
 
 @dataclass
 class Measured:
-    """Results of one way to write: seconds of every run, milliseconds from trigger to commit of every batch."""
+    """Results of one way to write: seconds of every run, and of every batch milliseconds from trigger to commit, and
+    those of each part of the trigger, as Spark reports them.
+    """
 
     seconds: list[float] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
+    parts: list[dict[str, int]] = field(default_factory=list)
 
 
 def produce(broker: EmbeddedBroker, rows: int) -> None:
@@ -116,7 +119,8 @@ def run_parquet(spark: SparkSession, broker: EmbeddedBroker, folder: Path, rows:
     seconds, query = finish(lambda: target.trigger(availableNow=True).start(str(folder / "data")))
     assert spark.read.parquet(str(folder / "data")).count() == rows
     progress = [batch for batch in query.recentProgress if batch.numInputRows]
-    return Measured([seconds], [float(batch.durationMs["triggerExecution"]) for batch in progress])
+    parts = [dict(batch.durationMs) for batch in progress]
+    return Measured([seconds], [float(part["triggerExecution"]) for part in parts], parts)
 
 
 def run_weft(spark: SparkSession, broker: EmbeddedBroker, folder: Path, rows: int, per_batch: int) -> Measured:
@@ -136,12 +140,10 @@ def run_weft(spark: SparkSession, broker: EmbeddedBroker, folder: Path, rows: in
         )
     )  # fmt: skip
     assert sum(stored) == rows
-    began = {
-        batch.batchId: dt.datetime.fromisoformat(batch.timestamp).timestamp() * 1000
-        for batch in query.recentProgress
-        if batch.numInputRows
-    }
-    return Measured([seconds], [visible[batch] - at for batch, at in began.items()])
+    progress = [batch for batch in query.recentProgress if batch.numInputRows]
+    began = {batch.batchId: dt.datetime.fromisoformat(batch.timestamp).timestamp() * 1000 for batch in progress}
+    latencies = [visible[batch] - at for batch, at in began.items()]
+    return Measured([seconds], latencies, [dict(batch.durationMs) for batch in progress])
 
 
 def measure(spark: SparkSession, broker: EmbeddedBroker, rows: int, per_batch: int, runs: int) -> dict[str, Measured]:
@@ -153,6 +155,7 @@ def measure(spark: SparkSession, broker: EmbeddedBroker, rows: int, per_batch: i
             if number:  # the first warms up
                 results[name].seconds += result.seconds
                 results[name].latencies += result.latencies
+                results[name].parts += result.parts
     return results
 
 
@@ -188,6 +191,8 @@ def main() -> None:
         for name, result in results.items():
             *_, high = statistics.quantiles(result.latencies, n=10)
             print(f"  {name:8} median {statistics.median(result.latencies):6.0f} ms   90 % below {high:6.0f} ms")
+            for part in sorted(result.parts[0]):
+                print(f"    {part:20} {statistics.median(batch.get(part, 0) for batch in result.parts):6.0f} ms")
     spark.stop()
 
 
