@@ -169,7 +169,8 @@ def _check_ordering_max(world: World, one: SliceFile) -> None:
             assert group.id not in one.ordering_max
             continue
         found = []
-        for file, part in ((one.base, one.base_part), (one.shadow, one.shadow_part)):
+        overlaid = (overlay.file for overlay in one.overlays if group.id in overlay.groups)
+        for file, part in ((next(overlaid, one.base), one.base_part), (one.shadow, one.shadow_part)):
             for row in own_rows(world.table, file, part).to_pylist() if file is not None else []:
                 if row[names.arrival(group.id)] is not None:
                     found.append(row[group.ordering[0]])
