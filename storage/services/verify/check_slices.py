@@ -104,7 +104,7 @@ class SliceChecker:
             return
         largest, overflows = self._statistics.ordering_max, self._statistics.overflows
         if largest != file.ordering_max:
-            what = f"its largest ordering values are {largest}, its entry says {file.ordering_max}: reads may show older values"
+            what = f"its largest ordering values are {largest}, not {file.ordering_max}: reads may show older values"
             self._at.bad_content("S12", what)
         if overflows != file.overflows:
             what = f"overflowing rows per column are {overflows}, its entry says {file.overflows}"
