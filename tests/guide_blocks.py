@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codeop
 import contextlib
 import io
 import os
@@ -68,12 +69,26 @@ def check_guide(guide: Path, folder: Path) -> None:
             if language == "bash":
                 printed = shell.run(code)
             else:
+                paste(code)
                 output = io.StringIO()
                 with contextlib.redirect_stdout(output):
                     exec(compile("\n" * line + code, str(guide), "exec"), names)  # the guide is ours
                 printed = output.getvalue()
             said = printed.replace(str(folder), "PATH")
             assert _plain(said) == _plain(shown or ""), f"{guide.name}, line {line + 1}:\n{said}\n{_logs(folder)}"
+
+
+def paste(code: str) -> None:
+    """Check that code can be pasted into a Python session, where an empty line ends a block and nothing else does.
+
+    Raises:
+        SyntaxError: It cannot.
+    """
+    compiler, waiting = codeop.CommandCompiler(), list[str]()
+    for line in [*code.splitlines(), ""]:
+        waiting.append(line)
+        if compiler("\n".join(waiting)) is not None:
+            waiting = []
 
 
 def _plain(text: str) -> str:

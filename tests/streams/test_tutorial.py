@@ -11,7 +11,7 @@ from tests.guide_blocks import GUIDES, check_guide
 
 @pytest.mark.spark
 @pytest.mark.extended
-@pytest.mark.timeout(900)  # seven JVMs start, one after the other
+@pytest.mark.timeout(900)  # six JVMs start
 def test_every_block_of_the_tutorial_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_guide(GUIDES / "tutorial.md", tmp_path)
