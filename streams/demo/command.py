@@ -22,6 +22,12 @@ def demo(
         Path | None, typer.Option(help="New folder that keeps table, pipeline file and logs.", metavar="DIR")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the messages: the same seed gives the same messages.", min=0)] = 1,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the verdict as a page, with charts of throughput, lag and freshness.", metavar="FILE"
+        ),
+    ] = None,
     feed: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Only send the messages to this Kafka; for a pipeline that runs there."),
@@ -53,7 +59,7 @@ def demo(
             raise typer.Exit(1) from None
         return
     try:
-        equal = run_demo(rows, console, keep=keep, seed=seed)
+        equal = run_demo(rows, console, keep=keep, seed=seed, report=report)
     except (Interrupted, KeyboardInterrupt) as error:
         error_console.print(str(error) or "stopped by SIGINT", markup=False)
         raise typer.Exit(1) from None

@@ -34,6 +34,7 @@ from streams.demo import shop
 from streams.demo.broker import EmbeddedBroker
 from streams.demo.customers import CustomersWriter
 from streams.demo.feed import Feed, TableProgress
+from streams.demo.samples import Samples
 from streams.demo.workload import Topic, plan_customers, plan_topics
 from streams.pipeline.pipeline import Pipeline, load_pipeline
 from streams.pipeline.run import COMPACTION, make_jobs, open_table
@@ -79,7 +80,9 @@ class Kill:
     produced: int
 
 
-def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int = 1) -> bool:
+def run_demo(
+    rows: int, console: Console, *, keep: Path | None = None, seed: int = 1, report: Path | None = None
+) -> bool:
     """Run the demo; returns whether the table equals Spark's join.
 
     Args:
@@ -87,6 +90,7 @@ def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int
         console: Where progress and results are printed.
         keep: A new or empty folder for table, pipeline file and logs; None: a temporary folder, which is deleted.
         seed: Seed of the messages.
+        report: A file for the verdict as a page.
 
     Raises:
         InvalidInput: An argument is invalid; nothing was started.
@@ -109,7 +113,7 @@ def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int
             "without Spark on the table of customers that it refers to"
         )
         with CustomersWriter(table, broker.bootstrap_servers, customers) as writer:
-            _run_streams(
+            samples, seconds = _run_streams(
                 pipeline,
                 feed,
                 topics,
@@ -118,8 +122,13 @@ def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int
             )
         # Not before now: a Spark session in this process would slow the writers down.
         from streams.demo.verdict import judge
+        from streams.demo.write_report import write_report
 
-        return judge(pipeline, broker.bootstrap_servers, messages, console)
+        verdict = judge(pipeline, broker.bootstrap_servers, messages, console)
+        if report is not None:
+            settings = {"messages": f"{messages:,}", "seed": str(seed), "topics": ", ".join((*topics, customers.name))}
+            write_report(report, verdict, samples, seconds, list(topics), settings)
+        return verdict.equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +146,25 @@ class _Customers:
 
 def _run_streams(
     pipeline: Pipeline, feed: Feed, topics: Mapping[str, Topic], customers: _Customers, console: Console
-) -> None:
-    """Run the writers until both tables have every message, and kill one of them in between."""
+) -> tuple[Samples, float]:
+    """Run the writers until both tables have every message, and kill one of them in between.
+
+    Returns:
+        What was measured meanwhile, and the seconds that it took.
+    """
     progress = TableProgress(Path(pipeline.table.uri), topics)
     supervisor = Supervisor(make_jobs(pipeline))
-    started = time.monotonic()
+    started, samples = time.monotonic(), Samples()
     stages = _Stages(feed, progress, customers, supervisor, console)
     try:
         supervisor.start()
         with show_jobs(console) as show_statuses:
             while not stages.step():
                 show_statuses(supervisor.statuses)
+                if samples.due:
+                    _measure(samples, feed, progress, supervisor, stages)
             seconds = time.monotonic() - started
+            _measure(samples, feed, progress, supervisor, stages)
         statuses = supervisor.stop()
     finally:
         supervisor.stop(at_once=True)
@@ -169,6 +185,16 @@ def _run_streams(
         f"({topics[VICTIM].rows} in the end);\nafter restart {status[VICTIM].restarts}, with claim "
         f"{progress.claims[VICTIM]} of its lane, it continued exactly there"
     )
+    return samples, seconds
+
+
+def _measure(samples: Samples, feed: Feed, progress: TableProgress, supervisor: Supervisor, stages: _Stages) -> None:
+    """Add a sample, and the kill if it has happened since the last one."""
+    if stages.kill is not None and not samples.events:
+        samples.happened(f"kill -9 {VICTIM}")
+    complete = {status.name: status.report.complete_at_ms for status in supervisor.statuses}
+    produced = {name: feed.messages(name) for name in progress.messages}
+    samples.add(produced, progress.messages, {name: complete.get(name) for name in produced})
 
 
 class _Stages:

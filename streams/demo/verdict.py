@@ -10,7 +10,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -45,8 +46,23 @@ _QUERIES: Final = {
 }
 
 
-def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Console) -> bool:
-    """Query the table, and compare it with Spark's join over the same topics; returns whether they are equal.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict.
+
+    Attributes:
+        equal: Whether the table equals Spark's join.
+        text: The same in words.
+        figures: Times of both, by name.
+    """
+
+    equal: bool
+    text: str
+    figures: Mapping[str, str]
+
+
+def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Console) -> Verdict:
+    """Query the table, and compare it with Spark's join over the same topics.
 
     Both show the columns of the customers that the table refers to. ``rows`` is the number of messages of all topics.
 
@@ -63,15 +79,27 @@ def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Consol
         try:
             messages = reference.load_topics(spark, bootstrap_servers, folder)
             if messages != rows:
-                console.print(f"the topics hold {messages} messages, not {rows}", style="bold red")
-                return False
+                text = f"the topics hold {messages} messages, not {rows}"
+                console.print(text, style="bold red")
+                return Verdict(equal=False, text=text, figures={})
             view, join = spark.table(shop.TABLE), reference.join_query(spark)
-            _show_times(_seconds(view), _seconds(join), console)
+            times = (_seconds(view), _seconds(join))
+            _show_times(*times, console)
             found = reference.compare(view, join)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     _show_comparison(found, console)
-    return found.equal
+    figures = {
+        "every row and column of the live view": f"{times[0]:.2f} s",
+        "every row and column of the join in Spark": f"{times[1]:.2f} s",
+    }
+    return Verdict(found.equal, _words(found), figures)
+
+
+def _words(found: Comparison) -> str:
+    if not found.equal:
+        return "snapshot == join: no"
+    return f"snapshot == join: yes ({found.rows[0]} rows, {found.columns} columns)"
 
 
 def _show(spark: SparkSession, question: str, query: str, console: Console) -> None:
@@ -113,13 +141,9 @@ def _show_times(view: float, join: float, console: Console) -> None:
 
 def _show_comparison(found: Comparison, console: Console) -> None:
     if found.equal:
-        console.print(
-            f"snapshot == join: yes ({found.rows[0]} rows, {found.columns} columns)",
-            style="bold green",
-            highlight=False,
-        )
+        console.print(_words(found), style="bold green", highlight=False)
         return
-    console.print("snapshot == join: no", style="bold red", highlight=False)
+    console.print(_words(found), style="bold red", highlight=False)
     for difference in found.schema_differences:
         console.print(f"  column {difference}", markup=False)
     console.print(

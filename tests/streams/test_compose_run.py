@@ -149,4 +149,4 @@ def test_the_parts_write_a_table_that_equals_the_join(parts: dict[str, Part], re
     ends = {part.name: part.process.wait(STOP_SECONDS) for part in parts.values()}
     assert ends == dict.fromkeys(parts, 0), {part.name: part.output() for part in parts.values()}
     pipeline = load_pipeline(parts["clicks"].folder / "clicks-1/pipeline.yaml")
-    assert judge(pipeline, real_broker.bootstrap_servers, ROWS, Console())
+    assert judge(pipeline, real_broker.bootstrap_servers, ROWS, Console()).equal
