@@ -225,6 +225,7 @@ __all__ = [
     "read_cost",
     "reference_reports",
     "referenced_cuts",
+    "referenced_locations",
     "remove_namespace",
     "sample",
     "schema_properties",
@@ -300,6 +301,11 @@ def discard(ticket: WriteTicket, written: Iterable[Written]) -> None:
     for part in written:
         for file in part.files:
             remove_log_file(ticket.env.store, file)
+
+
+def referenced_locations(table: Table) -> dict[str, str]:
+    """The locations of the tables that a table refers to, in the form of `Table.uri`, by reference."""
+    return {each.name: table.env.of_table(each.table).store.uri for each in table.schema.references}
 
 
 def check_open_lane(table: Table, lane: str) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from storage import Table
+from storage.errors import TableError
 from streams.cli.arguments import (
     FAILED,
     Concurrency,
@@ -38,6 +39,7 @@ from streams.pipeline.many_tables import MAX_OPENING, ManyTables, TableSettings,
 from streams.pipeline.model import CleanSection, CompactionSection, TableLocation
 from streams.pipeline.pipeline import is_pipeline, load_settings
 from streams.pipeline.publishing import DaemonThreads
+from streams.pipeline.reference_retention import read_kept, shorter_retentions
 from streams.pipeline.services import CLEAN, COMPACTION, PUBLISH, TTL
 from streams.pipeline.status import stop_signals
 from streams.pipeline.supervisor import JobStatus
@@ -46,6 +48,7 @@ from streams.pipeline.table_list import list_tables
 table_services = typer.Typer()
 
 PUBLISHING: Final = 4  # tables that are published at the same time
+COMPARING_SECONDS: Final = 10.0
 LINE_SECONDS: Final = 60.0  # time between two lines about a busy table
 
 
@@ -96,6 +99,9 @@ def serve(
         override(CompactionSection(), limits)
         place = None if http is None else parse_address(http)
     loaders = {target.name: _loader(target.text, options, limits, retain) for target in targets}
+    # A store that does not answer must not keep the others waiting.
+    comparing = threading.Thread(target=_compare_retentions, args=(loaders,), daemon=True)
+    comparing.start()
     opener = ThreadPoolExecutor(MAX_OPENING, thread_name_prefix="weft-open")
     page, stop = StatusPage(), threading.Event()
     publisher = DaemonThreads(PUBLISHING)
@@ -116,12 +122,27 @@ def serve(
             on_status(statuses)
 
         serve_tables(many, stop, noted)
+    if once:
+        comparing.join(COMPARING_SECONDS)
     opener.shutdown(wait=False, cancel_futures=True)  # one of its threads may wait for a store
     failed = [status for status in many.statuses if status.is_lost]
     for status in failed:
         errors.print(f"{status.name}: {status.message}", style="red", soft_wrap=True)
     if failed:
         raise typer.Exit(FAILED)
+
+
+def _compare_retentions(loaders: Mapping[str, Callable[[], TableSettings]]) -> None:
+    """Print which tables refer to others of them that keep their snapshots for a shorter time."""
+    found = {}
+    for load in loaders.values():
+        with contextlib.suppress(TableError):  # the rounds of the table report it
+            settings = load()
+            if settings.clean is not None:
+                uri, kept = read_kept(settings.location, settings.clean.retain)
+                found[uri] = kept
+    for text in shorter_retentions(found):
+        errors.print(text, style="yellow", soft_wrap=True)
 
 
 def _loader(

@@ -145,3 +145,17 @@ def test_rows_with_too_many_columns_are_lists_on_a_terminal(tmp_path: Path) -> N
     assert "row 1" in lines
     assert any(line.split() == ["column_19", "5"] for line in lines)
     assert max(len(line) for line in lines if not line.startswith("\r")) <= 160
+
+
+@pytest.mark.parametrize(("orders", "customers", "told"), [("7 days", "1 hour", True), ("1 hour", "7 days", False)])
+def test_services_compare_retentions_of_references(tmp_path: Path, orders: str, customers: str, *, told: bool) -> None:
+    shop = Shop(tmp_path, {"customer": CUSTOMER})
+    files = []
+    for name, retain in (("orders", orders), ("customers", customers)):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(f"table: {{uri: ./{name}}}\ncompaction: {{every: 1 hour}}\nclean: {{retain: {retain}}}\n")
+        files.append(path)
+    done = weft("services", *files, "--once", "--json")
+    assert done.exit_code == 0, done.output
+    expected = f"{shop.orders.uri} keeps its snapshots for 7.0 d, but {shop.customers.uri} only for 1.0 h"
+    assert (expected in done.stderr) == told
