@@ -99,6 +99,8 @@ def run_demo(
         Interrupted: A signal or the time limit ended the demo.
         TableError: The table cannot be read.
     """
+    if report is not None and not report.absolute().parent.is_dir():  # known now, not at the end
+        raise InvalidInput(f"--report {report}: there is no such folder", hint="give a file in a folder that exists")
     topics, customers = plan_topics(rows, seed), plan_customers(rows, seed)
     check_java()
     with _limited(LIMIT_SECONDS + rows / LIMIT_ROWS_PER_SECOND), _folder(keep) as folder, EmbeddedBroker() as broker:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
+from rich.console import Console
 
 from storage.errors import InvalidInput
 from streams.demo.report import Facts, chart, report_html
+from streams.demo.run_demo import run_demo
 from streams.demo.samples import Sample, Samples, freshness, lag, throughput
 from streams.demo.verdict import Verdict
 from streams.demo.write_report import write_report
@@ -75,6 +77,8 @@ def test_a_chart_has_its_points_where_they_belong() -> None:
 
 
 def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="there is no such folder"):  # before anything is started
+        run_demo(100, Console(), report=tmp_path / "no" / "x.html")
     verdict = Verdict(equal=True, text="yes", figures={})
     with pytest.raises(InvalidInput, match="--report"):
         write_report(tmp_path / "no" / "x.html", verdict, Samples(), 1.0, STREAMS, {})
