@@ -46,7 +46,7 @@ from storage.log.commit_log import CommitLog
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog
 from storage.planned_work import PlannedWork, expire_in_steps, plan_compaction, plan_fold, with_small_tasks
-from storage.read.aggregated_scan import AggregatedScan
+from storage.read.aggregated_scan import AggregatedScan, AggregateTask
 from storage.read.bound_rows import BoundRows
 from storage.read.bucket_numbers import bucket_numbers
 from storage.read.change_tasks import ChangeTask
@@ -54,8 +54,10 @@ from storage.read.changes import ChangeScan, expiring
 from storage.read.divide_scan import divide
 from storage.read.explanation import EXPLANATION_SCHEMA, Explanation, StoredVersion
 from storage.read.filter_input import parse_filter
+from storage.read.first_rows import FirstRows, FirstRowsScan, SortKey
 from storage.read.joined_changes import JoinedChangeScan, shows_references
 from storage.read.joined_scan import JoinedScan, choose_joined, uses_references
+from storage.read.known_aggregates import known_aggregates
 from storage.read.partial_aggregates import Aggregate, AggregateKind, Aggregation
 from storage.read.plan_changes import advance_cut, change_schema, plan_changes, referenced_cuts
 from storage.read.read_task import ReadTask
@@ -106,6 +108,7 @@ __all__ = [
     "UNPACKED",
     "Aggregate",
     "AggregateKind",
+    "AggregateTask",
     "AggregatedScan",
     "Aggregation",
     "And",
@@ -128,6 +131,8 @@ __all__ = [
     "FileRef",
     "FileReport",
     "FileSlice",
+    "FirstRows",
+    "FirstRowsScan",
     "FoldResult",
     "In",
     "Inspection",
@@ -162,6 +167,7 @@ __all__ = [
     "Shared",
     "Shown",
     "SliceFile",
+    "SortKey",
     "SqlColumn",
     "Stage",
     "StartsWith",
@@ -208,6 +214,7 @@ __all__ = [
     "in_threads",
     "is_cut",
     "is_empty_prefix",
+    "known_aggregates",
     "lane_name",
     "lane_progress",
     "list_folders",

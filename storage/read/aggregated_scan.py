@@ -13,6 +13,19 @@ from storage.read.read_task import ReadTask
 from storage.read.scan import Scan
 
 
+@dataclass(frozen=True, slots=True)
+class AggregateTask:
+    """What one task aggregates.
+
+    Attributes:
+        rows: The rows that it reads; None if it reads none.
+        known: A partial result that it returns besides; None if there is none.
+    """
+
+    rows: ReadTask | None
+    known: pa.RecordBatch | None = None
+
+
 @dataclass(frozen=True)
 class AggregatedScan:
     """A scan and what is computed of its rows. It can be pickled if the environment of the table can.
@@ -20,21 +33,30 @@ class AggregatedScan:
     Attributes:
         scan: Reads the rows, with the columns of the aggregation at least.
         aggregation: What is computed (`storage.read.partial_aggregates`).
+        known: The partial result of file groups that ``scan`` does not read (`storage.read.known_aggregates`).
     """
 
     scan: Scan | JoinedScan
     aggregation: Aggregation
+    known: pa.RecordBatch | None = None
 
     @property
-    def tasks(self) -> tuple[ReadTask | None, ...]:
-        """How the table is read. None is a task without rows: without GROUP BY its result has one row, too."""
-        return self.scan.tasks or (() if self.aggregation.groups else (None,))
+    def tasks(self) -> tuple[AggregateTask, ...]:
+        """How the table is read. Without GROUP BY there is at least one: without rows its result has one row, too."""
+        first, *others = self.scan.tasks or (None,)
+        if first is None and self.known is None and self.aggregation.groups:
+            return ()
+        return (AggregateTask(first, self.known), *map(AggregateTask, others))
 
     def without_tasks(self) -> AggregatedScan:
         """A copy without the tasks, for processes to which tasks are sent one by one."""
-        return replace(self, scan=self.scan.without_tasks())
+        return replace(self, scan=self.scan.without_tasks(), known=None)
 
-    def read(self, task: ReadTask | None) -> Iterator[pa.RecordBatch]:
+    def read(self, task: AggregateTask) -> Iterator[pa.RecordBatch]:
         """Partial results of one task. Raises the errors of `storage.read.scan.Scan.read`."""
-        rows = iter(()) if task is None else self.scan.read(task)
-        return aggregate_batches(rows, self.aggregation, self.scan.arrow)
+        if task.known is not None:
+            yield task.known
+            if task.rows is None:
+                return
+        rows = iter(()) if task.rows is None else self.scan.read(task.rows)
+        yield from aggregate_batches(rows, self.aggregation, self.scan.arrow)

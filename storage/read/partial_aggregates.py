@@ -278,11 +278,11 @@ def _argument(kind: AggregateKind, column: pa.Array) -> pa.Array:
     if kind is AggregateKind.SUM and pa.types.is_integer(column.type):
         return column.cast(pa.int64())
     if kind in (AggregateKind.MIN, AggregateKind.MAX) and pa.types.is_floating(column.type):
-        return _to_ordered(column)
+        return ordered_floats(column)
     return column
 
 
-def _to_ordered(column: pa.Array) -> pa.Array:
+def ordered_floats(column: pa.Array) -> pa.Array:
     """Integers in the order that Spark has for floats: NaN is the greatest, and the zeros are next to each other."""
     numbers = np.asarray(column.fill_null(0.0))
     numbers = np.where(np.isnan(numbers), numbers.dtype.type("nan"), numbers)  # one NaN, and a positive one
@@ -293,7 +293,7 @@ def _to_ordered(column: pa.Array) -> pa.Array:
 
 
 def _from_ordered(column: pa.ChunkedArray, of_float: pa.DataType) -> pa.ChunkedArray:
-    """The inverse of `_to_ordered`."""
+    """The inverse of `ordered_floats`."""
     integers = np.asarray(column.fill_null(0))
     last = integers.itemsize * 8 - 1
     bits = integers ^ ((integers >> last) & integers.dtype.type(2**last - 1))

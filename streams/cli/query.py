@@ -210,7 +210,7 @@ def _draw_scans(scans: Sequence[ScanFacts]) -> Grid:
         "log bytes": lambda scan: f"{scan.log_bytes:,}",
         "columns": lambda scan: ", ".join(scan.columns) or "none, rows are counted",
         "filter": lambda scan: scan.filter or "none",
-        "returns": lambda scan: scan.aggregates or "rows",
+        "returns": lambda scan: scan.pushed or "rows",
     }
     for name, cell in facts.items():
         grid.add_row(name, *(Text(cell(scan), overflow="fold") for scan in scans))

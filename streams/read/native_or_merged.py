@@ -9,15 +9,18 @@ A query gets one snapshot. For each of its scans these rules decide which reader
 2. *Merged.* All other file groups are merged by Arrow in tasks.
 3. If a snapshot has both kinds, a query may read them with two scans (`Part`). Which scan reads a file group depends on
    the snapshot only, not on columns or filters. Those may differ between the two scans, and then each scan might leave
-   the same file group to the other one.
+   the same file group to the other one. Spark offers aggregates and limits to a single scan alone, and decides on two
+   before it has seen the query. So tasks read everything if at least half of the bytes have to be merged anyway.
 4. *Joined.* Columns of a small referenced table are columns of the scan. If a scan has some of them, all of its file
    groups are read and joined by Arrow in tasks. A large referenced table is joined by Spark
    (`streams.read.reference_planner`).
 5. *Aggregated.* Tasks that merge or join rows also aggregate them, if Spark offers that: handing over the rows takes
-   as long as merging them. Spark's own reader and generated code aggregate rows that need no merge.
+   as long as merging them. Spark's own reader and generated code aggregate rows if none needs a merge, unless all
+   aggregates are known without reading rows (`storage.read.known_aggregates`).
 6. *Filtered when the query runs.* A join gives the values that a column can have (`streams.read.relation`,
    ``runtime_filters``). Tasks use those of every column: keys choose file groups, row groups and rows before they are
    merged, others the rows that are handed over. A native scan leaves out file groups, so it uses keys only.
+7. *First rows.* For a limit, with or without an order, such tasks hand over no more rows than it needs.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ from storage.engine import (
     Condition,
     FileRef,
     FileSlice,
+    FirstRows,
+    FirstRowsScan,
     JoinedScan,
     Path,
     Scan,
@@ -50,6 +55,7 @@ from storage.engine import (
     choose_joined,
     divide,
     file_url,
+    known_aggregates,
     parse_filter,
     uses_references,
     whole_files,
@@ -71,12 +77,16 @@ class PlannerTuning:
         mix_min_bytes: With fewer bytes of base files (all columns) one scan is faster than two. A second scan costs 30
             to 60 ms for planning and tasks; Spark's reader saves about 1 ms per MB when it reads 7 of 63 columns
             (`tests/benchmarks/view_overhead.py`).
+        merged_share: With at least this share of the bytes in file groups that have to be merged, one scan is faster
+            than two for aggregates, which its tasks compute: 1.1 to 1.9 times, while rows take up to 1.2 times as long
+            (`tests/benchmarks/aggregates.py`).
         recheck_seconds: A snapshot older than this is checked for expiry before a query is planned with it, which costs
             a request. A DataFrame takes its snapshot when it is created, and may be run hours later. Cleaning retains
             snapshots for longer than this.
     """
 
     mix_min_bytes: int = 64 * 1024 * 1024
+    merged_share: float = 0.5
     recheck_seconds: float = 60.0
 
 
@@ -95,7 +105,8 @@ class ScanFacts:
         filter: The filter that weft applies; empty if there is none.
         tasks: Number of tasks; 0 if Spark's Parquet reader divides the files.
         divided: Number of file groups that several tasks read.
-        aggregates: What tasks compute of the rows; empty if they return rows.
+        pushed: Aggregates that tasks compute of the rows, or how many rows they return; empty if they return all.
+        known: Number of file groups whose aggregates are known without reading them; not among ``file_groups``.
     """
 
     cut: str
@@ -109,15 +120,17 @@ class ScanFacts:
     filter: str
     tasks: int = 0
     divided: int = 0
-    aggregates: str = ""
+    pushed: str = ""
+    known: int = 0
 
     def __str__(self) -> str:
         looked_for = f", filter {self.filter}" if self.filter else ""
-        computed = f", {self.aggregates}" if self.aggregates else ""
+        computed = f", {self.pushed}" if self.pushed else ""
+        known = f"{self.known} known from statistics, " if self.known else ""
         in_tasks = f"{self.tasks} tasks ({self.divided} file groups divided), " if self.tasks else ""
         return (
             f"weft {self.cut}, {self.file_groups} file groups ({self.with_logs} with logs), {self.skipped} skipped, "
-            f"{in_tasks}logs {self.log_bytes} bytes, base {self.base_bytes} bytes, "
+            f"{known}{in_tasks}logs {self.log_bytes} bytes, base {self.base_bytes} bytes, "
             f"{len(self.columns)} columns{looked_for}{computed}"
         )
 
@@ -245,7 +258,10 @@ class PinnedSnapshot:
         """Two scans, if some file groups must be merged and the others are large enough; otherwise one."""
         if self.groups or not 0 < len(self.native) < len(self.slices):
             return (Part.WHOLE,)
-        if sum(file_slice.base_bytes for file_slice in self.native) < self.tuning.mix_min_bytes:
+        native = sum(file_slice.base_bytes for file_slice in self.native)
+        every = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
+        pushes = self.options.push_aggregates and every - native >= every * self.tuning.merged_share
+        if pushes or native < self.tuning.mix_min_bytes:
             return (Part.WHOLE,)
         return (Part.FILES, Part.REST)
 
@@ -270,9 +286,34 @@ class PinnedSnapshot:
         if result is None:
             return None
         scan, clean = self._choose(aggregation.columns, filters, part)
+        known, groups = None, 0
+        if isinstance(scan, Scan):
+            every = len(scan.slices)
+            scan, known = known_aggregates(scan, aggregation)
+            groups = every - len(scan.slices)
+            if clean is not None and scan.slices:
+                return None
+        plan = self._read_plan(
+            scan,
+            None,
+            aggregation.columns,
+            filters,
+            lambda rows: AggregatedScan(rows, aggregation, known),
+            str(aggregation),
+            known=groups,
+        )
+        return replace(plan, columns=from_arrow_schema(result))
+
+    def plan_first(
+        self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
+    ) -> ReadPlan | None:
+        """Rule 7."""
+        if not self.options.push_aggregates or not first.fits(self.columns):
+            return None
+        scan, clean = self._choose(columns, filters, part)
         if clean is not None:
             return None
-        return self._read_plan(scan, None, aggregation.columns, filters, aggregation)
+        return self._read_plan(scan, None, columns, filters, lambda rows: FirstRowsScan(rows, first), str(first))
 
     def _choose(
         self, columns: Sequence[str], filters: Sequence[Filter], part: Part
@@ -292,20 +333,23 @@ class PinnedSnapshot:
         clean: Sequence[FileRef] | None,
         columns: Sequence[str],
         filters: Sequence[Filter],
-        aggregation: Aggregation | None = None,
+        pushed: Callable[[Scan | JoinedScan], AggregatedScan | FirstRowsScan] | None = None,
+        shown: str = "",
+        known: int = 0,
     ) -> ReadPlan:
+        """The plan of a scan; ``pushed`` and ``shown`` are what tasks do with the rows, ``known`` as in `ScanFacts`."""
         joined = chosen if isinstance(chosen, JoinedScan) else None
         log_files = [] if self.options.read_optimized else self.snapshot.files
         # Large file groups are divided only for merged reads: dividing reads footers, which a native scan does not
         # need.
         of_table = chosen.scan if isinstance(chosen, JoinedScan) else chosen
         scan = divide(of_table, log_files, self.parallelism, self.task_bytes(), large=clean is None)
-        facts = self._facts(scan, columns, filters, aggregation, native=clean is not None)
+        facts = self._facts(scan, columns, filters, native=clean is not None)
+        facts = replace(facts, pushed=shown, known=known)
         if self.on_scan is not None:
             self.on_scan(facts)
         rows = scan if joined is None else replace(joined, scan=scan)
-        read = rows if aggregation is None else AggregatedScan(rows, aggregation)
-        result = None if aggregation is None else aggregation.result(self.columns)
+        read = rows if pushed is None else pushed(rows)
         others = "" if joined is None else f", joined with {', '.join(join.reference.name for join in joined.joins)}"
         return ReadPlan(
             description=f"{facts}{others}",
@@ -313,8 +357,7 @@ class PinnedSnapshot:
             read=read.without_tasks().read,  # Spark sends the tasks one by one
             parquet_files=[file for file in map(self._hadoop_file, clean) if file is not None] if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
-            columns=None if result is None else from_arrow_schema(result),
-            filterable=() if result is not None else self._filterable(columns, native=clean is not None),
+            filterable=() if pushed is not None else self._filterable(columns, native=clean is not None),
         )
 
     def _filterable(self, columns: Sequence[str], *, native: bool) -> list[str]:
@@ -378,7 +421,6 @@ class PinnedSnapshot:
         scan: Scan,
         columns: Sequence[str],
         filters: Sequence[Filter],
-        aggregation: Aggregation | None,
         *,
         native: bool,
     ) -> ScanFacts:
@@ -396,5 +438,4 @@ class PinnedSnapshot:
             filter="" if condition is None else str(condition),
             tasks=0 if native else len(scan.tasks),
             divided=0 if native else scan.divided,
-            aggregates="" if aggregation is None else str(aggregation),
         )

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-from storage.engine import Aggregation, ReferencedTable
+from storage.engine import Aggregation, FirstRows, ReferencedTable
 from storage.errors import TableError
 from streams.read.relation.live_view import JoinedColumns, Part, PinnedPlanner, ReadPlan
 from streams.read.relation.pushed_filters import columns_of
@@ -110,6 +110,11 @@ class ReferencePlanner:
 
     def plan_aggregates(self, aggregation: Aggregation, filters: Sequence[Filter], part: Part) -> ReadPlan | None:
         return None  # Spark joins the rows before it aggregates them
+
+    def plan_first(
+        self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
+    ) -> ReadPlan | None:
+        return None  # or limits them
 
     def _is_used(self, columns: Sequence[str], filters: Sequence[Filter]) -> bool:
         used = {*columns, *(name for each in filters for name in columns_of(each))}

@@ -6,62 +6,24 @@ Two views of one table are compared: one pushes aggregates down, the other does 
 from __future__ import annotations
 
 import decimal
-import math
-import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import streams
 from storage import Table
+from streams.read.native_or_merged import PlannerTuning
+from streams.read.read_options import ReadOptions
+from streams.read.relation.live_view import create_relation_view
+from streams.read.view import planner_of
+from tests.streams.pushed_views import CONFIG, TYPES, VALUES, append, create_views, differing, drop_views, plan
 
-TYPES = {
-    "whole": "int",
-    "long": "bigint",
-    "tiny": "tinyint",
-    "real": "float",
-    "double": "double",
-    "price": "decimal(7,2)",
-    "huge": "decimal(38,10)",
-    "flag": "boolean",
-    "text": "string",
-    "bytes": "binary",
-    "day": "date",
-    "instant": "timestamp",
-    "local": "timestamp_ntz",
-    "kind": "string",
-    "at": "bigint",
-}
-CONFIG: dict[str, Any] = {
-    "key": ["id"],
-    "buckets": 4,
-    "columns": {"id": "bigint", **TYPES},
-    "groups": {"g": {"columns": list(TYPES), "ordering": ["at"]}},
-    "streams": {"s": {"groups": ["g"], "on_delete": "row"}},
-}
-FLOATS = [math.nan, -math.nan, math.inf, 0.0, -0.0, 1.5, -2.25, None]
-# Sums of these are exact in a double, in any order.
-VALUES: dict[str, list[Any]] = {
-    "whole": [2**31 - 1, -(2**31), 0, 7, None],
-    "long": [2**40, -(2**40), 1, 0, None],
-    "tiny": [127, -128, 3, None],
-    "real": FLOATS,
-    "double": FLOATS,
-    "price": [decimal.Decimal(text) for text in ("99999.99", "-99999.99", "0.01")] + [None],
-    "huge": [decimal.Decimal("1e26"), decimal.Decimal("-3.0000000001"), None],
-    "flag": [True, False, None],
-    "text": ["", "z", "Z", "é", "\U0001f600", "￿", None],
-    "bytes": [b"", b"\x00", b"\xff", None],
-    "day": [-700_000, 0, 20_000, None],
-    "instant": [-60_000_000_000_000_000, 0, 1, None],
-    "local": [-60_000_000_000_000_000, 0, 1, None],
-    "kind": ["a", "b", "", None],
-}
 AGGREGATES = ", ".join(
     [
         "count(*)",
@@ -90,6 +52,13 @@ PUSHED = [
     ),
     "SELECT id FROM {} WHERE long >= (SELECT max(long) FROM {}) AND whole < (SELECT count(*) FROM {})",
 ]
+KNOWN = [
+    "SELECT count(*) FROM {}",
+    "SELECT count(*) + 1, count(id), count(text), count(price), max(id) FROM {}",
+    "SELECT min(whole), max(whole), min(tiny), max(flag), min(day), max(instant), min(local), max(at) FROM {}",
+    "SELECT count(*) FROM (SELECT id, kind FROM {})",
+    "SELECT max(n) - min(n) FROM (SELECT count(day) n FROM {} UNION ALL SELECT count(*) FROM {})",
+]
 EMPTY = [
     f"SELECT count(*), count(text), sum(long), avg(double), max(real) FROM {{}}{rest}" for rest in ("", " GROUP BY id")
 ]
@@ -113,46 +82,9 @@ def table(tmp_path: Path) -> Table:
 
 @pytest.fixture
 def views(spark: SparkSession, table: Table) -> Iterator[None]:
-    streams.create_view(spark, table.uri, "pushed")
-    streams.create_view(spark, table.uri, "by_spark", push_aggregates=False)
+    create_views(spark, table)
     yield
-    for name in ("pushed", "by_spark"):
-        spark.catalog.dropTempView(name)
-
-
-def append(table: Table, seed: int, time: int) -> None:
-    """Random upserts and deletes."""
-    source = random.Random(f"{seed} {time}")
-    ids = source.sample(range(60), 40)
-    rows = {name: [source.choice(values) for _ in ids] for name, values in VALUES.items()}
-    schema = pa.schema([field.remove_metadata() for field in table.snapshot().schema])
-    columns = {name: pa.array(values, schema.field(name).type) for name, values in rows.items()}
-    ops = pa.array([source.choice("IIIID") for _ in ids])
-    with table.writer("s") as writer:
-        writer.append(pa.table({"id": ids, **columns, "at": [time] * len(ids), "_op": ops}))
-
-
-def plan(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().toString())
-
-
-def answer(frame: DataFrame) -> list[str]:
-    """The rows, sorted. Of 0.0 and -0.0, which are equal, Spark's minimum is the one that comes first: any."""
-    return sorted(str([value + 0.0 if isinstance(value, float) else value for value in row]) for row in frame.collect())
-
-
-def differing(spark: SparkSession, queries: list[str], *, pushed: bool) -> list[Any]:
-    """Queries with another answer than that of Spark, or that are pushed down although they should not, or not."""
-    found: list[Any] = []
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")  # compiling these queries would take most of their time
-    for query in queries:
-        frame, right = spark.sql(query.replace("{}", "pushed")), spark.sql(query.replace("{}", "by_spark"))
-        if ("PushedAggregates" in plan(frame)) is not pushed or "PushedAggregates" in plan(right):
-            found.append((query, plan(frame)))
-        elif answer(frame) != answer(right):
-            found.append((query, sorted(set(answer(frame)) ^ set(answer(right)))))
-    spark.conf.unset("spark.sql.codegen.wholeStage")
-    return found
+    drop_views(spark)
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(2, 12))])
@@ -164,6 +96,11 @@ def test_pushed_aggregates_are_those_of_spark(spark: SparkSession, table: Table,
     append(table, seed, 2)
     append(table, seed, 3)
     assert differing(spark, PUSHED, pushed=True) == []
+    # Two of the four file groups have no logs.
+    table.compact(lambda part: part.group.bucket in {1, 3})
+    assert {part.group.bucket for part in table.snapshot().slices if len(part.rows)} == {0, 2}
+    assert differing(spark, [*PUSHED, *KNOWN], pushed=True) == []
+    assert "2 known from statistics" in plan(spark.sql("SELECT count(*), max(id) FROM pushed"))
 
 
 @pytest.mark.usefixtures("views")
@@ -203,12 +140,31 @@ def test_a_sum_overflows_as_in_spark(spark: SparkSession, table: Table, ansi: st
 
 
 @pytest.mark.usefixtures("views")
-def test_spark_aggregates_what_it_reads_itself(spark: SparkSession, table: Table) -> None:
+def test_spark_aggregates_what_it_reads_itself_unless_statistics_say_it(spark: SparkSession, table: Table) -> None:
     append(table, 1, 1)
-    query = "SELECT kind, count(*), max(long) FROM {} GROUP BY kind"
-    assert differing(spark, [query], pushed=True) == []
+    queries = ["SELECT kind, count(*), max(long) FROM {} GROUP BY kind", "SELECT count(*), sum(long) FROM {}"]
+    assert differing(spark, [*queries, *KNOWN], pushed=True) == []
     table.compact()
-    assert differing(spark, [query], pushed=False) == []
+    assert differing(spark, queries, pushed=False) == []
+    assert differing(spark, ["SELECT max(text) FROM {}", "SELECT count(*) FROM {} WHERE id > 3"], pushed=False) == []
+    assert differing(spark, KNOWN, pushed=True) == []
+    text = plan(spark.sql("SELECT count(*), min(day) FROM pushed"))
+    assert "0 file groups (0 with logs), 0 skipped, 4 known from statistics, logs 0 bytes" in text
+
+
+@pytest.mark.usefixtures("views")
+def test_a_mix_is_read_by_two_scans_unless_most_of_it_has_logs(spark: SparkSession, table: Table) -> None:
+    append(table, 1, 1)
+    table.compact()
+    append(table, 1, 2)
+    for compacted, by_tasks in (({0}, True), ({0, 1, 2}, False)):
+        table.compact(lambda part, compacted=compacted: part.group.bucket in compacted)
+        for name, pushes in (("pushed", True), ("by_spark", False)):
+            planner = planner_of(spark, table.uri, ReadOptions(push_aggregates=pushes))
+            create_relation_view(spark, name, replace(planner, tuning=PlannerTuning(mix_min_bytes=0)))
+        assert ("Union" in plan(spark.table("pushed"))) is not by_tasks
+        assert "Union" in plan(spark.table("by_spark"))
+        assert differing(spark, [KNOWN[0], PUSHED[2]], pushed=by_tasks) == []
 
 
 @pytest.mark.usefixtures("views")

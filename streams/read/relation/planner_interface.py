@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-from storage.engine import Aggregation
+from storage.engine import Aggregation, FirstRows
 
 __all__ = ["JoinedColumns", "OneScan", "ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
 
@@ -132,9 +132,18 @@ class PinnedPlanner(Protocol):
         Every filter is `exact`. None if Spark has to aggregate the rows, or does it faster.
         """
 
+    def plan_first(
+        self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
+    ) -> ReadPlan | None:
+        """Plan a scan of a part of which the query needs only the first rows.
+
+        Every filter is `exact`. Each task returns those of its rows that may be among the first. None if all rows are
+        read, because Spark finds the first ones itself, or faster.
+        """
+
 
 class OneScan:
-    """Base of states that are read by one scan: nothing is joined, and Spark applies all filters and aggregates."""
+    """Base of states that are read by one scan: nothing is joined, and Spark applies filters, aggregates and limits."""
 
     def joins(self) -> Sequence[JoinedColumns]:
         return ()
@@ -151,6 +160,12 @@ class OneScan:
 
     def plan_aggregates(self, aggregation: Aggregation, filters: Sequence[Filter], part: Part) -> ReadPlan | None:
         del aggregation, filters, part
+        return None
+
+    def plan_first(
+        self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
+    ) -> ReadPlan | None:
+        del columns, filters, part, first
         return None
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import DecimalType, LongType, StructType
 
 from storage.engine import Aggregate, AggregateKind, Aggregation
 
-__all__ = ["has_inexact_average", "parse_aggregation"]
+__all__ = ["column_name", "has_inexact_average", "parse_aggregation"]
 
 _KINDS: Final = {
     "Count": AggregateKind.COUNT,
@@ -28,7 +28,7 @@ _LONGEST_DECIMAL: Final = 28
 
 def parse_aggregation(aggregation: Any) -> Aggregation | None:
     """An `org.apache.spark.sql.connector.expressions.aggregate.Aggregation`; None if it is not over plain columns."""
-    groups = [_column(expression) for expression in aggregation.groupByExpressions()]
+    groups = [column_name(expression) for expression in aggregation.groupByExpressions()]
     aggregates = [_aggregate(expression) for expression in aggregation.aggregateExpressions()]
     if None in groups or None in aggregates:
         return None
@@ -38,7 +38,7 @@ def parse_aggregation(aggregation: Any) -> Aggregation | None:
 def has_inexact_average(aggregation: Any, schema: StructType) -> bool:
     """Whether an average in an `Aggregation` is not the quotient of the sum and the count of its column."""
     return any(
-        _kind(expression) == "Avg" and not _is_exact_average(_column(expression.column()), schema)
+        _kind(expression) == "Avg" and not _is_exact_average(column_name(expression.column()), schema)
         for expression in aggregation.aggregateExpressions()
     )
 
@@ -58,11 +58,11 @@ def _aggregate(expression: Any) -> Aggregate | None:
         return Aggregate(AggregateKind.COUNT_ROWS)
     if kind not in _KINDS or (kind in {"Count", "Sum"} and expression.isDistinct()):
         return None
-    column = _column(expression.column())
+    column = column_name(expression.column())
     return None if column is None else Aggregate(_KINDS[kind], column)
 
 
-def _column(expression: Any) -> str | None:
+def column_name(expression: Any) -> str | None:
     """The name of a column; None for a field of a struct and for other expressions."""
     if _kind(expression) != "FieldReference":
         return None

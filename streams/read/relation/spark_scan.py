@@ -1,7 +1,8 @@
 """The objects that Spark calls while it plans a query over a view: table function -> table -> scan builder -> scan.
 
     analysis       ViewFunction.apply      returns a relation over a LiveTable, or a union of two
-    optimization   LiveTable.newScanBuilder -> PruningScanBuilder.pushPredicates, pushAggregation, pruneColumns, build
+    optimization   LiveTable.newScanBuilder -> PruningScanBuilder.pushPredicates, pushAggregation, pushLimit or
+                   pushTopN, pruneColumns, build
     execution      TaskScan, ParquetScan    wrap scans of Spark; no Python runs in the driver from here on
 
 If some file groups of a state are read natively and others are merged, they need two scans, because Spark's Parquet
@@ -21,7 +22,7 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage.engine import Aggregation
+from storage.engine import Aggregation, FirstRows
 from storage.errors import InvalidInput
 from streams.read.relation.callbacks import Callback, PlainTable, callback, check_methods
 from streams.read.relation.join_frames import join_frames
@@ -29,6 +30,7 @@ from streams.read.relation.jvm import Jvm
 from streams.read.relation.planner_interface import JoinedColumns, ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
 from streams.read.relation.pushed_aggregates import has_inexact_average, parse_aggregation
 from streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
+from streams.read.relation.pushed_limits import parse_order
 from streams.read.relation.query_state import QueryState, QueryStates
 from streams.read.relation.runtime_filters import FilteredAtRunTime, Replan
 from streams.read.relation.worker import PlannedTask, task_reader
@@ -210,6 +212,7 @@ class PruningScanBuilder(Callback):
         self._pruned: Any = None
         self._refused = False
         self._aggregated: tuple[Aggregation, ReadPlan] | None = None
+        self._first: FirstRows | None = None
 
     @callback
     def pushPredicates(self, predicates: Any) -> Any:  # noqa: N802
@@ -232,6 +235,23 @@ class PruningScanBuilder(Callback):
 
     def supportsIterativePushdown(self) -> bool:  # noqa: N802
         return False
+
+    def pushLimit(self, count: int) -> bool:  # noqa: N802
+        """Take a limit of rows to which Spark applies no further filter; Spark limits what tasks return."""
+        self._first = FirstRows(count)
+        return True
+
+    @callback
+    def pushTopN(self, orders: Any, count: int) -> bool:  # noqa: N802
+        """As `pushLimit`, in an order; Spark sorts and limits what tasks return."""
+        order = parse_order(orders)
+        if order is not None:
+            self._check_columns([key.column for key in order])
+            self._first = FirstRows(count, order)
+        return order is not None
+
+    def isPartiallyPushed(self) -> bool:  # noqa: N802
+        return True
 
     def pruneColumns(self, required: Any) -> None:  # noqa: N802
         self._pruned = required
@@ -257,7 +277,7 @@ class PruningScanBuilder(Callback):
         if self._aggregated is not None:
             return self._aggregated_scan(*self._aggregated)
         schema = self._required_schema()
-        key = (self._part, tuple(schema.names), tuple(map(repr, self._filters)), self._exact)
+        key = (self._part, tuple(schema.names), tuple(map(repr, self._filters)), self._exact, self._first)
         scan = self._pin.scans.get(key)
         if scan is None:
             scan = self._pin.scans.setdefault(key, self._scan(schema))
@@ -267,12 +287,18 @@ class PruningScanBuilder(Callback):
         names, filters = tuple(schema.names), tuple(self._filters)
 
         def planned(runtime_filters: Sequence[Filter]) -> ReadPlan:
-            return self._pin.state.plan(names, (*filters, *runtime_filters), self._part)
+            return self._plan_rows(names, (*filters, *runtime_filters))
 
         plan = planned(())
         if plan.parquet_files and not self._exact and all(map(_read_by_spark, plan.parquet_files)):
             return ParquetScan(self.jvm, plan, schema, planned, lambda files: self._parquet_scan(files, schema))
         return self._task_scan(plan, schema, self._share(schema), planned)
+
+    def _plan_rows(self, columns: tuple[str, ...], filters: tuple[Filter, ...]) -> ReadPlan:
+        plan = None
+        if self._first is not None:
+            plan = self._pin.state.plan_first(columns, filters, self._part, self._first)
+        return self._pin.state.plan(columns, filters, self._part) if plan is None else plan
 
     def _aggregated_scan(self, aggregation: Aggregation, plan: ReadPlan) -> Any:
         key = (self._part, aggregation, tuple(map(repr, self._filters)))
@@ -328,6 +354,8 @@ class PruningScanBuilder(Callback):
     class Java:
         implements = (
             "org.apache.spark.sql.connector.read.SupportsPushDownAggregates",
+            "org.apache.spark.sql.connector.read.SupportsPushDownLimit",
+            "org.apache.spark.sql.connector.read.SupportsPushDownTopN",
             "org.apache.spark.sql.connector.read.SupportsPushDownV2Filters",
             "org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns",
         )

@@ -1,0 +1,110 @@
+"""Limits that tasks apply, with and without an order, give answers that Spark may give for the same rows."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from storage import Table
+from tests.streams.pushed_views import CONFIG, VALUES, append, create_views, differing, drop_views, plan
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "t", CONFIG)
+
+
+@pytest.fixture(autouse=True)
+def views(spark: SparkSession, table: Table) -> Iterator[None]:
+    create_views(spark, table)
+    yield
+    drop_views(spark)
+
+
+def write(table: Table, seed: int) -> None:
+    """Two of the four file groups have logs."""
+    append(table, seed, 1)
+    table.compact()
+    append(table, seed, 2)
+    table.compact(lambda part: part.group.bucket in {1, 3})
+
+
+def random_query(source: random.Random) -> str:
+    """The values of an order, which any choice among equal rows has."""
+    columns = source.sample(["id", *VALUES], source.randrange(1, 4))
+    orders = [
+        f"{name} {source.choice(['ASC', 'DESC'])} {source.choice(['', 'NULLS FIRST', 'NULLS LAST'])}"
+        for name in columns
+    ]
+    condition = source.choice(["", "", " WHERE whole > 0", " WHERE text IS NOT NULL AND id <= 40"])
+    limit = source.choice(["1", "3", "10 OFFSET 2", "1000"])
+    return f"SELECT {', '.join(columns)} FROM {{}}{condition} ORDER BY {', '.join(orders)} LIMIT {limit}"
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(2, 8))])
+def test_the_first_rows_of_an_order_are_those_of_spark(spark: SparkSession, table: Table, seed: int) -> None:
+    assert differing(spark, ["SELECT id FROM {} ORDER BY id LIMIT 3"], pushed=True, shown="PushedTopN") == []
+    write(table, seed)
+    source = random.Random(seed)
+    queries = [random_query(source) for _ in range(20)]
+    queries.append("SELECT id AS n, -id FROM {} ORDER BY n DESC LIMIT 7")
+    queries.append("SELECT sum(id) FROM (SELECT * FROM {} ORDER BY id DESC LIMIT 9) WHERE whole IS NOT NULL")
+    queries.append("SELECT a.id FROM (SELECT * FROM {} ORDER BY id LIMIT 9) a JOIN {} b ON a.id = b.id AND b.whole > 0")
+    assert differing(spark, queries, pushed=True, shown="PushedTopN") == []
+
+
+def test_a_limit_without_an_order_gives_so_many_of_the_rows(spark: SparkSession, table: Table) -> None:
+    write(table, 1)
+    for condition in ("", "WHERE whole > 0", "WHERE id = -1"):
+        every = sorted(map(str, spark.sql(f"SELECT * FROM by_spark {condition}").collect()))
+        for count in (1, 5, 1_000):
+            frame = spark.sql(f"SELECT * FROM pushed {condition} LIMIT {count}")
+            assert f"PushedLimit: LIMIT {count}" in plan(frame)
+            found = list(map(str, frame.collect()))
+            assert len(found) == len(set(found)) == min(count, len(every))
+            assert set(found) <= set(every)
+    assert "PushedLimit: LIMIT 7" in plan(spark.sql("SELECT id FROM pushed LIMIT 5 OFFSET 2"))
+    assert spark.sql("SELECT count(*) FROM (SELECT id FROM pushed LIMIT 5 OFFSET 2)").collect()[0][0] == 5
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT id FROM {} WHERE upper(kind) = 'A' ORDER BY id LIMIT 3",
+        "SELECT id FROM {} ORDER BY -id LIMIT 3",
+        "SELECT text FROM {} ORDER BY text COLLATE UNICODE_CI, text LIMIT 3",
+        "SELECT max(id) m FROM {} GROUP BY kind ORDER BY m LIMIT 3",
+        "SELECT id FROM {} ORDER BY id LIMIT 20000",
+        "SELECT id FROM {} ORDER BY id",
+        "SELECT count(*) FROM {} WHERE double > 1 LIMIT 3",
+        "SELECT DISTINCT kind k FROM {} ORDER BY k LIMIT 2",
+        "SELECT DISTINCT kind FROM {} LIMIT 1000",
+    ],
+)
+def test_other_limits_are_left_to_spark(spark: SparkSession, table: Table, query: str) -> None:
+    write(table, 1)
+    for shown in ("PushedTopN", "PushedLimit"):
+        assert differing(spark, [query], pushed=False, shown=shown) == []
+
+
+def test_spark_limits_what_it_reads_itself(spark: SparkSession, table: Table) -> None:
+    write(table, 1)
+    query = "SELECT id, text FROM {} ORDER BY text, id LIMIT 3"
+    assert differing(spark, [query], pushed=True, shown="PushedTopN") == []
+    table.compact()
+    assert differing(spark, [query], pushed=False, shown="PushedTopN") == []
+    assert "ParquetScan" in plan(spark.sql(query.replace("{}", "pushed")))
+
+
+def test_two_limits_of_a_view_are_two_scans(spark: SparkSession, table: Table) -> None:
+    write(table, 1)
+    part = "(SELECT id FROM {} ORDER BY id %s LIMIT 2)"
+    query = f"SELECT * FROM {part % ''} UNION ALL SELECT * FROM {part % 'DESC'} UNION ALL SELECT id FROM {{}}"
+    assert differing(spark, [query], pushed=True, shown="PushedTopN") == []
+    text = plan(spark.sql(query.replace("{}", "pushed")))
+    assert set(re.findall(r"PushedTopN: ORDER BY \[id (\w+)", text)) == {"ASC", "DESC"}
