@@ -68,8 +68,8 @@ class ReadOptions(BaseModel):
         complete_through: Refuse a snapshot as long as events up to this value may still arrive, according to the
             watermarks of the streams that feed the groups of ``require`` (by default all groups).
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
-        push_aggregates: Let the tasks that merge rows also aggregate them, where the answer is that of Spark. Affects
-            views on Spark, and there speed only.
+        push_aggregates: Let the tasks that merge rows also aggregate them, and hand over no more of them than a LIMIT
+            needs, where the answer is that of Spark. Affects views on Spark, and there speed only.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -50,8 +50,8 @@ def create_view(
         complete_through: A query fails while events up to this value may still arrive, according to the watermarks of
             the streams that feed the groups of ``require`` (by default all groups).
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
-        push_aggregates: Let the tasks that merge rows also aggregate them, where the answer is that of Spark. Without
-            it Spark aggregates the rows.
+        push_aggregates: Let the tasks that merge rows also aggregate them, and find the first rows of a LIMIT, where
+            the answer is that of Spark. Without it Spark gets all rows.
         storage_options: Options of the fsspec file system.
 
     Raises:

@@ -1,13 +1,17 @@
-"""Aggregates that the tasks of a view compute, and rows that they hand over; dirty and compacted, from one run.
+"""Aggregates and first rows that the tasks of a view compute, and rows that they hand over; dirty and compacted.
 
-    python -m tests.benchmarks.aggregates [--keys 2000000] [--rounds 7] [--folder DIR]
+    python -m tests.benchmarks.aggregates [--keys 2000000] [--rounds 7] [--folder DIR] [--only PART]
 
 The table has 63 columns and 8 file groups, its strings have 1,000 values, and 15 commits of 2 % of the keys each, to
 one of three groups, wait for compaction. Queries: an aggregate over 7 columns; GROUP BY over a string; the same with a
-filter; ``count(*)``; and all 63 columns into nothing. *pushed* is the view of the dirty table, *rows* the same with
-``push_aggregates=False``, *compacted* a view of a compacted copy, and *compacted, in tasks* the same copy when Spark
-cannot read its files, as on a store that Hadoop does not know. Medians of rounds in which all take turns; the ratios
-matter, the seconds depend on the machine. Then where the time of the first query goes, in process on one thread.
+filter; ``count(*)``; the largest time; the 10 first rows of an order, and any 10. *pushed* is the view of the dirty
+table, *rows* the same with ``push_aggregates=False``, *compacted* such a view of a compacted copy, *compacted, pushed*
+one with the default, and *compacted, in tasks* that one when Spark cannot read its files, as on a store that Hadoop
+does not know.
+
+The part *mixed* compares one scan with two of tables of which some file groups are compacted, *rows* reads all 63
+columns, and *process* says where the time of the first query goes, in process on one thread. Medians of rounds in which
+all take turns; the ratios matter, the seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from pyspark.sql import SparkSession
 
 from storage import Table
 from storage.engine import Aggregate, AggregatedScan, AggregateKind, Aggregation
+from streams.read.native_or_merged import PlannerTuning
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.view import create_view, planner_of
@@ -40,7 +45,13 @@ QUERIES = {
     "GROUP BY over 1,000 values": GROUPED + " GROUP BY a3",
     "the same with a filter": GROUPED + " WHERE b0 > 500000 GROUP BY a3",
     "count(*)": "SELECT count(*) FROM {table}",
+    "largest time": "SELECT max(a_ts), min(b_ts), count(c0) FROM {table}",
+    "10 first rows by an integer": "SELECT k, a0, a3, b1 FROM {table} ORDER BY a0 DESC, k LIMIT 10",
+    "10 first rows of 63 columns": "SELECT * FROM {table} ORDER BY a0, k LIMIT 10",
+    "any 10 rows": "SELECT count(*) FROM (SELECT * FROM {table} LIMIT 10)",
 }
+MIXED = ("aggregate over 7 columns", "GROUP BY over 1,000 values", "count(*)", "10 first rows by an integer")
+ROWS = "SELECT k, a0, a1, b0, b1, c0, c1 FROM {table}"
 ALL = "SELECT * FROM {table}"
 
 Way = Callable[[], Any]
@@ -102,28 +113,75 @@ def in_process(table: Table) -> None:
         print(f"  {name:22} {statistics.median(found) * 1000:8.0f} ms")
 
 
-def run(folder: Path, shape: Shape, rounds: int) -> None:
-    dirty = build(folder / "data", shape)
-    # A copy is compacted, so that the dirty table is not changed.
-    shutil.rmtree(folder / "compacted", ignore_errors=True)
-    shutil.copytree(folder / "data" / "table", folder / "compacted", copy_function=os.link)  # files never change
-    Table.open(folder / "compacted").compact()
-    spark = session()
-    try:
-        create_view(spark, folder / "data" / "table", "pushed")
-        create_view(spark, folder / "data" / "table", "rows", push_aggregates=False)
-        create_view(spark, folder / "compacted", "compacted")
-        planner = planner_of(spark, folder / "compacted", ReadOptions())
-        create_relation_view(spark, "in_tasks", replace(planner, hadoop_file=lambda _file: None))
-        views = {"pushed": "pushed", "rows": "rows", "compacted": "compacted", "compacted, in tasks": "in_tasks"}
-        for title, query in QUERIES.items():
-            ways = {name: collect(spark, query, view) for name, view in views.items()}
-            report(title, measure(ways, rounds))
-        ways = {name: discard(spark, ALL, view) for name, view in views.items() if name != "pushed"}
-        report("all 63 columns", measure(ways, max(rounds // 2, 3)))
-    finally:
-        spark.stop()
-    in_process(dirty)
+def copy(folder: Path, compacted: int) -> Path:
+    """A copy of the table in which the first file groups are compacted. Kept between runs if it is complete."""
+    table, result = folder / "data" / "table", folder / f"compacted-{compacted}"
+    if not result.exists():
+        unfinished = result.with_suffix(".new")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(table, unfinished, copy_function=os.link)  # files never change
+        made = Table.open(unfinished)
+        chosen = {part.group for part in made.snapshot().slices[:compacted]}
+        made.compact(lambda part: part.group in chosen)
+        unfinished.rename(result)
+    return result
+
+
+def create_views(spark: SparkSession, folder: Path, shape: Shape) -> dict[str, str]:
+    """Views over the table, and over a compacted copy."""
+    compacted = copy(folder, shape.buckets)
+    create_view(spark, folder / "data" / "table", "pushed")
+    create_view(spark, folder / "data" / "table", "rows", push_aggregates=False)
+    create_view(spark, compacted, "compacted", push_aggregates=False)
+    create_view(spark, compacted, "compacted_pushed")
+    planner = planner_of(spark, compacted, ReadOptions())
+    create_relation_view(spark, "in_tasks", replace(planner, hadoop_file=lambda _file: None))
+    return {
+        "pushed": "pushed",
+        "rows": "rows",
+        "compacted": "compacted",
+        "compacted, pushed": "compacted_pushed",
+        "compacted, in tasks": "in_tasks",
+    }
+
+
+def queries(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None:
+    views = create_views(spark, folder, shape)
+    for title, query in QUERIES.items():
+        report(title, measure({name: collect(spark, query, view) for name, view in views.items()}, rounds))
+
+
+def mixed(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None:
+    """One scan and two of a table of which some file groups are compacted."""
+    create_views(spark, folder, shape)
+    for compacted in (shape.buckets // 4, shape.buckets // 2, shape.buckets * 3 // 4):
+        planner = planner_of(spark, copy(folder, compacted), ReadOptions())
+        one, two = PlannerTuning(mix_min_bytes=1 << 62), PlannerTuning(mix_min_bytes=0, merged_share=1.1)
+        create_relation_view(spark, "one_scan", replace(planner, tuning=one))
+        create_relation_view(spark, "two_scans", replace(planner, tuning=two))
+        views = {"one scan": "one_scan", "two scans": "two_scans", "compacted": "compacted"}
+        for title in MIXED:
+            ways = {name: collect(spark, QUERIES[title], view) for name, view in views.items()}
+            report(f"{compacted} of {shape.buckets} compacted, {title}", measure(ways, rounds))
+        ways = {name: discard(spark, ROWS, view) for name, view in views.items()}
+        report(f"{compacted} of {shape.buckets} compacted, rows of 7 columns", measure(ways, rounds))
+
+
+def all_columns(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None:
+    views = create_views(spark, folder, shape)
+    aggregate = "SELECT " + ", ".join(f"max({name})" for name in shape.config()["columns"]) + " FROM {table}"
+    report(
+        "max of 63 columns", measure({name: collect(spark, aggregate, view) for name, view in views.items()}, rounds)
+    )
+    ways = {name: discard(spark, ALL, view) for name, view in views.items() if "pushed" not in name}
+    report("rows of 63 columns", measure(ways, rounds))
+
+
+PARTS: Mapping[str, Callable[[SparkSession, Path, Shape, int], None]] = {
+    "queries": queries,
+    "mixed": mixed,
+    "rows": all_columns,
+}
 
 
 def main() -> None:
@@ -131,10 +189,20 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=Shape.keys)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path, help="keep the data here (default: a temporary folder)")
+    parser.add_argument("--only", choices=[*PARTS, "process"], help="one part (default: all)")
     arguments = parser.parse_args()
     shape = Shape(keys=arguments.keys, words=1_000)
-    with tempfile.TemporaryDirectory(prefix="weft-benchmark-") as folder:
-        run(arguments.folder or Path(folder), shape, arguments.rounds)
+    with tempfile.TemporaryDirectory(prefix="weft-benchmark-") as temporary:
+        folder = arguments.folder or Path(temporary)
+        table = build(folder / "data", shape)
+        chosen = [part for name, part in PARTS.items() if arguments.only in {None, name}]
+        spark = session() if chosen else None
+        for part in chosen:
+            part(spark, folder, shape, arguments.rounds)
+        if spark is not None:
+            spark.stop()
+        if arguments.only in {None, "process"}:
+            in_process(table)
 
 
 if __name__ == "__main__":
