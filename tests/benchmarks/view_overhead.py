@@ -40,7 +40,7 @@ from tests.benchmarks.wide_table import Shape, build
 TINY = 2_000
 BATCH_ROWS = (65_536, 4_096, 16_384, 1 << 20)
 
-IN_TWO_PARTS = PlannerTuning(mix_min_bytes=0)
+IN_TWO_PARTS = PlannerTuning(mix_min_bytes=0, merged_share=2)
 BY_TASKS_ALONE = PlannerTuning(mix_min_bytes=1 << 62)
 
 Way = Callable[[], Any]

@@ -82,7 +82,7 @@ note("mapped", spark.sql("SELECT * FROM mapped"))
 spark.conf.unset("fs.s3.impl")
 
 with_logs = planner_of(spark, given["with_logs"], ReadOptions.of({}), options)
-note("mixed", relation_dataframe(spark, replace(with_logs, tuning=PlannerTuning(mix_min_bytes=0))))
+note("mixed", relation_dataframe(spark, replace(with_logs, tuning=PlannerTuning(mix_min_bytes=0, merged_share=2))))
 json.dump(found, sys.stdout, default=str)
 """
 

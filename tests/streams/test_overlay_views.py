@@ -25,11 +25,11 @@ CONFIG: dict[str, Any] = {
     "overlays": True,
 }
 NATIVE = [
-    "SELECT count(*) FROM {}",
     "SELECT id, b_v FROM {} WHERE b_v > 1000 AND id > 3",
     "SELECT c_v FROM {} WHERE c_t = 1",
 ]
 BY_TASKS = [
+    "SELECT count(*), max(b_v), min(a_t), count(c_v) FROM {}",  # from statistics
     "SELECT * FROM {}",
     "SELECT id, a_v FROM {} WHERE b_t = 2",
 ]

@@ -38,7 +38,9 @@ def shop(tmp_path: Path) -> Shop:
 
 def planner_of(shop: Shop) -> TablePlanner:
     table = Table.open(shop.folder / "orders")
-    return TablePlanner(table, ReadOptions(), 2, lambda: None, lambda file: file, tuning=PlannerTuning(mix_min_bytes=0))
+    return TablePlanner(
+        table, ReadOptions(), 2, lambda: None, lambda file: file, tuning=PlannerTuning(mix_min_bytes=0, merged_share=2)
+    )
 
 
 def read(state: PinnedSnapshot, columns: Sequence[str], filters: Sequence[spark.Filter], parts: Sequence[Part]) -> Any:

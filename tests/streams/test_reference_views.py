@@ -92,7 +92,9 @@ def test_file_groups_of_both_kinds_are_joined(spark: SparkSession, shop: Shop) -
     for group in [each.group for each in shop.orders.snapshot().slices]:
         shop.orders.compact(lambda part, group=group: part.group == group)  # type: ignore[misc]
     write(shop.orders, "payments", order_id=[1], paid=[6.0], pay_ts=[3])
-    two_scans = replace(planner_of(spark, shop.folder / "orders", ReadOptions()), tuning=PlannerTuning(mix_min_bytes=0))
+    two_scans = replace(
+        planner_of(spark, shop.folder / "orders", ReadOptions()), tuning=PlannerTuning(mix_min_bytes=0, merged_share=2)
+    )
     create_relation_view(spark, "in_parts", two_scans)
     spark.createDataFrame(shop.orders.snapshot().to_arrow()).createOrReplaceTempView("expected")
     assert "ParquetScan" in plan_of(spark, "SELECT sum(paid) FROM in_parts")

@@ -82,7 +82,9 @@ def view(spark: SparkSession, table: Table) -> Iterator[str]:
 
 def make_view(spark: SparkSession, table: Table, *, mix_min_bytes: int) -> None:
     planner = planner_of(spark, table.uri, ReadOptions())
-    create_relation_view(spark, VIEW, replace(planner, tuning=PlannerTuning(mix_min_bytes=mix_min_bytes)))
+    create_relation_view(
+        spark, VIEW, replace(planner, tuning=PlannerTuning(mix_min_bytes=mix_min_bytes, merged_share=2))
+    )
 
 
 class Writing:
