@@ -109,6 +109,16 @@ def test_a_limit_gives_so_many_rows_and_reads_no_more_batches(parts: list[list[d
     assert read <= min((rows for rows in before if rows >= count), default=before[-1])
 
 
+@pytest.mark.parametrize("column", ["double", "real"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_the_next_column_decides_between_the_two_zeros(column: str, *, descending: bool) -> None:
+    rows = [dict.fromkeys(VALUES) | {column: zero, "long": number} for zero, number in ((0.0, 2), (-0.0, 1), (0.0, 0))]
+    order = (SortKey(column, descending=descending), SortKey("long", descending=descending))
+    for parts in ([rows], [[row] for row in rows]):
+        (found,) = first_rows(batches_of(parts), FirstRows(2, order))
+        assert found.column("long").to_pylist() == ([2, 1] if descending else [0, 1])
+
+
 def test_a_limit_counts_rows_without_columns() -> None:
     batch = pa.RecordBatch.from_struct_array(pa.nulls(5, pa.struct([])))
     assert [found.num_rows for found in first_rows([batch, batch, batch], FirstRows(7))] == [5, 2]
