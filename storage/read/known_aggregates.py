@@ -122,7 +122,7 @@ def _whole_files(scan: Scan, columns: Sequence[str]) -> list[_Clean]:
     for part in _clean(scan):
         if part.slice is None or part.slice.base is None:
             result.append(_Clean([part], {}))
-        elif part.slice.base.path in scan.whole:
+        else:
             by_base.setdefault(part.slice.base, []).append(part.slice)
             groups.setdefault(part.slice.base, []).append(part)
     for base, made in by_base.items():
