@@ -205,6 +205,7 @@ def _draw_scans(scans: Sequence[ScanFacts]) -> Grid:
         "file groups": lambda scan: f"{scan.file_groups:,}",
         "of these with logs": lambda scan: f"{scan.with_logs:,}",
         "file groups skipped": lambda scan: f"{scan.skipped:,}",
+        "known from statistics": lambda scan: f"{scan.known:,}",
         "tasks": _tasks,
         "base bytes": lambda scan: f"{scan.base_bytes:,}",
         "log bytes": lambda scan: f"{scan.log_bytes:,}",
