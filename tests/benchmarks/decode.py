@@ -4,12 +4,14 @@ Flat messages (5 fields) and nested ones (structs, an array of structs, a map) a
 them, computes the same ``select`` and ``where``, and throws the rows away. *weft* is `decode_messages` as a writer uses
 it, with the source of each message; *unguarded* is the same without the source; *from_json* ignores text after an
 object, does not distinguish a wrong type from NULL, and fails the query if an expression fails. Runs are interleaved;
-medians of wall clock and of the CPU seconds of the tasks, each without those of reading the file.
+medians of wall clock and of the CPU seconds of the tasks, each without those of reading the file. *arrow* is
+`pyarrow.json` in this process: what another decoder could save, if it gave the same answers. It does not (README.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import random
 import statistics
@@ -21,10 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.json as pj
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
+from storage.core.types import parse_type
 from streams.write.decode import decode_messages
 from tests.benchmarks.spark_session import session
 
@@ -91,6 +95,19 @@ def ways(messages: DataFrame, schema: dict[str, str]) -> dict[str, DataFrame]:
     }
 
 
+def arrow_seconds(file: Path, rounds: int) -> float:
+    """CPU seconds of Arrow's JSON reader for the flat messages, a line for each, on one thread."""
+    lines = io.BytesIO(b"\n".join(pq.read_table(file, columns=["flat"])["flat"].to_pylist()))
+    schema = pa.schema([(name, parse_type(kind)) for name, kind in FLAT.items()])
+    seconds = []
+    for _ in range(rounds):
+        lines.seek(0)
+        began = time.process_time()
+        pj.read_json(lines, pj.ReadOptions(use_threads=False), pj.ParseOptions(explicit_schema=schema))
+        seconds.append(time.process_time() - began)
+    return statistics.median(seconds)
+
+
 def measured(spark: SparkSession, run: Callable[[], None]) -> tuple[float, float]:
     began = time.perf_counter()
     run()
@@ -105,6 +122,7 @@ def main() -> None:
     spark = session(cores=1)
     with tempfile.TemporaryDirectory() as folder:
         write_messages(Path(folder) / "messages.parquet", asked.messages)
+        arrow = arrow_seconds(Path(folder) / "messages.parquet", asked.rounds)
         stored = spark.read.parquet(folder)
         for kind, schema in (("flat", FLAT), ("nested", NESTED)):
             messages = stored.select(F.col(kind).alias("value"), "key", "topic", "partition", "offset", "timestamp")
@@ -125,6 +143,8 @@ def main() -> None:
                     f"  {name:10} {wall[name]:6.2f} s   CPU {cpu[name]:6.2f} s"
                     f"   {cpu[name] / cpu['from_json']:.2f} x from_json (CPU)"
                 )
+            if kind == "flat":
+                print(f"  {'arrow':10} {'':10}   CPU {arrow:6.2f} s   {arrow / cpu['from_json']:.2f} x from_json (CPU)")
     spark.stop()
 
 
