@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.plan.slices import LiveFile
 from storage.read.divide_file_group import divide_file_groups
 from storage.read.missing_file import explain_missing_file
-from storage.read.read_task import ReadTask, bundle, read_task
+from storage.read.read_task import bundle, read_task
 from storage.read.scan import Scan
 
 LEAST_SHARE: Final = 1 / 8
@@ -59,16 +59,14 @@ def divide(
     sizes = [file_slice.log_bytes + file_slice.base_bytes for file_slice in slices]
     target = _target_bytes(sum(sizes), parallelism, most, min(tuning.task_min_bytes, most))
     parts = [_parts(size, target, most) if large and scan.keys is None else 1 for size in sizes]
-    tasks = _bundled([item for item, count in zip(slices, parts, strict=True) if count == 1], files, target)
+    whole = [(item, size) for item, size, count in zip(slices, sizes, parts, strict=True) if count == 1]
+    bundles = bundle([item for item, _ in whole], [size for _, size in whole], target)
+    tasks = [read_task(several, files) for several in bundles]
     divided = [(item, count) for item, count in zip(slices, parts, strict=True) if count > 1]
     with explain_missing_file(scan.env, scan.at):
         for found in divide_file_groups(scan.env, scan.schema, divided, files):
             tasks.extend(read_task([part], files) for part in found)
     return replace(scan, tasks=tuple(tasks), threads=parallelism)
-
-
-def _bundled(slices: Sequence[FileSlice], files: Sequence[LiveFile], target: float) -> list[ReadTask]:
-    return [read_task(several, files) for several in bundle(slices, target)]
 
 
 def _share_of_columns(scan: Scan) -> float:

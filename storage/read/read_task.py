@@ -41,21 +41,21 @@ class ReadTask:
         return ReadTask, (tuple(replace(part, slice=_without_lanes(part.slice)) for part in slices), files)
 
 
-def bundle(slices: Sequence[FileSlice], target_bytes: float) -> list[list[FileSlice]]:
+def bundle(slices: Sequence[FileSlice], sizes: Sequence[int], target_bytes: float) -> list[list[FileSlice]]:
     """Neighbouring file groups of about ``target_bytes`` together, or one larger one.
 
     Args:
         slices: File groups in order.
+        sizes: Stored bytes of each, logs and base.
         target_bytes: Stored bytes of a bundle.
     """
     bundles: list[list[FileSlice]] = []
     filled = 0.0
-    for file_slice in slices:
-        weight = file_slice.log_bytes + file_slice.base_bytes
-        if not bundles or filled + weight / 2 > target_bytes * len(bundles):
+    for file_slice, size in zip(slices, sizes, strict=True):
+        if not bundles or filled + size / 2 > target_bytes * len(bundles):
             bundles.append([])
         bundles[-1].append(file_slice)
-        filled += weight
+        filled += size
     return bundles
 
 
