@@ -41,6 +41,10 @@ class Lake:
     _open: dict[Names, Table] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def default_options(self) -> Mapping[str, str]:
+        """Options of reads that choose no point in time themselves."""
+        return {}
+
     def exists(self) -> bool:
         """Whether the root can be a catalog: a folder that is not a table, or an empty prefix. Raises as `tables`."""
         inside = list_folders(self.root, self.storage_options)

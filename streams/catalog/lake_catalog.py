@@ -10,6 +10,7 @@ from storage.errors import InvalidInput, NotFound, TableError
 from streams.catalog import definitions, procedures, writing
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.changelog import TableChangelog
+from streams.catalog.changes import SINCE
 from streams.catalog.lake import Lake, Names
 from streams.catalog.metadata_columns import METADATA, MetadataTable, names_metadata
 from streams.catalog.relations import Reading, RelationFunction, Relations
@@ -24,6 +25,7 @@ from streams.read.stream_mark import MARK
 
 _STATE_OPTIONS: Final = (*ReadOptions.model_fields, METADATA, *STREAM_OPTIONS)
 READ_OPTIONS: Final = tuple(name for name in _STATE_OPTIONS if name != MARK)
+AS_OF: Final = "as_of"
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -123,7 +125,7 @@ class LakeCatalog(Callback):
             if not context.writePrivileges().isEmpty():
                 privileges = frozenset(str(each.name()) for each in context.writePrivileges())
             if context.timeTravel().isPresent():
-                options["as_of"] = _point(self.jvm.point_in_time(context.timeTravel().get()))
+                options[AS_OF] = _point(self.jvm.point_in_time(context.timeTravel().get()))
         if privileges:
             return writing.table_for_write(self, names, privileges, options)
         table, part = self._resolve(names)
@@ -136,6 +138,8 @@ class LakeCatalog(Callback):
             if part:
                 raise InvalidInput(f"{self._full(names)} cannot be read as a stream", hint="the table itself can")
             return stream_table(self.jvm, self._full(names), self.lake, table, options)
+        if AS_OF not in options and SINCE not in options:
+            options = {**self.lake.default_options(), **options}
         with_metadata = options.pop(METADATA, "").lower() == "true" or names_metadata(text)
         reading = Reading.of(table, part, options)
         return self._relations.metadata_table(reading) if with_metadata else self._relations.table(self, reading)

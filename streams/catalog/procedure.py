@@ -72,6 +72,7 @@ class Procedure:
         parameters: Its parameters, in the order of positional arguments.
         columns: Columns of the result: name to Spark SQL type name.
         function: Takes a session and the arguments by name.
+        reads: Whether it only reads, so that those may call it who may change nothing.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Procedure:
     parameters: tuple[Parameter, ...]
     columns: Mapping[str, str]
     function: Callable[..., Row | Iterable[Row]]
+    reads: bool = False
 
     @property
     def result(self) -> pa.Schema:
@@ -120,11 +122,14 @@ class Procedure:
         )
 
 
-def procedure(columns: Mapping[str, str]) -> Callable[[Callable[..., Row | Iterable[Row]]], Procedure]:
+def procedure(
+    columns: Mapping[str, str], *, reads: bool = False
+) -> Callable[[Callable[..., Row | Iterable[Row]]], Procedure]:
     """Turn a function of a session and arguments into a procedure of that name.
 
     Args:
         columns: Columns of the result: name to Spark SQL type name.
+        reads: Whether it only reads.
     """
 
     def made(function: Callable[..., Row | Iterable[Row]]) -> Procedure:
@@ -134,7 +139,7 @@ def procedure(columns: Mapping[str, str]) -> Callable[[Callable[..., Row | Itera
             Parameter(each.name, _sql_type(hints[each.name]), each.default is each.empty, _default(each))
             for each in given
         )
-        return Procedure(function.__name__, inspect.getdoc(function) or "", parameters, columns, function)
+        return Procedure(function.__name__, inspect.getdoc(function) or "", parameters, columns, function, reads)
 
     return made
 

@@ -67,12 +67,20 @@ def register_catalog(
         InvalidInput: The name is not a plain identifier; or the session is one of Spark Connect, or of another version
             of Spark.
     """
+    register_catalog_of(spark, name, Lake(str(root), dict(storage_options or {})))
+
+
+def register_catalog_of(spark: SparkSession, name: str, lake: Lake) -> None:
+    """`register_catalog` for a lake.
+
+    Raises:
+        InvalidInput: See `register_catalog`.
+    """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name.lower() in _RESERVED:
         raise InvalidInput(
             f"catalog name {name!r} is not a plain identifier, or is reserved",
             hint="use letters, digits and underscores, and begin with a letter or an underscore",
         )
-    lake = Lake(str(root), dict(storage_options or {}))
     try:
         _register(CatalogJvm.connect(spark), {name: lake})
         route_streams(spark, name, lake)

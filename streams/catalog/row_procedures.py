@@ -22,7 +22,7 @@ from streams.read.text_values import parse_key
 _REWRITING: Final = {"cut": "string", "file_groups": "bigint", "rows": "bigint", "changed": "boolean"}
 
 
-@procedure({field.name: format_type(field.type) for field in EXPLANATION_SCHEMA})
+@procedure({field.name: format_type(field.type) for field in EXPLANATION_SCHEMA}, reads=True)
 def explain_row(
     session: Session, table: str, key: str, as_of: str | None = None, *, history: bool = False
 ) -> list[dict[str, Any]]:

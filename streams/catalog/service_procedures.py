@@ -195,7 +195,8 @@ def close(session: Session, table: str, lane: str, *, confirm: bool = False) -> 
 
 
 @procedure(
-    {"severity": "string", "rule": "string", "place": "string", "problem": "string", "hint": "string", "cut": "string"}
+    {"severity": "string", "rule": "string", "place": "string", "problem": "string", "hint": "string", "cut": "string"},
+    reads=True,
 )
 def verify(session: Session, table: str, *, deep: bool = True, on_cluster: bool = False) -> list[Row]:
     """Check log, files, keys and statistics: one row for each problem, or one row ``ok``. Changes nothing."""

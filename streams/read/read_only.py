@@ -9,7 +9,7 @@ be the value of that one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -36,6 +36,7 @@ _SHOWS: Final = frozenset(
         "ShowCreateTable",
         "ShowFunctions",
         "ShowNamespaces",
+        "ShowNamespacesCommand",
         "ShowTableProperties",
         "ShowTables",
         "ShowTablesCommand",
@@ -57,8 +58,13 @@ def forbid_calls(spark: SparkSession) -> None:
         registry.dropFunction(function)
 
 
-def check_read_only(spark: SparkSession, sql: str) -> None:
+def check_read_only(spark: SparkSession, sql: str, procedures: Collection[str] = ()) -> None:
     """Check that a text is a query.
+
+    Args:
+        spark: The session.
+        sql: The text.
+        procedures: Names of procedures that may be called.
 
     Raises:
         InvalidInput: It is another statement.
@@ -74,11 +80,21 @@ def check_read_only(spark: SparkSession, sql: str) -> None:
         return
     for node in _nodes(plan):
         name = node.getClass().getSimpleName()
+        if name == "Call" and _procedure(node) in procedures:
+            continue
         if any(kind.isInstance(node) for kind in refused) or any(part in name for part in _REFUSED_NAMES):
             raise InvalidInput(
                 f"only queries are allowed here, and this is {_words(name)}",
-                hint="SELECT, WITH, VALUES, SHOW, DESCRIBE or EXPLAIN; for others: weft sql",
+                hint="SELECT, WITH, VALUES, SHOW, DESCRIBE or EXPLAIN"
+                + (f", and CALL of {', '.join(sorted(procedures))}" if procedures else "")
+                + "; for others: weft sql",
             )
+
+
+def _procedure(call: Any) -> str:
+    """Name of the procedure of a CALL, without its namespace."""
+    names = call.procedure().nameParts()
+    return str(names.apply(names.size() - 1)).lower()
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +17,7 @@ from storage.engine import Stage
 from storage.errors import InvalidInput
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.read.native_or_merged import ScanFacts
-from streams.read.read_only import READ_ONLY, check_read_only, forbid_calls
+from streams.read.read_only import check_read_only
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.view import planner_of
@@ -83,6 +83,7 @@ class SqlSession:
         look_at: Callable[[ReadOptions], None] | None = None,
         *,
         read_only: bool = False,
+        procedures: Collection[str] = (),
     ) -> None:
         """Queries of a session.
 
@@ -94,9 +95,10 @@ class SqlSession:
             scans: List of the scans of that table, which its planner fills.
             look_at: Changes which snapshot and rows of that table queries read.
             read_only: Refuse statements other than queries, see `streams.read.read_only`.
+            procedures: Procedures that may be called nevertheless.
         """
         self._spark, self._hint, self._table = spark, hint, table
-        self._look_at, self._read_only = look_at, read_only
+        self._look_at, self._read_only, self._procedures = look_at, read_only, procedures
         self._scans: list[ScanFacts] = [] if scans is None else scans
         self.names = names
 
@@ -129,18 +131,17 @@ class SqlSession:
         self._scans.clear()
         with spark_errors(self._hint):
             if self._read_only:
-                check_read_only(self._spark, sql)
+                check_read_only(self._spark, sql, self._procedures)
             yield PlannedQuery(self._table, self._scans, self._spark.sql(sql))
 
 
 @contextmanager
-def sql_session(settings: CommandSettings, options: ReadOptions, *, read_only: bool = False) -> Iterator[SqlSession]:
+def sql_session(settings: CommandSettings, options: ReadOptions) -> Iterator[SqlSession]:
     """Start Spark, and stop it at the end of the block.
 
     Args:
         settings: The table and the Spark settings. In queries the table is called `VIEW` or by its folder name.
         options: Which snapshot and which rows queries read.
-        read_only: Refuse statements other than queries.
 
     Raises:
         NotFound: The table does not exist, or Java is not installed.
@@ -152,8 +153,7 @@ def sql_session(settings: CommandSettings, options: ReadOptions, *, read_only: b
     options.check(table)
     scans: list[ScanFacts] = []
     hint = f"in the query the table is called {' and '.join(view_names(location))}"
-    chosen = {**settings.spark, **READ_ONLY} if read_only else settings.spark
-    with temporary_session("weft sql", chosen) as spark:
+    with temporary_session("weft sql", settings.spark) as spark:
 
         def look_at(wanted: ReadOptions) -> None:
             planner = planner_of(spark, location.uri, wanted, location.storage_options, scans.append)
@@ -161,8 +161,6 @@ def sql_session(settings: CommandSettings, options: ReadOptions, *, read_only: b
 
         with spark_errors(hint):
             look_at(options)
-            if read_only:
-                forbid_calls(spark)
             for name in view_names(location)[1:]:
                 # The second view reads the first one, so that a query that uses both names sees one snapshot.
                 spark.sql(f"CREATE TEMPORARY VIEW {quoted(name)} AS SELECT * FROM {VIEW}")  # noqa: S608
@@ -170,7 +168,7 @@ def sql_session(settings: CommandSettings, options: ReadOptions, *, read_only: b
         def names() -> list[str]:
             return [*(found.name for found in spark.catalog.listTables()), *table.schema.column_by_name]
 
-        yield SqlSession(spark, hint, names, table, scans, look_at, read_only=read_only)
+        yield SqlSession(spark, hint, names, table, scans, look_at)
 
 
 def view_names(location: TableLocation) -> tuple[str, ...]:

@@ -37,7 +37,9 @@ KINDS: Final = (
     "mark",
 )
 """What entries are drawn as."""
-_KIND_OF: Final[Mapping[str, str]] = {
+LABELS: Final[Mapping[str, str]] = {"plan": "while it runs", "ended": "ended without a result"}
+"""Names in the legend, where they are not those of `KINDS`."""
+KIND_OF: Final[Mapping[str, str]] = {
     "DATA": "commit",
     "CLAIM": "claim",
     "BASE": "compaction",
@@ -55,7 +57,7 @@ _KIND_OF: Final[Mapping[str, str]] = {
     "ABORT": "ended",
     "MARK": "mark",
 }
-_NUMBER: Final = {name: KINDS.index(kind) for name, kind in _KIND_OF.items()}
+_NUMBER: Final = {name: KINDS.index(kind) for name, kind in KIND_OF.items()}
 _COMMIT: Final = KINDS.index("commit")
 _FIRST: Final = 600  # entries of all lanes that are read before the page is shown
 _LEAST: Final = 5  # of each lane

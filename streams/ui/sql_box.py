@@ -186,10 +186,9 @@ class SqlBox:
 
     @contextlib.contextmanager
     def _new_session(self) -> Iterator[SqlSession]:
-        from streams.read.read_options import ReadOptions
-        from streams.read.sql_query import sql_session
+        from streams.catalog.table_session import table_session
 
-        with sql_session(self._settings, ReadOptions(), read_only=True) as session:
+        with table_session(self._settings) as session:
             yield session
 
     def _run(self, session: SqlSession, item: SqlAnswer) -> None:

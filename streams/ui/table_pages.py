@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from storage.engine import TABLE_LANE, lane_name
 from storage.errors import InvalidInput, NotComplete, NotFound
-from streams.ui.lane_history import KINDS
+from streams.ui.lane_history import KIND_OF, KINDS, LABELS
 from streams.ui.problems import Problem, Severity, find_problems
 from streams.ui.site import Site, render, site_of
 from streams.ui.watched_table import Look
@@ -70,8 +70,9 @@ def timeline(request: Request) -> Response:
         view="timeline",
         look=look,
         entries=site.history.newest(look.inspection, _NEWEST),
-        loaded=site.history.loaded,
         kinds=KINDS,
+        kind_of=KIND_OF,
+        labels=LABELS,
     )
 
 

@@ -1,0 +1,123 @@
+"""A read-only session over one table for the page: its names, its system tables, and the procedures that only read.
+
+The table is the only one of the catalog `CATALOG`, which is the current one:
+
+    t, orders_wide                        the table
+    t.files, orders_wide.commits          its system tables
+    weft.orders_wide                      the same, as in other catalogs
+    CALL weft.system.explain_row('t', '7')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from storage import Table
+from storage.engine import check_reachable
+from storage.errors import InvalidInput, NotFound
+from streams.catalog.lake import Lake, Names
+from streams.catalog.lake_session import CATALOG
+from streams.catalog.procedure_table import PROCEDURES
+from streams.catalog.register import register_catalog_of
+from streams.catalog.system_tables import SYSTEM_TABLES
+from streams.pipeline.model import CommandSettings, TableLocation
+from streams.read.read_only import READ_ONLY, forbid_calls
+from streams.read.read_options import ReadOptions
+from streams.read.sql_query import SqlSession, spark_errors, view_names
+from streams.spark.session import temporary_session
+
+READING: Final = frozenset(name for name, each in PROCEDURES.items() if each.reads)
+"""Procedures that change nothing."""
+
+
+class OneTable(Lake):
+    """A catalog of one table, which has two names; nothing else below its folder or beside it can be named."""
+
+    def __init__(self, location: TableLocation) -> None:
+        """Nothing is opened."""
+        super().__init__(location.uri, location.storage_options)
+        self.names: Final = view_names(location)
+        """Its names; the last one is that of its folder."""
+        self.read_options: dict[str, str] = {}
+        """Options of every read that has no point in time of its own."""
+
+    def default_options(self) -> dict[str, str]:
+        """See `read_options`."""
+        return self.read_options
+
+    def location(self, names: Sequence[str]) -> str:
+        """Location of the table.
+
+        Raises:
+            NotFound: It is another name.
+        """
+        if not self._is_table(names):
+            raise NotFound(f"there is no table {'.'.join(names)} here", hint=f"the table is {' or '.join(self.names)}")
+        return self.root
+
+    def table(self, names: Sequence[str]) -> Table:
+        """The table, whatever its name; raises what `Lake.table` raises."""
+        self.location(names)
+        return super().table(self.names[-1:])
+
+    def has_table_folder(self, names: Sequence[str]) -> bool:
+        """Whether it is a name of the table."""
+        return self._is_table(names)
+
+    def resolve(self, names: Sequence[str]) -> tuple[Names, str]:
+        """The table and a part of it, under one name: all uses in a query share one snapshot."""
+        for table, part in ((tuple(names), ""), (tuple(names[:-1]), names[-1])):
+            if self._is_table(table):
+                return self.names[-1:], part
+        raise NotFound(f"there is no table {'.'.join(names)} here", hint=f"the table is {' or '.join(self.names)}")
+
+    def tables(self, namespace: Sequence[str]) -> list[str] | None:
+        """Its names, in the root."""
+        return None if namespace else list(self.names)
+
+    def namespaces(self, parent: Sequence[str]) -> list[str] | None:
+        """None."""
+        return None if parent else []
+
+    def has_namespace(self, names: Sequence[str]) -> bool:
+        """The root alone."""
+        return not names
+
+    def _is_table(self, names: Sequence[str]) -> bool:
+        return len(names) == 1 and names[0].lower() in {name.lower() for name in self.names}
+
+
+@contextmanager
+def table_session(settings: CommandSettings) -> Iterator[SqlSession]:
+    """Start Spark with one table as the current catalog, for queries alone; stop it at the end of the block.
+
+    Raises:
+        NotFound: There is no table, or Java is not installed.
+        InvalidInput: Spark refuses its settings.
+    """
+    location = settings.table
+    check_reachable(location.uri, location.storage_options)
+    lake = OneTable(location)
+    table = lake.table(lake.names[-1:])
+    shown = " and ".join(lake.names)
+    hint = f"the table is called {shown}; its system tables are t.{', t.'.join(SYSTEM_TABLES)}"
+    with temporary_session("weft ui", {**settings.spark, **READ_ONLY}) as spark:
+
+        def look_at(options: ReadOptions) -> None:
+            options.check(table)
+            if options.model_fields_set - {"as_of"}:
+                raise InvalidInput("only a snapshot can be chosen", hint="say it in the query: FROM t WITH (...)")
+            point = options.as_of
+            text = point if isinstance(point, str) or point is None else point.isoformat()
+            lake.read_options = {} if text is None else {"as_of": text}
+
+        def names() -> list[str]:
+            return [*lake.names, *table.schema.column_by_name]
+
+        with spark_errors(hint):
+            register_catalog_of(spark, CATALOG, lake)
+            spark.sql(f"USE {CATALOG}")
+            forbid_calls(spark)
+        yield SqlSession(spark, hint, names, table, None, look_at, read_only=True, procedures=READING)
