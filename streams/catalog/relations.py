@@ -99,6 +99,8 @@ class Relations:
         if known is not None and known[0] == schema:
             return known[1]
         names = (*reading.names, reading.part) if reading.part else reading.names
+        if len(names) == 1:  # Spark asserts that a table with a catalog has a database
+            names = (self._name, *names)
         query = f"SELECT * FROM `{self.function}`('{reading}')"  # noqa: S608 - the text is percent-encoded
         made = self.jvm.view_as_table(catalog, names, schema, query, self.function)
         with self._lock:

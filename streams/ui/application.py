@@ -18,7 +18,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from storage.errors import TableError
-from streams.ui import letter_pages, live_events, row_pages, sql_pages, table_pages
+from streams.ui import check_pages, letter_pages, live_events, row_pages, sql_pages, table_pages
 from streams.ui.guard import Access, Guard
 from streams.ui.site import Site, render, render_error
 
@@ -46,6 +46,7 @@ def build_application(site: Site, access: Access) -> Starlette:
             *row_pages.ROUTES,
             *sql_pages.ROUTES,
             *letter_pages.ROUTES,
+            *check_pages.ROUTES,
             *live_events.ROUTES,
             Mount("/assets", StaticFiles(directory=ASSETS), name="assets"),
         ],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from streams.doctor.finding import Finding, Level
 from streams.pipeline.quantities import age, duration
 from streams.ui.stream_rows import StreamRow
 from streams.ui.watched_table import Look
@@ -42,6 +43,9 @@ class Severity(IntEnum):
     NOTE = 2
 
 
+_SEVERITY: Final = {Level.PROBLEM: Severity.CRITICAL, Level.WARNING: Severity.WARNING}
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One problem.
@@ -59,13 +63,16 @@ class Problem:
     view: str = ""
 
 
-def find_problems(look: Look, streams: Sequence[StreamRow], unmeasured: str = "") -> list[Problem]:
+def find_problems(
+    look: Look, streams: Sequence[StreamRow], unmeasured: str = "", findings: Sequence[Finding] = ()
+) -> list[Problem]:
     """All problems, the worst first.
 
     Args:
         look: The table.
         streams: Its streams.
         unmeasured: Why the lag is not measured; "" if it is, or is not to be.
+        findings: Of the last run of the checks.
     """
     found = [*_of_clock(look), *_of_table(look)]
     for stream in streams:
@@ -73,6 +80,11 @@ def find_problems(look: Look, streams: Sequence[StreamRow], unmeasured: str = ""
     found += _of_references(look)
     if unmeasured:
         found.append(Problem(Severity.NOTE, f"Lag is not measured: {unmeasured}", "weft check says what to change."))
+    found += [
+        Problem(_SEVERITY[each.level], f"{each.check}: {each.text}", each.hint, "checks")
+        for each in findings
+        if each.level in _SEVERITY
+    ]
     return sorted(found, key=lambda problem: problem.severity)
 
 

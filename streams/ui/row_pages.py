@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
+import anyio
 import pyarrow as pa
 import pyarrow.parquet as pq
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -34,14 +37,29 @@ from streams.ui.site import fields_of, render, site_of
 _CHANGES: Final = 200
 
 
-def data(request: Request) -> Response:
-    """Rows of a snapshot, found by Arrow."""
+async def data(request: Request) -> Response:
+    """Rows of a snapshot, found by Arrow. The search ends when the browser goes away, or cancels it."""
+    cancelled = threading.Event()
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        cancelled.set()
+
+    async with anyio.create_task_group() as both:
+        both.start_soon(watch)
+        shown = await run_in_threadpool(_data, request, cancelled)
+        both.cancel_scope.cancel()
+    return shown
+
+
+def _data(request: Request, cancelled: threading.Event) -> Response:
     site = site_of(request)
     look = site.look()
     values: dict[str, Any] = {"problem": None, "found": None, "query": None}
     try:
         values["query"] = query = parse_query(fields_of(request))
-        values["found"] = answer(site.watched.table, query)
+        values["found"] = answer(site.watched.table, query, cancelled)
     except TableError as error:
         values["problem"] = error
     query = values["query"]
@@ -57,6 +75,7 @@ def data(request: Request) -> Response:
         operators=OPERATORS,
         clauses=[*given, Clause("", "=", "")],
         most=MOST_SHOWN,
+        downloaded=MOST_DOWNLOADED,
         download=request.url.query,
         **values,
     )
@@ -160,5 +179,3 @@ ROUTES: Final[list[Any]] = [
     Route("/row", row),
     Route("/changes", changes),
 ]
-
-__all__ = ["MOST_DOWNLOADED", "ROUTES", "send_table"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,8 +122,13 @@ def take_snapshot(table: Table, as_of: str) -> Snapshot:
     return table.snapshot(parse_point(as_of.strip() or None))
 
 
-def answer(table: Table, query: RowQuery) -> RowAnswer:
-    """Read rows until the limit is reached, or `SECONDS` have passed.
+def answer(table: Table, query: RowQuery, cancelled: threading.Event | None = None) -> RowAnswer:
+    """Read rows until the limit is reached, `SECONDS` have passed, or nobody waits for the answer any more.
+
+    Args:
+        table: The table.
+        query: The question.
+        cancelled: Is set when nobody waits any more.
 
     Raises:
         InvalidInput: A value is not of the type of its column.
@@ -139,7 +145,7 @@ def answer(table: Table, query: RowQuery) -> RowAnswer:
         rows += len(batch)
         if rows > query.limit:
             break
-        if time.monotonic() - began > SECONDS:
+        if time.monotonic() - began > SECONDS or (cancelled is not None and cancelled.is_set()):
             stopped = True
             break
     whole = pa.Table.from_batches(found, reader.schema)
@@ -199,7 +205,20 @@ def _value(column: str, kind: pa.DataType, text: str) -> Any:
     try:
         return bytes.fromhex(text) if pa.types.is_binary(kind) else pa.scalar(text).cast(kind).as_py()
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise InvalidInput(f"{column}: {text!r} is no {format_type(kind)}", hint="binaries in hexadecimal") from error
+        raise InvalidInput(f"{column}: {text!r} is no {format_type(kind)}", hint=_example(kind)) from error
+
+
+def _example(kind: pa.DataType) -> str:
+    """How a value of a type is written."""
+    if pa.types.is_binary(kind):
+        return "binaries are written in hexadecimal: 00ff"
+    if pa.types.is_timestamp(kind):
+        return "for example 2026-11-20 10:30:00"
+    if pa.types.is_date(kind):
+        return "for example 2026-11-20"
+    if pa.types.is_boolean(kind):
+        return "true or false"
+    return "for example 42" if pa.types.is_integer(kind) else "for example 9.5"
 
 
 def _first(fields: Mapping[str, Sequence[str]], name: str) -> str:

@@ -22,6 +22,7 @@ from storage.errors import NotFound, StoreUnavailable, TableError
 from streams.pipeline.model import CommandSettings
 from streams.pipeline.quantities import age, duration, moment, size
 from streams.read.plain_values import json_value
+from streams.ui.checks import Checks
 from streams.ui.lane_history import LaneHistory
 from streams.ui.letter_book import LetterBook
 from streams.ui.source_lag import SourceLag
@@ -38,6 +39,7 @@ VIEWS: Final = (
     ("sql", "/sql", "SQL"),
     ("completeness", "/completeness", "Completeness"),
     ("letters", "/letters", "Dead letters"),
+    ("checks", "/checks", "Checks"),
 )
 """Name, address and title of each view, in the order of the menu."""
 PATHS: Final = {name: path for name, path, _ in VIEWS}
@@ -57,6 +59,7 @@ class Site:
         lag: Measures how far its writers are behind; None for a location.
         history: The log.
         sql: Queries in Spark SQL.
+        checks: What ``weft doctor`` checks.
         ending: Set when the server is to stop, so that pages that follow the table do not keep it.
     """
 
@@ -68,11 +71,13 @@ class Site:
     lag: SourceLag | None = None
     history: LaneHistory = field(default_factory=LaneHistory)
     sql: SqlBox = field(init=False)
+    checks: Checks = field(init=False)
     ending: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         """Nothing is started before the first query."""
         self.sql = SqlBox(self.settings)
+        self.checks = Checks(self.watched.location, self.pipeline)
 
     def look(self) -> Look:
         """The table now; the history has all entries that this look knows."""
@@ -100,9 +105,9 @@ def site_of(request: Request) -> Site:
 
 
 def render(request: Request, template: str, status: int = HTTPStatus.OK, **values: Any) -> Response:
-    """A page; for a request of htmx, which renews a part of a page, that part alone."""
+    """A page; for a request of htmx, which renews a part of a page, that part alone, unless it selects it itself."""
     site = site_of(request)
-    renews = "HX-Request" in request.headers
+    renews = "HX-Request" in request.headers and request.headers.get("HX-Target") != "main"
     found = _templates().get_template(template)
     text = found.render(
         layout="part.html" if renews else "page.html",
@@ -160,6 +165,18 @@ def cell_text(value: Any) -> str:
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
+def mark_text(value: Any) -> str:
+    """A watermark; a time to the second, in UTC."""
+    try:
+        moment_then = dt.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return cell_text(value)
+    if moment_then.time() == dt.time.min and len(value) == len("2026-11-20"):
+        return str(value)
+    zoned = moment_then if moment_then.tzinfo is not None else moment_then.replace(tzinfo=dt.UTC)
+    return zoned.astimezone(dt.UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+
+
 def short_text(value: Any) -> str:
     """A value in a grid, cut if it is long."""
     text = cell_text(value)
@@ -197,6 +214,7 @@ def _templates() -> Environment:
         whole=cell_text,
         duration=duration,
         iso=_iso,
+        mark=mark_text,
         moment=moment,
         number=_number,
         percent=_percent,

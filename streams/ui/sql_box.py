@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 KEPT: Final = 20
 MOST_ROWS: Final = 10_000
+MOST_WHOLE: Final = 1_000_000
+"""Rows of a whole answer, which is made for a file; only the last one is kept."""
 LONGEST: Final = 100_000  # characters of a query
 IDLE_SECONDS: Final = 900.0
 _WAITING: Final = 5  # queries that may wait for others
@@ -72,6 +74,11 @@ class SqlAnswer:
     hint: str = ""
 
     @property
+    def whole(self) -> bool:
+        """Whether it is an answer for a file."""
+        return self.limit > MOST_ROWS
+
+    @property
     def open(self) -> bool:
         """Whether it is still to be answered."""
         return self.phase in {Phase.WAITING, Phase.STARTING, Phase.RUNNING}
@@ -103,13 +110,16 @@ class SqlBox:
             Conflict: Too many others wait.
         """
         if not sql.strip():
-            raise InvalidInput("there is no query", hint="SELECT * FROM t")
+            raise InvalidInput("there is no query", hint="for example SELECT * FROM t")
         if len(sql) > LONGEST:
             raise InvalidInput("the query is too long", hint=f"at most {LONGEST:,} characters")
         parse_point(as_of or None)
         with self._lock:
             if sum(each.open for each in self._answers.values()) > _WAITING:
                 raise Conflict("too many queries wait", hint="cancel one, or wait")
+            if limit > MOST_ROWS:
+                for each in self._answers.values():
+                    each.rows = None if each.whole else each.rows
             made = SqlAnswer(next(self._numbers), sql.strip().rstrip(";"), as_of, limit)
             self._answers[made.number] = made
             for number in [number for number, each in self._answers.items() if not each.open][:-KEPT]:

@@ -10,13 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, NotFound
 from streams.ui.row_pages import send_table
 from streams.ui.row_query import parse_limit
 from streams.ui.site import render, site_of
-from streams.ui.sql_box import LONGEST, MOST_ROWS
+from streams.ui.sql_box import LONGEST, MOST_ROWS, MOST_WHOLE
 
 _LIMIT: Final = 1_000
+SYSTEM_TABLES: Final = ("commits", "streams", "files", "slices", "savepoints", "snapshots", "watermarks")
+"""Those of `streams.catalog.system_tables`, which needs Spark; a test compares them."""
 SHOWN: Final = 200
 
 
@@ -32,6 +34,7 @@ def sql(request: Request) -> Response:
         schema=site.watched.table.snapshot().schema,
         savepoints=site.watched.table.savepoints(),
         names=["t"] if site.watched.name.lower() == "t" else ["t", site.watched.name],
+        parts=SYSTEM_TABLES,
         groups=[group.name for group in look.overview.schema.groups],
         limit=_LIMIT,
         most=MOST_ROWS,
@@ -48,21 +51,22 @@ async def run(request: Request) -> Response:
             raise InvalidInput("the query is too long", hint=f"at most {LONGEST:,} characters")
     fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
     given = {name: values[0] for name, values in fields.items()}
-    limit = parse_limit(given.get("limit", "").strip(), _LIMIT, MOST_ROWS)
+    whole = given.get("whole") == "1"
+    limit = MOST_WHOLE if whole else parse_limit(given.get("limit", "").strip(), _LIMIT, MOST_ROWS)
     made = site_of(request).sql.ask(given.get("sql", ""), given.get("as_of", "").strip(), limit)
-    return await run_in_threadpool(render, request, "sql_answer.html", found=made, shown=SHOWN)
+    return await run_in_threadpool(render, request, "sql_answer.html", found=made, shown=SHOWN, most_whole=MOST_WHOLE)
 
 
 def answer(request: Request) -> Response:
     """How far a query is, or its rows."""
     found = site_of(request).sql.answer(request.path_params["number"])
-    return render(request, "sql_answer.html", found=found, shown=SHOWN)
+    return render(request, "sql_answer.html", found=found, shown=SHOWN, most_whole=MOST_WHOLE)
 
 
 def cancel(request: Request) -> Response:
     """Cancel a query."""
     found = site_of(request).sql.cancel(request.path_params["number"])
-    return render(request, "sql_answer.html", found=found, shown=SHOWN)
+    return render(request, "sql_answer.html", found=found, shown=SHOWN, most_whole=MOST_WHOLE)
 
 
 def download(request: Request) -> Response:
@@ -70,7 +74,7 @@ def download(request: Request) -> Response:
     site = site_of(request)
     found = site.sql.answer(request.path_params["number"])
     if found.rows is None:
-        raise InvalidInput(f"query {found.number} has no rows", hint="run it again")
+        raise NotFound(f"the answer of query {found.number} is not kept any more", hint="run it again")
     name = f"{site.watched.name}-query-{found.number}"
     return send_table(found.rows.schema, iter(found.rows.to_batches()), request.path_params["form"], name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from starlette.routing import Route
 from storage.engine import TABLE_LANE, lane_name
 from storage.errors import InvalidInput, NotComplete, NotFound
 from streams.ui.lane_history import KIND_OF, KINDS, LABELS
+from streams.ui.mark_picture import NAMES, WIDTH, draw_marks, is_behind
 from streams.ui.problems import Problem, Severity, find_problems
 from streams.ui.site import Site, render, site_of
 from streams.ui.watched_table import Look
@@ -26,6 +28,7 @@ def overview(request: Request) -> Response:
     site = site_of(request)
     look = site.look()
     streams = site.streams(look)
+    checked = site.checks.last
     return render(
         request,
         "overview.html",
@@ -34,7 +37,12 @@ def overview(request: Request) -> Response:
         table=look.overview,
         measures=look.measures,
         streams=streams,
-        problems=find_problems(look, streams, "" if site.lag is None else site.lag.problem),
+        problems=find_problems(
+            look,
+            streams,
+            "" if site.lag is None else site.lag.problem,
+            (checked and checked.findings) or (),
+        ),
         severity=Severity,
         minutes=_minutes(request),
     )
@@ -172,16 +180,27 @@ def completeness(request: Request) -> Response:
     look = site_of(request).look()
     through = request.query_params.get("through", "").strip()
     require = [name for name in request.query_params.getlist("require") if name]
+    marks = look.inspection.streams()
+    chosen = [mark for mark in marks if not require or mark.group in require]
+    verdict = _verdict(look, through, require)
+    missing = []
+    if verdict is not None and verdict.severity is Severity.WARNING:
+        missing = [mark for mark in chosen if is_behind(mark, through)]
+        verdict = replace(verdict, title=f"Not complete through {through}") if missing else verdict
     return render(
         request,
         "completeness.html",
         view="completeness",
-        marks=look.inspection.streams(),
+        marks=marks,
+        pictures=draw_marks(chosen, through, look.at_ms),
+        names=NAMES,
+        width=WIDTH,
         groups=[group.name for group in look.overview.schema.groups],
         references=look.overview.references,
         through=through,
         require=require,
-        verdict=_verdict(look, through, require),
+        verdict=verdict,
+        missing=missing,
     )
 
 

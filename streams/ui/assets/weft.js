@@ -5,6 +5,7 @@ import { drawHeat } from "./heat.js";
 
 const charts = { rates: drawRates, timeline: drawTimeline, heat: drawHeat };
 const drawn = [];
+const RETRY_MS = 3000;
 
 function start() {
   for (const box of document.querySelectorAll("[data-chart]")) {
@@ -15,6 +16,7 @@ function start() {
   document.addEventListener("click", fillPoint);
   document.addEventListener("click", pickQuery);
   document.addEventListener("submit", beforeSubmit);
+  document.addEventListener("click", abort);
   readySql();
   for (const box of document.querySelectorAll(".picture")) box.scrollLeft = box.scrollWidth; // the newest events
   document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
@@ -35,6 +37,7 @@ function follow() {
   const text = document.getElementById("live-text");
   const trouble = document.getElementById("trouble");
   let source = null;
+  let again = 0;
   let first = true;
 
   function open() {
@@ -50,7 +53,11 @@ function follow() {
       document.body.dispatchEvent(new CustomEvent("weft-news"));
     });
     source.addEventListener("trouble", (event) => say(JSON.parse(event.data)));
-    source.onerror = () => say("The page does not reach weft ui any more; it tries again.");
+    source.onerror = () => {
+      say("The page does not reach weft ui any more: what it shows is old. It tries again.");
+      // After an answer that is an error, such as one for an old token, a browser does not try again by itself.
+      if (source.readyState === EventSource.CLOSED) again = setTimeout(open, RETRY_MS);
+    };
   }
   function say(message) {
     button.classList.add("trouble");
@@ -63,6 +70,7 @@ function follow() {
     const paused = button.getAttribute("aria-pressed") === "true";
     button.setAttribute("aria-pressed", String(!paused));
     text.textContent = paused ? "paused" : "live";
+    clearTimeout(again);
     if (paused) {
       source.close();
     } else {
@@ -94,6 +102,12 @@ function beforeSubmit(event) {
   }
 }
 
+// Ends a search that is under way: the server sees that nobody waits any more.
+function abort(event) {
+  const button = event.target.closest("[data-abort]");
+  if (button) htmx.trigger(document.getElementById(button.dataset.abort), "htmx:abort");
+}
+
 function pickQuery(event) {
   const button = event.target.closest("[data-sql]");
   const form = document.getElementById("sql-form");
@@ -111,6 +125,7 @@ function readySql() {
   form.elements.sql.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
+  document.getElementById("answer").addEventListener("htmx:afterSwap", () => markError(form.elements.sql));
   form.addEventListener("htmx:afterRequest", (event) => {
     if (event.target !== form || !event.detail.successful) return;
     const sql = form.elements.sql.value.trim();
@@ -125,6 +140,15 @@ function readySql() {
     item.append(button);
     list.prepend(item);
   });
+}
+
+// Selects the place that a message of Spark names, so that going back to the box shows it.
+function markError(box) {
+  const place = document.querySelector("[data-sql-error]")?.textContent.match(/\(?line (\d+), pos(?:ition)? (\d+)\)?/);
+  if (!place) return;
+  const lines = box.value.split("\n");
+  const start = lines.slice(0, Number(place[1]) - 1).reduce((sum, line) => sum + line.length + 1, 0) + Number(place[2]);
+  box.setSelectionRange(start, Math.max(start + 1, start + (box.value.slice(start).match(/^\w+/)?.[0].length ?? 1)));
 }
 
 export function later(action, milliseconds) {

@@ -82,10 +82,11 @@ def _fetch(cache: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def served(site: Site) -> Iterator[str]:
-    """The page on a real server in a thread; its address."""
+def served(site: Site, port: int = 0) -> Iterator[str]:
+    """The page on a real server in a thread; its address. Port 0: any."""
     listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
     listener.listen()
     application = build_application(site, Access(frozenset({"127.0.0.1"})))
     config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=5)

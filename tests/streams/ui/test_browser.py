@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from storage import Table
+from streams.ui import row_pages, row_query
 from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, chromium, served
 from tests.streams.ui.site import make_site
 
@@ -35,8 +37,9 @@ VIEWS = (
     "/row?key=5&history=1",
     "/changes?since=start",
     "/sql",
-    "/completeness",
+    "/completeness?through=5",
     "/letters",
+    "/checks",
 )
 
 
@@ -92,8 +95,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def visited(browser: Browser, address: str, path: str, **options: Any) -> Iterator[Page]:
-    """A page without errors on its console."""
+def visited(browser: Browser, address: str, path: str, *, aborts: bool = False, **options: Any) -> Iterator[Page]:
+    """A page without errors on its console; ``aborts``: but for those of htmx, which calls a cancelled request one."""
     context = browser.new_context(**options)
     page = context.new_page()
     errors: list[str] = []
@@ -102,59 +105,79 @@ def visited(browser: Browser, address: str, path: str, **options: Any) -> Iterat
     try:
         page.goto(address + path, wait_until="load")
         yield page
-        assert errors == []
+        assert [each for each in errors if not (aborts and each.startswith("htmx:"))] == []
     finally:
         context.close()
 
 
-@pytest.mark.parametrize(
-    ("theme", "width"),
-    [
-        ("light", 1440),
-        ("dark", 390),
-        pytest.param("light", 390, marks=pytest.mark.extended),
-        pytest.param("dark", 1440, marks=pytest.mark.extended),
-    ],
-)
+def ready(page: Page) -> None:
+    """Wait until charts are drawn."""
+    for chart in page.locator("[data-chart]").all():
+        chart.locator("canvas").first.wait_for()
+
+
+@pytest.mark.parametrize("path", VIEWS)
 def test_axe_finds_nothing_serious_and_no_view_is_wider_than_the_screen(
-    browser: Browser, axe: str, address: str, theme: Any, width: int
+    browser: Browser, axe: str, address: str, path: str
 ) -> None:
-    for path in VIEWS:
-        with visited(browser, address, path, viewport={"width": width, "height": 844}, color_scheme=theme) as page:
-            if page.locator("[data-chart]").count():
-                page.wait_for_selector("[data-chart] canvas")
-            assert axe_findings(page, axe) == [], path
-            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+    size = {"width": 1440, "height": 900}
+    with visited(browser, address, path, viewport=size, color_scheme="light") as page:
+        ready(page)
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, width
+            assert axe_findings(page, axe) == [], width
+            page.click("#theme-button")
+
+
+def test_every_control_is_reached_with_the_keyboard(browser: Browser, address: str) -> None:
+    """Each of the first stops of the Tab key is visible and has a name; the first one skips the menu."""
+    with visited(browser, address, "/data") as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("location.hash") == "#main"
+        controls = page.locator("main button:visible, main input:visible, main select:visible, main a:visible").count()
+        seen = set()
+        for _ in range(controls + 5):
+            page.keyboard.press("Tab")
+            seen.add(page.evaluate("document.activeElement.outerHTML"))
+        assert any('name="as_of"' in each for each in seen)
+        assert any("Show rows" in each for each in seen)
 
 
 def test_the_overview_follows_the_writers_until_it_is_paused(browser: Browser, address: str) -> None:
     with visited(browser, address, "/") as page:
         commits = page.locator(".tile:last-child dd")
-        before = commits.inner_text()
-        page.wait_for_function(
-            "before => document.querySelector('.tile:last-child dd').innerText !== before", arg=before
-        )
+        expect(commits).not_to_have_text(commits.inner_text())
         page.click("#live-button")
-        assert page.locator("#live-text").inner_text() == "paused"
-        page.wait_for_timeout(2_500)  # what was under way
-        still = commits.inner_text()
-        page.wait_for_timeout(2_500)
-        assert commits.inner_text() == still
+        expect(page.locator("#live-text")).to_have_text("paused")
+        page.click("#live-button")
+        expect(page.locator("#live-text")).to_have_text("live")
+        expect(commits).not_to_have_text(commits.inner_text())
+
+
+def entries(page: Page) -> int:
+    """The number of entries that the timeline shows."""
+    note = page.locator("#timeline-note")
+    expect(note).to_have_text(re.compile(r"^[1-9][\d,]* entries"))
+    return int(note.inner_text().split()[0].replace(",", ""))
 
 
 def test_the_timeline_zooms_and_shows_an_entry(browser: Browser, address: str) -> None:
-    entries = "parseInt(document.getElementById('timeline-note').textContent.replace(',', ''))"
     with visited(browser, address, "/timeline") as page:
-        page.wait_for_function(f"{entries} > 0")
-        whole = page.evaluate(entries)
+        page.click("#live-button")
+        ready(page)
+        whole = entries(page)
         page.focus("[data-chart=timeline]")
-        page.keyboard.press("+")
-        page.wait_for_function(f"whole => {entries} < whole", arg=whole)
-        page.keyboard.press("0")
-        page.wait_for_function(f"whole => {entries} >= whole", arg=whole)
-        page.locator("#live a").first.click()
-        page.wait_for_selector("#entry .card h2")
-        assert "of" in page.locator("#entry h2").inner_text()
+        with page.expect_response(re.compile("cells.json.*begin=")):
+            page.keyboard.press("+")
+        expect(page.locator("#timeline-note")).not_to_have_text(re.compile(f"^{whole:,} entries"))
+        with page.expect_response(re.compile("cells.json")):
+            page.keyboard.press("0")
+        expect(page.locator("#timeline-note")).not_to_have_text(re.compile("^0 entries"))
+        page.locator("#live td a").first.click()
+        expect(page.locator("#entry .card h2")).to_contain_text("of")
 
 
 def test_the_heat_map_is_used_with_the_keyboard(browser: Browser, address: str) -> None:
@@ -190,16 +213,54 @@ def test_the_theme_is_changed_and_kept(browser: Browser, address: str) -> None:
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_a_page_whose_server_is_gone_says_so(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_says_that_its_server_is_gone_and_goes_on_when_it_is_back(browser: Browser, tmp_path: Path) -> None:
     table = Table.create(tmp_path / "wide", CONFIG)
     context = browser.new_context()
     page = context.new_page()
     with served(make_site(table.uri)) as place:
-        page.goto(place, wait_until="load")
-        page.wait_for_timeout(500)
-    page.wait_for_selector("#trouble:not([hidden])")
-    assert "tries again" in page.locator("#trouble").inner_text()
+        with page.expect_response("**/events"):
+            page.goto(place, wait_until="load")
+        expect(page.locator("#live-text")).to_have_text("live")
+        expect(page.locator("#trouble")).to_be_hidden()
+    expect(page.locator("#trouble")).to_contain_text("tries again")
+    expect(page.locator("#live-text")).to_have_text("no answer")
+    with table.writer("orders") as writer:
+        writer.append(pa.table({"id": [1], "orders_n": [1], "orders_ts": [1]}))
+    with served(make_site(table.uri), port=int(place.rpartition(":")[2])):
+        expect(page.locator("#trouble")).to_be_hidden(timeout=20_000)
+        expect(page.locator("#live-text")).to_have_text("live")
+        expect(page.locator(".tile:last-child dd")).to_contain_text("1")
     context.close()
+
+
+def test_a_search_is_cancelled(browser: Browser, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def slow(table: Table, query: row_query.RowQuery, cancelled: threading.Event) -> row_query.RowAnswer:
+        begun.set()
+        assert cancelled.wait(60)
+        ended.set()
+        return row_query.answer(table, query, cancelled)
+
+    with visited(browser, address, "/data", aborts=True) as page:
+        expect(page.locator("text=Cancel the search")).to_be_hidden()
+        monkeypatch.setattr(row_pages, "answer", slow)
+        page.click("text=Show rows")
+        assert begun.wait(60)
+        page.click("text=Cancel the search")
+        assert ended.wait(60)
+        monkeypatch.undo()
+        expect(page.locator("text=Cancel the search")).to_be_hidden()
+        page.click("text=Show rows")
+        expect(page.locator("table.data tbody th").first).to_be_visible()
+
+
+def test_the_checks_are_run(browser: Browser, address: str) -> None:
+    with visited(browser, address, "/checks") as page:
+        expect(page.locator("main")).to_contain_text("Nothing was checked")
+        page.click("text=Run the checks")
+        expect(page.locator("#live .note")).to_contain_text("0 problems", timeout=30_000)
+        expect(page.locator(".checks")).to_contain_text("newest snapshot")
 
 
 def test_the_quick_choices_fill_in_a_time(browser: Browser, address: str) -> None:

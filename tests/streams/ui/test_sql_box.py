@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 
 from storage import Table
 from storage.errors import InvalidInput
+from streams.catalog import system_tables
 from streams.read.read_only import check_read_only
+from streams.ui.sql_pages import SYSTEM_TABLES
 from tests.storage.shop import SHOP, append, orders
 from tests.streams.ui.test_ui_command import running
 
@@ -123,14 +125,39 @@ def test_the_box_answers_and_refuses(client: httpx2.Client, table: Table) -> Non
     assert client.get(f"/sql/answers/{number}/rows.csv").text.splitlines()[:2] == ["id,status", "1,new"]
 
     assert "3 rows" in ask(client, "SELECT * FROM wide", as_of="before")[1]
+    for name in ("weft.wide", "t VERSION AS OF 'before'", "t JOIN wide USING (id)", "t WHERE t.id = wide.id"):
+        text = ask(client, f"SELECT count(*) AS n FROM {name}".replace("t WHERE", "t, wide WHERE"))[1]
+        assert '<td class="n">3</td>' in text or '<td class="n">4</td>' in text, name
+    for part in SYSTEM_TABLES:
+        text = ask(client, f"SELECT * FROM t.{part}")[1]
+        assert 'role="alert"' not in text, part
+    lanes = "SELECT max(seq) AS n FROM wide.commits WHERE lane = 'orders'"
+    newest = int(re.search(r'class="n">(\d+)<', ask(client, lanes)[1]).group(1))
+    assert f'class="n">{newest - 2}<' in ask(client, lanes, as_of="before")[1]  # a claim and a commit later
+    assert "wins" in ask(client, "CALL weft.system.explain_row('t', '1')")[1]
+    assert "nothing is wrong" in ask(client, "CALL weft.system.verify('wide')")[1]
+    assert "${env:PATH}" in ask(client, "SELECT '${env:PATH}' AS a")[1]
+    assert "explain_row" in client.get("/sql").text
     assert "4 rows" in ask(client, "SELECT * FROM wide")[1]  # and the next query is of now again
     append(table, orders(5))
     assert "5 rows" in ask(client, "SELECT * FROM t")[1]
-    assert "2 rows, and more" in ask(client, "SELECT * FROM t", limit="2")[1]
+    text = ask(client, "SELECT * FROM t", limit="2")[1]
+    assert "2 rows, and more" in text
+    assert "Get all rows" in text
+    number, text = ask(client, "SELECT * FROM t", limit="2", whole="1")
+    assert "5 rows" in text
+    assert "Get all rows" not in text
+    assert len(client.get(f"/sql/answers/{number}/rows.csv").text.splitlines()) == 6
+    ask(client, "SELECT 1 AS a", whole="1")
+    assert "is not kept any more" in client.get(f"/sql/answers/{number}/rows.csv").text
     assert "no rows" in ask(client, "SELECT * FROM t WHERE id > 100")[1]
 
     for sql, message in (
         ("SELECT nope FROM t", "nope"),
+        ("SELECT id,, FROM t", "(line 1, pos 10)"),
+        ("CALL weft.system.compact('t')", "only queries are allowed"),
+        ("SELECT * FROM weft.`../other`", "cannot be found"),
+        ("SELECT * FROM weft_catalog_weft('../other')", "there is no table"),
         ("SELEKT", "SELEKT"),
         ("SELECT id, id FROM t", "several columns called"),
         ("DROP TABLE t", "only queries are allowed"),
@@ -153,6 +180,10 @@ def test_the_box_answers_and_refuses(client: httpx2.Client, table: Table) -> Non
     assert "cancelled" in client.post(f"/sql/answers/{number}/cancel", headers=_HEADERS).text
     assert "1 row" in ask(client, "SELECT 1 AS one")[1]  # the session still answers
     assert "SELECT 1 AS one" in client.get("/sql").text
+
+
+def test_the_examples_name_the_system_tables() -> None:
+    assert set(SYSTEM_TABLES) == set(system_tables.SYSTEM_TABLES)
 
 
 def test_what_is_no_query_is_refused_before_spark_starts(client: httpx2.Client) -> None:

@@ -1,0 +1,74 @@
+"""The checks of ``weft doctor`` for the page: run in a thread when somebody asks, and kept until the next time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage.errors import Conflict
+from streams.doctor.finding import Finding, Findings, Level
+from streams.pipeline.model import TableLocation
+
+_WORST_FIRST: Final = (Level.PROBLEM, Level.WARNING, Level.SKIPPED, Level.OK)
+
+
+@dataclass(slots=True)
+class Examination:
+    """One run of the checks.
+
+    Attributes:
+        began_at_ms: When it began.
+        findings: What was found, the worst first; None before it has ended.
+        seconds: How long it took.
+    """
+
+    began_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    findings: list[Finding] | None = None
+    seconds: float = 0.0
+
+    def count(self, level: Level) -> int:
+        """Number of findings of a level."""
+        return sum(each.level is level for each in self.findings or ())
+
+
+class Checks:
+    """The checks of a pipeline, or of one table. Usable from any thread."""
+
+    def __init__(self, location: TableLocation, pipeline: str | None) -> None:
+        """Check nothing yet."""
+        self._location, self._pipeline = location, pipeline
+        self._lock = threading.Lock()
+        self.last: Examination | None = None
+
+    def start(self) -> Examination:
+        """Begin to check.
+
+        Raises:
+            Conflict: The last run has not ended.
+        """
+        with self._lock:
+            if self.last is not None and self.last.findings is None:
+                raise Conflict("the checks are running", hint="wait until they have ended")
+            self.last = made = Examination()
+        threading.Thread(target=self._run, args=(made,), name="weft-ui-checks", daemon=True).start()
+        return made
+
+    def _run(self, made: Examination) -> None:
+        began, found = time.monotonic(), Findings()
+        with found.guarded("checks"):
+            found.all += self._examine()
+        made.seconds = time.monotonic() - began
+        made.findings = sorted(found.all, key=lambda each: _WORST_FIRST.index(each.level))
+
+    def _examine(self) -> list[Finding]:
+        if self._pipeline is None:
+            from streams.doctor.lake_checks import diagnose_lake
+
+            return diagnose_lake(self._location)
+        from streams.doctor.diagnose import diagnose
+        from streams.pipeline.pipeline import load_pipeline
+
+        pipeline = load_pipeline(self._pipeline)
+        return diagnose(pipeline, list(pipeline.writers), sample=0)

@@ -1,0 +1,121 @@
+"""The picture of watermarks: how far each stream is complete, as bars on one axis, and the value that was asked for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from storage.engine import StreamReport
+from streams.pipeline.quantities import duration
+
+WIDTH: Final = 760
+NAMES: Final = 190
+"""Width of the names, left of the bars."""
+ROW: Final = 30
+TOP: Final = 30
+_ROOM: Final = 90  # right of the bars, for values
+_MARGIN: Final = 0.06  # of the axis, on both sides
+
+
+@dataclass(frozen=True, slots=True)
+class MarkBar:
+    """One stream and group.
+
+    Attributes:
+        name: Its name.
+        end: Right end of its bar.
+        y: Its middle.
+        label: What is behind it: how far it is behind the axis's end.
+        late: Whether it ends before the value that was asked for.
+    """
+
+    name: str
+    end: float
+    y: int
+    label: str
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MarkPicture:
+    """Bars of one unit: times, or integers.
+
+    Attributes:
+        unit: What the axis shows, in words.
+        bars: The streams, the slowest first.
+        lines: Vertical lines: place and name.
+        height: Of the picture.
+    """
+
+    unit: str
+    bars: list[MarkBar]
+    lines: list[tuple[float, str]]
+    height: int
+
+
+def draw_marks(marks: Sequence[StreamReport], through: str, now_ms: int) -> list[MarkPicture]:
+    """A picture of the watermarks that are times, and one of those that are integers; none without watermarks.
+
+    Args:
+        marks: The watermarks.
+        through: What was asked for; "" for nothing.
+        now_ms: The time.
+    """
+    found = []
+    for is_time in (True, False):
+        values = {}
+        for mark in marks:
+            value = _number(mark.watermark)
+            if value is not None and isinstance(mark.watermark, str) == is_time:
+                values[f"{mark.stream}: {mark.group}"] = value
+        if values:
+            found.append(_picture(values, _asked(through, is_time=is_time), now_ms / 1000 if is_time else None))
+    return found
+
+
+def is_behind(mark: StreamReport, through: str) -> bool:
+    """Whether a stream may still send events up to a value; true without a watermark."""
+    value, asked = _number(mark.watermark), _asked(through, is_time=isinstance(mark.watermark, str))
+    return value is None or (asked is not None and value <= asked)
+
+
+def _asked(through: str, *, is_time: bool) -> float | None:
+    if is_time:
+        return _number(through) if through else None
+    return float(through) if through.lstrip("-").isdecimal() else None
+
+
+def _picture(values: dict[str, float], asked: float | None, now: float | None) -> MarkPicture:
+    known = [*values.values(), *([asked] if asked is not None else []), *([now] if now is not None else [])]
+    low, high = min(known), max(known)
+    room = max(1.0, high - low) * _MARGIN
+    low, high = low - room, high + room
+
+    def place(value: float) -> float:
+        return round(NAMES + (WIDTH - NAMES - _ROOM) * (value - low) / (high - low), 1)
+
+    newest = now if now is not None else max(values.values())
+    bars = []
+    for number, (name, value) in enumerate(sorted(values.items(), key=lambda item: item[1])):
+        behind = newest - value
+        words = f"{duration(max(0.0, behind))} behind" if now is not None else f"{value:,.0f}"
+        late = asked is not None and value <= asked
+        bars.append(MarkBar(name, place(value), TOP + ROW * number + ROW // 2, words, late))
+    lines = [(place(now), "now")] if now is not None else []
+    if asked is not None:
+        lines.append((place(asked), "asked"))
+    unit = "complete before" if now is not None else "complete before, values"
+    return MarkPicture(unit, bars, lines, TOP + ROW * len(bars) + 12)
+
+
+def _number(value: Any) -> float | None:
+    """A watermark as a number: an integer, or seconds since 1970 of a time or date."""
+    if isinstance(value, int):
+        return float(value)
+    try:
+        moment = dt.datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)).timestamp()

@@ -1,0 +1,98 @@
+"""What the page does with Spark, in a real browser: queries by keyboard, cancelled ones, and a replay that succeeds."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from storage import Table
+from storage.store.local_store import LocalStore
+from streams.letters.letter_files import default_folder
+from streams.write.dead_letter import DeadLetters
+from tests.streams.pipelines import CONFIG, pipeline_file
+from tests.streams.ui.browser import Unavailable, chromium
+from tests.streams.ui.test_ui_command import running
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.spark, pytest.mark.extended]
+
+SPARK_MS = 240_000
+SLOW = "SELECT sum(a.id * b.id) FROM range(1000000) a CROSS JOIN range(1000000) b"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(chromium())
+        except Unavailable as reason:
+            pytest.skip(f"NO BROWSER: {reason}")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """The page of a pipeline, with --write: a message that was refused, and that its schema of today accepts."""
+    folder = tmp_path_factory.mktemp("replay")
+    source = {"type": "kafka", "topic": "t", "bootstrap.servers": "127.0.0.1:1"}
+    schema = {"id": "bigint", "a": "string", "at": "bigint"}
+    path = pipeline_file(folder, writers={"sa": {"source": source, "schema": schema}})
+    table = Table.create(folder / "wide", CONFIG)
+    store = LocalStore(default_folder(table.uri.removeprefix("file://"), "sa"))
+    with table.writer("sa", query_id="q") as writer:
+        ticket = writer.begin(("q", 0))
+        with DeadLetters(store, "q", 0, "sa", "sa").open(0) as file:
+            value = b'{"id": 7, "a": "now accepted", "at": 3}'
+            where = {"topic": "t", "partition": 0, "offset": 4, "timestamp": 1_700_000_000_000}
+            file.add("at: is missing", {**where, "value": value}, {})
+        writer.commit(ticket, [])
+    with running(str(path), "--write") as (_, address):
+        context = browser.new_context()
+        context.set_default_timeout(60_000)
+        found = context.new_page()
+        found.goto(address)
+        yield found
+        context.close()
+
+
+def test_a_refused_message_is_replayed_and_is_then_in_the_table(page: Page) -> None:
+    page.click("nav >> text=Dead letters")
+    expect(page.locator("#live tbody tr").first).to_contain_text("at: is missing")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.click("text=Replay all that wait")
+    expect(page.locator("text=Replaying")).to_have_count(0)
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.click("text=Replay all that wait")
+    expect(page.locator("#live .problem strong")).to_have_text("Replayed", timeout=SPARK_MS)
+    expect(page.locator("#live tbody")).to_contain_text("replayed")
+    page.click("nav >> text=Data")
+    page.click("text=Show rows")
+    expect(page.locator("table.data tbody")).to_contain_text("now accepted")
+
+
+def test_a_query_is_run_cancelled_and_corrected_with_the_keyboard(page: Page) -> None:
+    page.click("nav >> text=SQL")
+    box = page.locator("#sql-text")
+    box.fill("SELECT a FROM t WHERE id = 7")
+    box.press("Control+Enter")
+    expect(page.locator("#answer tbody")).to_contain_text("now accepted", timeout=SPARK_MS)
+    box.fill(SLOW)
+    box.press("Control+Enter")
+    expect(page.locator("#answer .state")).to_have_text("running")
+    page.click("#answer >> text=Cancel")
+    expect(page.locator("#answer .state")).to_have_text("cancelled")
+    box.fill("SELECT id,\n, FROM t")
+    box.press("Control+Enter")
+    expect(page.locator("#answer [role=alert]")).to_contain_text(re.compile("syntax error", re.IGNORECASE))
+    place = page.evaluate("[document.getElementById('sql-text').selectionStart, document.activeElement.id]")
+    assert place == [len("SELECT id,\n"), "sql-text"]
+    page.locator("#sql-history button").last.click()
+    assert box.input_value() == "SELECT a FROM t WHERE id = 7"
+    with page.expect_download() as download:
+        box.press("Control+Enter")
+        page.locator("#answer >> text=CSV").click()
+    assert Path(download.value.path()).read_text() == "a\nnow accepted\n"
