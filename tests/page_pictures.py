@@ -1,20 +1,21 @@
 """Pictures of every view of the page ``weft ui``, in both themes and at two widths, over a shop with live writers.
 
-    python -m tests.page_pictures FOLDER [--only NAME] [--readme]
+    python -m tests.page_pictures FOLDER [--only NAME]     # FOLDER/<view>-<theme>-<width>.png
+    python -m tests.page_pictures --readme                 # those of the README, into deploy/pictures
 
-Writes ``FOLDER/<view>-<theme>-<width>.png``. Look at them after a change of the page: what is ugly, wrong or unclear?
-With ``--readme`` it writes those of the README into ``deploy/pictures`` instead, small ones. Needs chromium.
+Look at them after a change of the page: what is ugly, wrong or unclear? Needs chromium.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from tests.streams.ui.browser import chromium, served
 from tests.streams.ui.busy_shop import busy_shop
@@ -49,6 +50,8 @@ VIEWS: Final[dict[str, tuple[str, Callable[[Page], None] | None]]] = {
     "data-error": ("/data?column=paid&operator=%3D&value=much", None),
     "row": ("/row?key=order_id%3D1500&history=1", None),
     "changes": ("/changes?since=before-sale", None),
+    "sql": ("/sql", click("summary", ".examples")),
+    "checks": ("/checks", click("text=Run the checks", ".checks")),
     "completeness": ("/completeness?through=2030-01-01T00:00:00Z", None),
     "letters": ("/letters?writer=orders", None),
     "letter": ("/letters?writer=orders", click("a[hx-target='#letter']", "#letter h2")),
@@ -56,15 +59,42 @@ VIEWS: Final[dict[str, tuple[str, Callable[[Page], None] | None]]] = {
 }
 
 
-def take(folder: Path, only: str | None) -> None:
-    """All pictures into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+OF_README: Final = {"overview": 800, "timeline": 560, "row": 860, "completeness": 560}
+"""Views of the README, and the height of their pictures."""
+PICTURES: Final = Path(__file__).resolve().parents[1] / "deploy/pictures"
+
+
+def take_for_readme() -> None:
+    """The pictures of the README."""
+    with shown() as (address, browser):
+        context = browser.new_context(color_scheme="light")
+        page = context.new_page()
+        for name, height in OF_README.items():
+            page.set_viewport_size({"width": 1100, "height": height})
+            page.goto(address + VIEWS[name][0], wait_until="load")
+            ready(page)
+            if name == "overview":
+                page.locator("tbody tr").first.get_by_text(" s", exact=False).first.wait_for()
+            page.screenshot(path=PICTURES / f"ui-{name}.png")
+        context.close()
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[tuple[str, Browser]]:
+    """The page of the shop, and a browser."""
     with (
         tempfile.TemporaryDirectory() as place,
         busy_shop(Path(place)) as site,
         served(site) as address,
         chromium() as browser,
     ):
+        yield address, browser
+
+
+def take(folder: Path, only: str | None) -> None:
+    """All pictures into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with shown() as (address, browser):
         for width in WIDTHS:
             for theme in THEMES:
                 context = browser.new_context(
@@ -87,10 +117,14 @@ def _scheme(theme: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", help="name of one view")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("page-pictures"))
+    parser.add_argument("--only", choices=VIEWS, help="name of one view")
+    parser.add_argument("--readme", action="store_true", help="the pictures of the README instead")
     given = parser.parse_args()
-    take(given.folder, given.only)
+    if given.readme:
+        take_for_readme()
+    else:
+        take(given.folder, given.only)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from storage.engine import Inspection
 from storage.errors import InvalidInput, TableError
 from streams.read.as_of import parse_point
 from streams.read.plain_values import csv_cell
@@ -126,12 +127,13 @@ def row(request: Request) -> Response:
     as_of = request.query_params.get("as_of", "").strip()
     history = request.query_params.get("history") == "1"
     given = [text for text in fields.get("key", []) if text]
-    values: dict[str, Any] = {"problem": None, "found": None, "pictures": []}
+    values: dict[str, Any] = {"problem": None, "found": None, "pictures": [], "marks": []}
     if given:
         try:
             snapshot = site.watched.table.snapshot(parse_point(as_of or None))
             values["found"] = snapshot.explain(parse_key(snapshot.table_schema, given, "key"), history=history)
             values["pictures"] = draw_groups(values["found"])
+            values["marks"] = Inspection.of(snapshot).streams()
         except TableError as error:
             values["problem"] = error
     return render(

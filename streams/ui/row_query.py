@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +26,13 @@ _COMPARE: Final = {
     "<=": pc.less_equal,
     ">": pc.greater,
     ">=": pc.greater_equal,
+}
+_AGO: Final = re.compile(r"(\d{1,6}) ?(s|min|h|d) ago")
+_UNITS: Final = {
+    "s": dt.timedelta(seconds=1),
+    "min": dt.timedelta(minutes=1),
+    "h": dt.timedelta(hours=1),
+    "d": dt.timedelta(days=1),
 }
 SHOWN: Final = 100
 MOST_SHOWN: Final = 1_000
@@ -203,9 +212,22 @@ def _condition(schema: pa.Schema, clause: Clause) -> pc.Expression:
 
 def _value(column: str, kind: pa.DataType, text: str) -> Any:
     try:
+        if pa.types.is_timestamp(kind):
+            return _moment(text, kind)
         return bytes.fromhex(text) if pa.types.is_binary(kind) else pa.scalar(text).cast(kind).as_py()
     except (pa.ArrowException, ValueError, OverflowError) as error:
         raise InvalidInput(f"{column}: {text!r} is no {format_type(kind)}", hint=_example(kind)) from error
+
+
+def _moment(text: str, kind: pa.DataType) -> dt.datetime:
+    """A time as the page shows it, in UTC; with another zone; or relative to now. Raises ValueError."""
+    ago = _AGO.fullmatch(text.strip())
+    if ago is not None:
+        found = dt.datetime.now(dt.UTC) - int(ago[1]) * _UNITS[ago[2]]
+    else:
+        found = dt.datetime.fromisoformat(text.strip())
+        found = found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
+    return found if kind.tz is not None else found.replace(tzinfo=None)
 
 
 def _example(kind: pa.DataType) -> str:
@@ -213,7 +235,7 @@ def _example(kind: pa.DataType) -> str:
     if pa.types.is_binary(kind):
         return "binaries are written in hexadecimal: 00ff"
     if pa.types.is_timestamp(kind):
-        return "for example 2026-11-20 10:30:00"
+        return "for example 2026-11-20 10:30:00 (in UTC), 15 min ago, 1 h ago or 2 d ago"
     if pa.types.is_date(kind):
         return "for example 2026-11-20"
     if pa.types.is_boolean(kind):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import datetime as dt
 import io
 import json
 import shutil
@@ -20,8 +21,9 @@ from storage import Table
 from storage.engine import Inspection
 from streams.ui import problems, row_query
 from streams.ui.problems import ALERT_TEXTS, find_problems
+from streams.ui.site import PATHS
 from tests.faulty_store import FakeClock
-from tests.storage.shop import SHOP, append, fill_with_every_state, orders
+from tests.storage.shop import SHOP, append, fill_with_every_state, orders, payments
 from tests.streams.letters.rig import CONFIG, Place, bad, good
 from tests.streams.ui.site import ORIGIN, client_of, make_site
 
@@ -64,7 +66,9 @@ def test_a_request_of_htmx_gets_the_living_part_alone(client: TestClient) -> Non
     assert "<h1>Overview</h1>" in part
 
 
-@pytest.mark.parametrize("path", ["/", "/timeline", "/files", "/data", "/row", "/changes", "/completeness", "/letters"])
+@pytest.mark.parametrize(
+    "path", ["/", "/timeline", "/files", "/data", "/row", "/changes", "/completeness", "/letters", "/checks"]
+)
 def test_every_page_of_an_empty_table_says_so(tmp_path: Path, path: str) -> None:
     empty = Table.create(tmp_path / "wide", SHOP)
     shown = text_of(client_of(make_site(empty.uri)), path)
@@ -170,6 +174,56 @@ def test_filters_give_the_rows_that_a_look_at_each_gives(
     assert rows
     shown = text_of(client, f"/data?{query}&limit=1000")
     assert f"{len(rows):,} row" in shown
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+def test_times_are_given_as_they_are_shown_or_relative_to_now(tmp_path: Path, kind: str) -> None:
+    columns = {"id": "bigint", "at": kind}
+    groups = {"g": {"columns": ["at"], "ordering": ["at"]}}
+    whole = {"key": ["id"], "buckets": 1, "columns": columns, "groups": groups, "streams": {"s": {"groups": ["g"]}}}
+    table = Table.create(tmp_path / "wide", whole)
+    zone = dt.UTC if kind == "timestamp" else None
+    now = dt.datetime.now(dt.UTC).replace(microsecond=0, tzinfo=zone)
+    times = [now - dt.timedelta(hours=hours) for hours in range(5)]
+    type_ = pa.timestamp("us", None if zone is None else "UTC")
+    append(table, pa.table({"id": range(5), "at": pa.array(times, type_)}), "s")
+    client = client_of(make_site(table.uri))
+
+    def ids(operator: str, value: str) -> list[int]:
+        found = client.get("/data/rows.csv", params={"column": "at", "operator": operator, "value": value}).text
+        return sorted(int(row["id"]) for row in csv.DictReader(io.StringIO(found)))
+
+    assert ids(">", "90 min ago") == [0, 1]
+    assert ids(">=", str(times[2]).removesuffix("+00:00")) == [0, 1, 2]
+    assert ids("=", times[3].isoformat()) == [3]
+    assert ids("=", times[3].replace(tzinfo=dt.UTC).isoformat()) == [3]
+    assert ids("<", "1 d ago") == []
+    assert "15 min ago" in text_of(client, "/data?column=at&operator=%3E&value=yesterday")
+
+
+def test_a_row_without_a_group_says_whether_it_may_still_come(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "wide", SHOP)
+    append(table, orders(1))
+    shown = text_of(client_of(make_site(table.uri)), "/row?key=1")
+    assert "Stream <strong>payments</strong> has no watermark" in shown
+    with table.writer("payments", lateness=5) as writer:
+        writer.append(payments(2, ts=50))
+    shown = text_of(client_of(make_site(table.uri)), "/row?key=1")
+    assert "is complete before <strong>45</strong> (pts): an older event should be here" in shown
+
+
+def test_completeness_is_drawn_with_what_was_asked(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "wide", SHOP)
+    for stream, rows, late in (("orders", orders(1, ts=100), 5), ("payments", payments(1, ts=60), 10)):
+        with table.writer(stream, lateness=late) as writer:
+            writer.append(rows)
+    shown = text_of(client_of(make_site(table.uri)), "/completeness?through=94")
+    assert shown.count('<rect class="late"') == 1
+    assert shown.count('<rect class="done"') == 1
+    assert "Not complete through 94" in shown
+    assert "Stream payments may still send events of group payment: it is complete before 50" in shown
+    assert shown.index("payments: payment") < shown.index("orders: order")  # the slowest first
+    assert "<svg" not in text_of(client_of(make_site(Table.create(tmp_path / "none", SHOP).uri)), "/completeness")
 
 
 def test_the_limit_is_kept_and_more_is_said(client: TestClient) -> None:
