@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from storage.errors import TableError
 from streams.ui import check_pages, letter_pages, live_events, row_pages, sql_pages, table_pages
-from streams.ui.guard import Access, Guard
+from streams.ui.guard import SECURITY_HEADERS, Access, Guard
 from streams.ui.site import Site, render, render_error
 
 ASSETS: Final = Path(__file__).with_name("assets")
@@ -51,11 +51,20 @@ def build_application(site: Site, access: Access) -> Starlette:
             Mount("/assets", StaticFiles(directory=ASSETS), name="assets"),
         ],
         middleware=[Middleware(Guard, access=access)],
-        exception_handlers={TableError: render_error, HTTPException: _http_error},
+        exception_handlers={TableError: render_error, HTTPException: _http_error, Exception: _unexpected_error},
         lifespan=running,
     )
     application.state.site = site
     return application
+
+
+def _unexpected_error(request: Request, error: Exception) -> Response:
+    """An error that is none of weft: the server raises it again after this answer, so its log has the rest."""
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    hint = "what weft ui has printed says more; please report it"
+    answer = render(request, "error.html", status, message=f"the page failed: {type(error).__name__}", hint=hint)
+    answer.headers.update(SECURITY_HEADERS)  # the guard is within this handler
+    return answer
 
 
 def _http_error(request: Request, error: Exception) -> Response:

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 TOKEN: Final = "token"  # noqa: S105 - the name of the parameter
 _SAFE: Final = frozenset({"GET", "HEAD"})
 _FROM_HERE: Final = frozenset({"same-origin", "none"})  # values of Sec-Fetch-Site; none: typed in by the user
-_HEADERS: Final = {
+SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -71,7 +71,7 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)

@@ -88,10 +88,12 @@ def _asked(through: str, *, is_time: bool) -> float | None:
 
 
 def _picture(values: dict[str, float], asked: float | None, now: float | None) -> MarkPicture:
-    known = [*values.values(), *([asked] if asked is not None else []), *([now] if now is not None else [])]
+    known = [*values.values(), *([now] if now is not None else [])]
     low, high = min(known), max(known)
-    room = max(1.0, high - low) * _MARGIN
-    low, high = low - room, high + room
+    room = max(1.0, high - low)
+    low, high = low - room * _MARGIN, high + room * _MARGIN
+    if asked is not None:  # what is far away is drawn at the edge, so that the bars can still be compared
+        low, high = max(low - room, min(low, asked)), min(high + room, max(high, asked))
 
     def place(value: float) -> float:
         return round(NAMES + (WIDTH - NAMES - _ROOM) * (value - low) / (high - low), 1)
@@ -105,7 +107,7 @@ def _picture(values: dict[str, float], asked: float | None, now: float | None) -
         bars.append(MarkBar(name, place(value), TOP + ROW * number + ROW // 2, words, late))
     lines = [(place(now), "now")] if now is not None else []
     if asked is not None:
-        lines.append((place(asked), "asked"))
+        lines.append((place(min(max(asked, low), high)), "asked"))
     unit = "complete before" if now is not None else "complete before, values"
     return MarkPicture(unit, bars, lines, TOP + ROW * len(bars) + 12)
 

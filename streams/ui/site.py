@@ -160,7 +160,8 @@ def _key_text(value: Any) -> str:
 def cell_text(value: Any) -> str:
     """A value in a grid. A time is without its zone, which is UTC in all of the page."""
     if isinstance(value, dt.datetime):
-        return value.isoformat(" ").removesuffix("+00:00")
+        parts = "auto" if value.microsecond % 1000 else "milliseconds" if value.microsecond else "seconds"
+        return value.isoformat(" ", parts).removesuffix("+00:00")
     plain = json_value(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 

@@ -123,7 +123,7 @@ def timeline_entry(request: Request) -> Response:
     if seq > head:
         raise NotFound(f"lane {lane or 'of the table'} has {head:,} entries, not {seq:,}", hint="reload the page")
     (entry,) = look.inspection.entries({name: (seq - 1, seq)})[name]
-    return render(request, "timeline_entry.html", entry=entry, table_lane=TABLE_LANE)
+    return render(request, "timeline_entry.html", entry=entry, kind_of=KIND_OF, table_lane=TABLE_LANE)
 
 
 def files(request: Request) -> Response:

@@ -18,7 +18,7 @@ function start() {
   document.addEventListener("submit", beforeSubmit);
   document.addEventListener("click", abort);
   readySql();
-  for (const box of document.querySelectorAll(".picture")) box.scrollLeft = box.scrollWidth; // the newest events
+  for (const box of document.querySelectorAll(".picture:has(svg.events)")) box.scrollLeft = box.scrollWidth; // the newest events
   document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   addEventListener("resize", later(() => drawn.forEach((chart) => chart.resize()), 150));
   follow();

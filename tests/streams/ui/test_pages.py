@@ -66,9 +66,7 @@ def test_a_request_of_htmx_gets_the_living_part_alone(client: TestClient) -> Non
     assert "<h1>Overview</h1>" in part
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/timeline", "/files", "/data", "/row", "/changes", "/completeness", "/letters", "/checks"]
-)
+@pytest.mark.parametrize("path", [*PATHS.values(), "/row"])
 def test_every_page_of_an_empty_table_says_so(tmp_path: Path, path: str) -> None:
     empty = Table.create(tmp_path / "wide", SHOP)
     shown = text_of(client_of(make_site(empty.uri)), path)
@@ -362,6 +360,14 @@ def test_a_table_that_is_gone_is_said_on_the_page(tmp_path: Path) -> None:
     part = client.get("/files", headers={"HX-Request": "true"})  # htmx shows nothing of an answer with an error
     assert part.status_code == 200
     assert "there is no table at" in part.text
+
+
+def test_an_unexpected_error_is_a_page_too(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Inspection, "streams", lambda _: 1 / 0)
+    answer = client_of(make_site(table.uri), raise_server_exceptions=False).get("/completeness")
+    assert answer.status_code == 500
+    assert "the page failed: ZeroDivisionError" in answer.text
+    assert "Content-Security-Policy" in answer.headers
 
 
 def test_limits_and_texts_of_problems_are_those_of_the_alerts() -> None:
