@@ -26,6 +26,7 @@ class MarkBar:
     Attributes:
         name: Its name.
         end: Right end of its bar.
+        label_at: Where its label begins: beside the bar, and right of the line of the present.
         y: Its middle.
         label: What is behind it: how far it is behind the axis's end.
         late: Whether it ends before the value that was asked for.
@@ -33,6 +34,7 @@ class MarkBar:
 
     name: str
     end: float
+    label_at: float
     y: int
     label: str
     late: bool
@@ -104,7 +106,8 @@ def _picture(values: dict[str, float], asked: float | None, now: float | None) -
         behind = newest - value
         words = f"{duration(max(0.0, behind))} behind" if now is not None else f"{value:,.0f}"
         late = asked is not None and value <= asked
-        bars.append(MarkBar(name, place(value), TOP + ROW * number + ROW // 2, words, late))
+        label = max(place(value), place(newest)) if now is not None else place(value)
+        bars.append(MarkBar(name, place(value), label, TOP + ROW * number + ROW // 2, words, late))
     lines = [(place(now), "now")] if now is not None else []
     if asked is not None:
         lines.append((place(min(max(asked, low), high)), "asked"))
