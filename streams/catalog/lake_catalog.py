@@ -142,7 +142,7 @@ class LakeCatalog(Callback):
             options = {**self.lake.default_options(), **options}
         with_metadata = options.pop(METADATA, "").lower() == "true" or names_metadata(text)
         reading = Reading.of(table, part, options)
-        return self._relations.metadata_table(reading) if with_metadata else self._relations.table(self, reading)
+        return self._relations.metadata_table(reading) if with_metadata else self._relations.table(self, reading, names)
 
     @callback
     def loadChangelog(self, ident: Any, context: Any, _options: Any) -> Any:  # noqa: N802

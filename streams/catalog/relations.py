@@ -81,30 +81,34 @@ class Relations:
         self._lake = lake
         self._lock = threading.Lock()
         self._views: dict[Reading, tuple[Table, LiveView]] = {}  # ordered by last use
-        self._tables: dict[Reading, tuple[StructType, Any]] = {}
+        self._tables: dict[tuple[Reading, Names], tuple[StructType, Any]] = {}
 
     @property
     def function(self) -> str:
         """Name of the table function."""
         return f"weft_catalog_{self._name.lower()}"
 
-    def table(self, catalog: Any, reading: Reading) -> Any:
+    def table(self, catalog: Any, reading: Reading, names: Names) -> Any:
         """What Spark expands in the query that is analysed on this thread, a `V1Table`.
 
         Its columns are those of the query's state. It is made anew only if they changed.
+
+        Args:
+            catalog: The catalog.
+            reading: What is read.
+            names: The name in the query, by which the query also qualifies columns.
         """
         schema = self.view(reading).output_schema()
         with self._lock:
-            known = self._tables.get(reading)
+            known = self._tables.get((reading, names))
         if known is not None and known[0] == schema:
             return known[1]
-        names = (*reading.names, reading.part) if reading.part else reading.names
-        if len(names) == 1:  # Spark asserts that a table with a catalog has a database
-            names = (self._name, *names)
+        # Spark asserts that a table with a catalog has a database.
+        shown = (self._name, *names) if len(names) == 1 else names
         query = f"SELECT * FROM `{self.function}`('{reading}')"  # noqa: S608 - the text is percent-encoded
-        made = self.jvm.view_as_table(catalog, names, schema, query, self.function)
+        made = self.jvm.view_as_table(catalog, shown, schema, query, self.function)
         with self._lock:
-            self._tables[reading] = (schema, made)
+            self._tables[reading, names] = (schema, made)
             _shorten(self._tables)
         return made
 
@@ -172,7 +176,7 @@ class Relations:
         return state
 
 
-def _shorten(known: dict[Reading, Any]) -> None:
+def _shorten(known: dict[Any, Any]) -> None:
     """Remove the oldest entries of what is remembered."""
     while len(known) > KEPT:
         del known[next(iter(known))]

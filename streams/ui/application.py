@@ -37,6 +37,7 @@ def build_application(site: Site, access: Access) -> Starlette:
     async def running(_: Starlette) -> AsyncIterator[None]:
         yield
         await run_in_threadpool(site.sql.close)
+        await run_in_threadpool(site.history.close)
         if site.lag is not None:
             site.lag.close()
 

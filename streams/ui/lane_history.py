@@ -128,6 +128,13 @@ class LaneHistory:
         self._older: threading.Thread | None = None
         self._plans = PlanSpans()
         self._opened: frozenset[str] = frozenset()
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """End the reading of older entries."""
+        self._closed.set()
+        if (older := self._older) is not None:
+            older.join()
 
     def update(self, inspection: Inspection) -> None:
         """Read what is new in each lane, and begin to read older entries in a thread.
@@ -150,7 +157,7 @@ class LaneHistory:
                 known.parts.append(self._rows(lane, entries))
                 known.high = wanted[lane][1]
             self._opened = inspection.open_plans()
-            if self._older is None and any(lane.low for lane in self._lanes.values()):
+            if self._older is None and not self._closed.is_set() and any(lane.low for lane in self._lanes.values()):
                 self._older = threading.Thread(
                     target=self._read_older, args=(inspection,), name="weft-ui-history", daemon=True
                 )
@@ -161,6 +168,8 @@ class LaneHistory:
         with contextlib.suppress(TableError):  # the next update tries again
             self._sample(inspection)
             while waiting := [(name, lane.low) for name, lane in list(self._lanes.items()) if lane.low]:
+                if self._closed.is_set():
+                    break
                 share = max(1, _PAGE // len(waiting))
                 found = inspection.entries({name: (max(0, low - share), low) for name, low in waiting})
                 with self._lock:
