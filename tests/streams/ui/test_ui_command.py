@@ -104,6 +104,17 @@ def test_an_unknown_table_and_a_missing_file_are_named(tmp_path: Path) -> None:
     assert weft("ui", tmp_path / "none.yaml").exit_code == 2
 
 
+def test_the_tables_of_a_folder_are_named(tmp_path: Path) -> None:
+    Table.create(tmp_path / "lake/shop/wide", SHOP)
+    Table.create(tmp_path / "lake/plain", SHOP)
+    result = weft("ui", tmp_path / "lake")
+    assert result.exit_code == 1
+    assert "is a folder of tables; a page shows one of them" in result.stderr
+    shown = result.stderr.replace("\n", "").replace(" ", "")
+    assert "lake/plain" in shown
+    assert "lake/shop/wide" in shown
+
+
 def test_a_missing_extra_is_named(table: Table, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
