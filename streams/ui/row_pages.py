@@ -36,6 +36,7 @@ from streams.ui.row_query import (
 from streams.ui.site import fields_of, render, site_of
 
 _CHANGES: Final = 200
+_EMPTY_CLAUSES: Final = 2
 
 
 async def data(request: Request) -> Response:
@@ -74,7 +75,7 @@ def _data(request: Request, cancelled: threading.Event) -> Response:
         groups=[group.name for group in look.overview.schema.groups],
         savepoints=site.watched.table.savepoints(),
         operators=OPERATORS,
-        clauses=[*given, Clause("", "=", "")],
+        clauses=[*given, *[Clause("", "=", "")] * _EMPTY_CLAUSES],
         most=MOST_SHOWN,
         downloaded=MOST_DOWNLOADED,
         download=request.url.query,
