@@ -187,6 +187,9 @@ def spark_errors(hint: str) -> Iterator[None]:
             raise problem from None
         # An error of weft that came through the JVM has a hint of its own.
         message, _, own = short_message(error).partition("\nhint: ")
+        if message.startswith("[MISSING_CATALOG_ABILITY.FUNCTIONS]"):
+            # Spark has looked for it among its own functions before it asks the current catalog.
+            message, own = "the query calls a function that does not exist", "SHOW FUNCTIONS lists them"
         raise InvalidInput(message, hint=own or hint) from None
 
 
