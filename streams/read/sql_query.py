@@ -189,7 +189,8 @@ def spark_errors(hint: str) -> Iterator[None]:
         message, _, own = short_message(error).partition("\nhint: ")
         if message.startswith("[MISSING_CATALOG_ABILITY.FUNCTIONS]"):
             # Spark has looked for it among its own functions before it asks the current catalog.
-            message, own = "the query calls a function that does not exist", "SHOW FUNCTIONS lists them"
+            message = "there is no such function: the catalog has none besides those of Spark"
+            own = "SHOW FUNCTIONS IN spark_catalog.default lists these"
         raise InvalidInput(message, hint=own or hint) from None
 
 
