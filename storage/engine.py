@@ -45,7 +45,7 @@ from storage.files.log_file import remove_log_file
 from storage.log.commit_log import CommitLog
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog
-from storage.planned_work import PlannedWork, expire_in_steps, plan_compaction, plan_fold, with_small_tasks
+from storage.planned_work import PlannedWork, expire_in_steps, plan_compaction, plan_fold, plan_split, with_small_tasks
 from storage.read.aggregated_scan import AggregatedScan, AggregateTask
 from storage.read.bound_rows import BoundRows
 from storage.read.bucket_numbers import bucket_numbers
@@ -228,6 +228,7 @@ __all__ = [
     "plan_changes",
     "plan_compaction",
     "plan_fold",
+    "plan_split",
     "probe_store",
     "read_cost",
     "reference_reports",

@@ -1,4 +1,4 @@
-"""Compaction, folds and expiry in steps, between which other work may be done; planned before they begin."""
+"""Compaction, folds, splits and expiry in steps, between which other work may be done; planned before they begin."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Generic, TypeVar
 
 from storage.core.plan.due_policy import DuePolicy, Work
 from storage.read.snapshot import Snapshot
-from storage.services import compaction, expiry, fold
+from storage.services import compaction, expiry, fold, split
 from storage.services.compaction import CompactionResult
 from storage.services.due_work import Only, every_group, find_due, only_due
 from storage.services.expiry import ExpiryResult
 from storage.services.fold import NOT_FOLDED, FoldResult
+from storage.services.split import SplitResult
 from storage.services.steps import Steps
 from storage.services.tasks import Execute, one_by_one
 from storage.table import Table
@@ -97,6 +98,30 @@ def plan_fold(
         return result
 
     return PlannedWork(snapshot, due, steps())
+
+
+def plan_split(table: Table, buckets: int, execute: Execute = one_by_one) -> PlannedWork[SplitResult]:
+    """`storage.Table.split` in steps.
+
+    Args:
+        table: The table.
+        buckets: The number of buckets.
+        execute: Where the work is done.
+
+    Raises:
+        UnsupportedFormat: This version cannot write to the table.
+        InvalidInput: ``buckets`` is not a power of two in the range of a table.
+    """
+    bits = split.bits_of(buckets)
+    snapshot = table.writable_snapshot()
+    todo = sum(each.base_bytes + each.log_bytes for each in snapshot.slices if each.group.bits != bits)
+
+    def steps() -> Steps[SplitResult]:
+        result = yield from split.split_steps(snapshot.table_log, buckets, execute=execute)
+        table.mark_if_due()
+        return result
+
+    return PlannedWork(snapshot, todo, steps())
 
 
 def expire_in_steps(table: Table, execute: Execute = one_by_one) -> Steps[ExpiryResult]:

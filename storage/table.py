@@ -57,6 +57,7 @@ from storage.services.progress import OnStage, unobserved
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.rewrite import expire_rows, forget_deletes, rewrite_column
 from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
+from storage.services.split import split
 from storage.services.table_html import table_html
 from storage.services.tasks import Execute, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
@@ -440,6 +441,7 @@ class Table:
     forget_deletes = service_method(forget_deletes)
     expire_rows = service_method(expire_rows)
     apply_ttl = service_method(apply_ttl)
+    split = service_method(split)
     add_column = service_method(schema_changes.add_column)
     add_group = service_method(schema_changes.add_group)
     add_stream = service_method(schema_changes.add_stream)

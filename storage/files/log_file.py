@@ -57,6 +57,7 @@ def write_log_file(
         groups=batch.groups,
         rows=rows.cast(schema.event_schema(rows.schema.names)),
         partitions=partitions,
+        bits=schema.bucket_bits,
         partition=partition,
         bucket=bucket,
         deletes=np.asarray(rows.column(names.OP)) != Op.UPSERT,
@@ -73,6 +74,7 @@ class SortedRows:
         groups: The groups whose columns are in the file.
         rows: The rows, with the schema of the file.
         partitions: Distinct partition folders, ascending.
+        bits: Bits of its buckets.
         partition, bucket: For each row the position of its partition folder in ``partitions``, and its bucket.
         deletes: For each row whether it counts as a delete.
     """
@@ -81,6 +83,7 @@ class SortedRows:
     groups: Sequence[Group]
     rows: pa.Table
     partitions: list[str]
+    bits: int
     partition: Indices
     bucket: Indices
     deletes: Mask
@@ -104,7 +107,7 @@ def put_log_file(env: Environment, schema: TableSchema, path: Path, content: Sor
         groups=[group.id for group in content.groups],
         columns=content.rows.schema.names,
         deletes=sum(index.ranges.deletes),
-        bits=schema.bucket_bits,
+        bits=content.bits,
         index=_inline_or_sidecar(env, path, index),
     )
 
@@ -130,7 +133,7 @@ def _sorted(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], I
     own_keys = key_columns(schema, rows)
     if schema.has_sort_key:
         rows = rows.add_column(0, schema.event_schema([names.KEY]).field(0), sort_keys(schema, own_keys))
-    bucket = buckets(schema, own_keys)
+    bucket = buckets(schema, own_keys, schema.bucket_bits)
     partitions, partition = partition_folders(schema, own_keys)
     order = keys.stable_order(keys.key_vector(rows.column(schema.sort_column)))
     file_group = (partition << schema.bucket_bits) | bucket
@@ -140,7 +143,7 @@ def _sorted(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], I
 
 def _encode(schema: TableSchema, content: SortedRows, tuning: Tuning) -> tuple[pa.Buffer, LogIndex]:
     (batch,) = content.rows.combine_chunks().to_batches()
-    file_group = (content.partition << schema.bucket_bits) | content.bucket
+    file_group = (content.partition << content.bits) | content.bucket
     group_starts = np.append(keys.run_starts(file_group), len(batch))
     bounds = _block_bounds(group_starts, max(batch.nbytes // len(batch), 1), tuning)
     sink = pa.BufferOutputStream()

@@ -21,6 +21,7 @@ import pyarrow as pa
 from storage.core.arrays import take_rows
 from storage.core.keys import Indices, KeyVector, find, key_vector, one_array, take
 from storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
+from storage.core.merge.locate_keys import in_bucket
 from storage.core.merge.registers import RegisterRange, group_registers, merge_registers
 from storage.core.merge.run_keys import RunKeys
 from storage.core.merge.stitch import LogState
@@ -156,13 +157,13 @@ class LogReader:
                 _, found = find(wanted, key_vector(batch.column(self._schema.sort_column)))
                 if found.any():
                     rows = batch.filter(pa.array(found))
-                    yield self._files[number], dict(zip(rows.schema.names, rows.columns, strict=True))
+                    yield self._files[number], _columns_of(rows)
 
     def _registers(self, file_slice: FileSlice, wanted: KeyVector | None) -> list[list[RegisterRange]]:
         """The registers of one slice, a list for each file of a fold."""
         folded: dict[int, list[RegisterRange]] = {}
         for number, batch, slice_ordinals in self._rows(file_slice, form="register"):
-            columns, slice_ordinal = dict(zip(batch.schema.names, batch.columns, strict=True)), slice_ordinals
+            columns, slice_ordinal = _columns_of(batch), slice_ordinals
             vector = key_vector(columns[self._schema.sort_column])
             if wanted is not None:
                 _, found = find(wanted, vector)
@@ -213,6 +214,9 @@ class LogReader:
                 ordinals = file_slice.slice_ordinal
                 of_rows = None if ordinals is None else ordinals[end - count : end]
                 batch = self._block(block).slice(start, count)
+                if file_slice.shared and self._files[block[0]].file.bits < file_slice.group.bits:
+                    assert ordinals is None, "rows of shared ranges are filtered for one file group"
+                    batch = batch.filter(pa.array(in_bucket(self._schema, _columns_of(batch), file_slice.group)))
                 if file_slice.within is not None:
                     assert ordinals is None, "a part of a file group is not combined with others"
                     batch = self._of_range(batch, file_slice.within)
@@ -279,6 +283,10 @@ class _Coalesced:
         if slice_ordinal is not None:
             self.slice_ordinals.append(slice_ordinal)
         self.rows += len(batch)
+
+
+def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
 def _of_run(run_keys: RunKeys, log_range: AnyRange) -> AnyRange:

@@ -30,7 +30,7 @@ def write_register_file(
         env: The environment of the table.
         schema: The schema of the snapshot.
         path: Path of the file, which no other writer uses.
-        states: Registers with all columns, in order of file group.
+        states: Registers with all columns, in order of file group; all file groups have the same bits.
     """
     collapsed = list(states)
     carried = {group for _, state in collapsed for group in state.registers}
@@ -47,6 +47,7 @@ def write_register_file(
         rows=_table(schema, [rows for _, rows in parts]),
         partitions=partitions,
         partition=_each([partitions.index(file_group.partition) for file_group, _ in parts], sizes),
+        bits=parts[0][0].bits,
         bucket=_each([file_group.bucket for file_group, _ in parts], sizes),
         deletes=np.concatenate([rows.deletes for _, rows in parts]),
     )

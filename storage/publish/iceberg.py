@@ -139,7 +139,9 @@ class _Publication:
         self._schema = _with_id(target, iceberg_schema(schema, names, 0))
         self._files = {table.env.store.url(current.file.path): current for current in files}
         self._spec = bucket_spec(schema, self._schema, target.metadata)
-        self._buckets = {} if self._spec is None else files_of_one_bucket(base_slices(snapshot.state))
+        self._buckets = (
+            {} if self._spec is None else files_of_one_bucket(base_slices(snapshot.state), schema.bucket_bits)
+        )
         self._names = name_mapping(schema)
         self._prefix = f"iceberg-{target.metadata.table_uuid}-"
         self._note = f"published as {self._name} of catalog {catalog.name} in {target.location()}"

@@ -41,18 +41,24 @@ def bucket_spec(schema: TableSchema, published: Schema, metadata: TableMetadata)
     for known in metadata.partition_specs:
         if [(field.source_id, field.transform) for field in known.fields] == [(source, transform)]:
             return known
+    taken = {field.name for known in metadata.partition_specs for field in known.fields}
     name = f"{schema.key[0]}_bucket"
-    while name in published.column_names:  # the names of columns and of partition fields are one set
+    if name in taken:  # of the number of buckets before a split
+        name += f"_{1 << schema.bucket_bits}"
+    while name in published.column_names or name in taken:  # the names of columns and of partition fields are one set
         name += "_"
     field_id = max(_FIRST_FIELD_ID, (metadata.last_partition_id or 0) + 1)
     field = PartitionField(source_id=source, field_id=field_id, transform=transform, name=name)
     return PartitionSpec(field, spec_id=1 + max(known.spec_id for known in metadata.partition_specs))
 
 
-def files_of_one_bucket(slices: Iterable[FileSlice]) -> Mapping[Path, int]:
-    """The bucket of each base file that was written for one file group."""
+def files_of_one_bucket(slices: Iterable[FileSlice], bits: int) -> Mapping[Path, int]:
+    """The bucket of each base file that was written for one file group of this number of bits."""
     return {
         made.base.path: file_slice.group.bucket
         for file_slice in slices
-        if (made := file_slice.slice) is not None and made.base is not None and made.base_part is None
+        if (made := file_slice.slice) is not None
+        and made.base is not None
+        and made.base_part is None
+        and made.bits == bits
     }

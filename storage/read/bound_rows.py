@@ -26,6 +26,7 @@ from storage.core.keys import KeyVector
 from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup
+from storage.core.merge.locate_keys import locate_keys
 from storage.core.modes import NO_MERGERS
 from storage.errors import MissingFile
 from storage.files.log_reader import LogReader
@@ -172,4 +173,6 @@ def _changed_keys(bound: Cut, later: SnapshotFiles, most: int) -> tuple[Arrays, 
         else pa.array([], schema.column_by_name[name].type)
         for name in schema.key
     }
-    return of_keys, {group: each.keys for group, each in directories.items()}
+    if state.levels == {part.group.bits for part in slices}:
+        return of_keys, {group: each.keys for group, each in directories.items()}
+    return of_keys, locate_keys(schema, of_keys, state.levels)

@@ -10,4 +10,4 @@ from storage.core.schema.table_schema import TableSchema
 
 def bucket_numbers(schema: TableSchema, rows: pa.Table) -> pa.Array:
     """The bucket of each row, int64; ``rows`` has the key columns of the table."""
-    return pa.array(buckets(schema, key_columns(schema, rows)))
+    return pa.array(buckets(schema, key_columns(schema, rows), schema.bucket_bits))

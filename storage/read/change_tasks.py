@@ -33,20 +33,28 @@ class ChangeTask:
     after: ReadTask
     touched: ReadTask | None
 
+    @property
+    def levels(self) -> frozenset[int]:
+        """The bits of its file groups in both snapshots."""
+        tasks = [task for task in (self.before, self.after) if task is not None]
+        return frozenset(part.group.bits for task in tasks for part in task.slices)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One file group to compare, or a part of it.
 
+    A file group that was split or merged in between is several in one of the snapshots.
+
     Attributes:
-        before: The file group in the earlier snapshot; None if it has no rows there.
-        after: The file group in the later snapshot.
+        before: The file group in the earlier snapshot; empty if it has no rows there.
+        after: The file group in the later snapshot; not empty.
         touched: The commits in between, whose keys are compared; None to compare all rows.
     """
 
-    before: FileSlice | None
-    after: FileSlice
-    touched: FileSlice | None
+    before: tuple[FileSlice, ...]
+    after: tuple[FileSlice, ...]
+    touched: tuple[FileSlice, ...] | None
 
     @property
     def bytes(self) -> int:
@@ -60,7 +68,7 @@ class Comparison:
 
     @property
     def _states(self) -> list[FileSlice]:
-        return [state for state in (self.after, self.before, self.touched) if state is not None]
+        return [*self.after, *self.before, *(self.touched or ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,28 +127,28 @@ def _divided(
 
 
 def _division(item: Comparison, files: ComparedFiles, tuning: Tuning, *, every_key: bool) -> Division:
-    states = [State(item.after, files.after)]
-    if item.before is not None:
-        states.append(State(item.before, files.before))
-    if item.touched is not None:
-        states.append(State(item.touched, files.touched))
+    states = [State(part, files.after) for part in item.after]
+    states += [State(part, files.before) for part in item.before]
+    states += [State(part, files.touched) for part in item.touched or ()]
     by_keys = item.touched is not None and not every_key
     # Only rows of touched keys are kept in memory.
-    rows = item.touched.stored_rows if item.touched is not None and by_keys else item.rows
+    rows = sum(part.stored_rows for part in item.touched) if item.touched is not None and by_keys else item.rows
     return Division(
         tuple(states),
         parts=math.ceil(rows / max(tuning.change_task_rows, 1)),
         part_bytes=max(tuning.change_task_bytes, 1),
-        by_last=by_keys,
+        by_last=len(item.touched or ()) if by_keys else 0,
     )
 
 
 def _parts(item: Comparison, found: Sequence[tuple[FileSlice, ...]], *, every_key: bool) -> Iterator[Comparison]:
-    for after, *others in found:
-        before = others.pop(0) if item.before is not None else None
-        touched = others.pop(0) if item.touched is not None else None
-        if touched is None or every_key or len(touched.rows):  # otherwise nothing was committed in this range of keys
-            yield Comparison(before, after, touched)
+    end_of_after = len(item.after)
+    end_of_before = end_of_after + len(item.before)
+    for states in found:
+        touched = None if item.touched is None else states[end_of_before:]
+        # Otherwise nothing was committed in this range of keys.
+        if touched is None or every_key or any(len(part.rows) for part in touched):
+            yield Comparison(states[end_of_after:end_of_before], states[:end_of_after], touched)
 
 
 def _runs(work: Sequence[Comparison], tuning: Tuning) -> list[list[Comparison]]:
@@ -155,7 +163,7 @@ def _runs(work: Sequence[Comparison], tuning: Tuning) -> list[list[Comparison]]:
         for item in work:
             if (item.touched is not None) is by_keys:
                 size, rows = size + item.bytes, rows + item.rows
-                is_part = item.after.within is not None
+                is_part = item.after[0].within is not None
                 if is_part or size > tuning.change_task_bytes or rows > tuning.change_task_rows:
                     runs.append([])
                     size, rows = item.bytes, item.rows
@@ -166,10 +174,10 @@ def _runs(work: Sequence[Comparison], tuning: Tuning) -> list[list[Comparison]]:
 
 
 def _task(run: Sequence[Comparison], files: ComparedFiles) -> ChangeTask:
-    earlier = [item.before for item in run if item.before is not None]
-    commits = [item.touched for item in run if item.touched is not None]
+    earlier = [part for item in run for part in item.before]
+    commits = [part for item in run for part in item.touched or ()]
     return ChangeTask(
         before=read_task(earlier, files.before) if earlier else None,
-        after=read_task([item.after for item in run], files.after),
+        after=read_task([part for item in run for part in item.after], files.after),
         touched=read_task(commits, files.touched) if commits else None,
     )

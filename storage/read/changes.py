@@ -26,14 +26,15 @@ import pyarrow as pa
 
 from storage.clock import Stamps
 from storage.core.arrays import Arrays
-from storage.core.keys import one_array
+from storage.core.keys import KeyVector, one_array, union
 from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data
-from storage.core.log.file_refs import FileGroup
+from storage.core.log.file_refs import FileGroup, SliceFile
 from storage.core.log.slice_list import Slices
 from storage.core.log.table_state import TableState
 from storage.core.merge.diff import ChangeShape, diff
+from storage.core.merge.locate_keys import locate_keys
 from storage.core.modes import NO_MERGERS
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 from storage.environment import Environment
@@ -42,7 +43,6 @@ from storage.files.log_reader import LogReader
 from storage.log.table_log import TableLog
 from storage.read.change_tasks import ChangeTask, ComparedFiles, Comparison, change_tasks
 from storage.read.pruning import Keys
-from storage.read.read_task import ReadTask
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
@@ -97,14 +97,15 @@ class ChangeScan:
             keys: Keys | None = None
             before: list[pa.RecordBatch] = []
             if self.before is not None:
-                keys = self.touched_keys(self.before.at, task.touched)
+                keys = self.touched_keys(self.before.at, task)
                 if task.before is not None:
                     before = list(self.before.read(task.before, keys))
             earlier = _arrays_of_all(before, (self.before or self.after).arrow)
             yield from diff(self.shape, earlier, map(_arrays, self.after.read(task.after, keys)))
 
-    def touched_keys(self, since: Cut, touched: ReadTask | None) -> Keys | None:
-        """Keys of the commits after ``since``, by file group; None for all rows. Arguments as in `ChangeTask`."""
+    def touched_keys(self, since: Cut, task: ChangeTask) -> Keys | None:
+        """Keys of the commits of a task, all after ``since``, by file group; None for all rows."""
+        touched = task.touched
         if touched is None:
             return None
         env, schema = self.after.env, self.shape.schema
@@ -112,7 +113,15 @@ class ChangeScan:
         logs = LogReader(env, schema, touched.files, touched.slices, [columns] * len(touched.slices), NO_MERGERS)
         with _logs_after(env, since):
             found = {file_slice.group: logs.collapse(file_slice, (), ()) for file_slice in touched.slices}
-        return {group: state.directory.keys for group, state in found.items() if state is not None}
+        directories = {group: state.directory for group, state in found.items() if state is not None}
+        levels = task.levels
+        if all({group.bits} == levels for group in directories):
+            return {group: directory.keys for group, directory in directories.items()}
+        regrouped: dict[FileGroup, KeyVector] = {}
+        for directory in directories.values():
+            for group, vector in locate_keys(schema, directory.columns, levels).items():
+                regrouped[group] = union([regrouped[group], vector]) if group in regrouped else vector
+        return regrouped
 
 
 def scan_changes(
@@ -151,7 +160,7 @@ def scan_changes(
         after = until.choose_slices(ScanRequest(shape.columns, require=require, arrivals=True)).without_tasks()
         env = until.table_log.env
         if since is None:
-            inserts = [Comparison(None, file_slice, None) for file_slice in until.slices]
+            inserts = [Comparison((), (file_slice,), None) for file_slice in until.slices]
             files = ComparedFiles((), until.files, ())
             tasks = change_tasks(env, until.table_schema, inserts, files, None, until.cut)
             return ChangeScan(shape, None, after, tuple(tasks))
@@ -218,12 +227,11 @@ def log_slices(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
 
 def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> list[Comparison]:
     """File groups with commits in between."""
-    before, after = _by_group(since), _by_group(until)
     work = []
-    for commits in touched:
-        new, old = after.get(commits.group), before.get(commits.group)
-        if new is not None:  # otherwise the events changed nothing, and compaction found no rows to keep
-            by_keys = old is not None and commits.log_bytes <= new.log_bytes + new.base_bytes
+    for old, new, commits in _side_by_side(since.slices, until.slices, touched):
+        if commits and new:  # without new, the events changed nothing, and compaction found no rows to keep
+            stored = sum(part.log_bytes + part.base_bytes for part in new)
+            by_keys = bool(old) and sum(part.log_bytes for part in commits) <= stored
             work.append(Comparison(old, new, commits if by_keys else None))
     return work
 
@@ -231,28 +239,45 @@ def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> 
 def _whole(since: Snapshot, until: Snapshot) -> list[Comparison]:
     """File groups whose files are not the same in both snapshots."""
     fresh = np.array([not cut.within(live.reach, since.cut.lanes) for live in until.files], np.bool_)
-    before = _by_group(since)
-    work = []
-    for new in until.slices:
-        old = before.get(new.group)
-        if old is None or old.slice != new.slice or fresh[new.file].any():
-            work.append(Comparison(old, new, None))
-    return work
+    return [
+        Comparison(old, new, None)
+        for old, new, _ in _side_by_side(since.slices, until.slices, ())
+        if new and (_files(old) != _files(new) or any(fresh[part.file].any() for part in new))
+    ]
+
+
+def _files(parts: Sequence[FileSlice]) -> list[SliceFile | None]:
+    return [part.slice for part in parts]
 
 
 def _without_commits(since: Snapshot, until: Snapshot, work: Sequence[Comparison]) -> list[Comparison]:
     """The file groups that are not in ``work``, with no commits in between."""
-    before, known = _by_group(since), {item.after.group for item in work}
+    known = {part.group for item in work for part in item.after}
     none = np.empty(0, np.int64)
     return [
-        Comparison(before.get(new.group), new, FileSlice(new.group, None, none, none, none, none, 0, 0))
-        for new in until.slices
-        if new.group not in known
+        Comparison(old, new, (FileSlice(new[0].group, None, none, none, none, none, 0, 0),))
+        for old, new, _ in _side_by_side(since.slices, until.slices, ())
+        if new and new[0].group not in known
     ]
 
 
-def _by_group(snapshot: Snapshot) -> dict[FileGroup, FileSlice]:
-    return {file_slice.group: file_slice for file_slice in snapshot.slices}
+def _side_by_side(*sides: Sequence[FileSlice]) -> Iterator[tuple[tuple[FileSlice, ...], ...]]:
+    """The file groups of several plans, together with those of the others that have keys in common with them.
+
+    That is one of each, unless file groups were split or merged in between.
+    """
+    levels = sorted({part.group.bits for side in sides for part in side})
+    groups = sorted({part.group for side in sides for part in side}, key=lambda group: (group.bits, group))
+    whole: dict[FileGroup, FileGroup] = {}
+    for group in groups:
+        larger = (group.within(bits) for bits in levels if bits < group.bits)
+        whole[group] = next((other for other in larger if other in whole), group)
+    found: dict[FileGroup, list[list[FileSlice]]] = {}
+    for number, side in enumerate(sides):
+        for part in side:
+            found.setdefault(whole[part.group], [[] for _ in sides])[number].append(part)
+    for group in sorted(found):
+        yield tuple(tuple(parts) for parts in found[group])
 
 
 def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:

@@ -66,14 +66,14 @@ class Division:
             groups of the first state that has a base file.
         parts: Wanted number of parts.
         part_bytes: More parts are wanted if they would have more stored bytes than this; None for no limit.
-        by_last: Whether only those keys of the other states are read that the last state has: bounds are then chosen
-            among the stored parts that may have such keys.
+        by_last: If it is not 0, only those keys of the other states are read that this number of last states has:
+            bounds are then chosen among the stored parts that may have such keys.
     """
 
     states: tuple[State, ...]
     parts: int
     part_bytes: int | None = None
-    by_last: bool = False
+    by_last: int = 0
 
 
 def divide_file_groups(
@@ -151,8 +151,10 @@ def _has_base(file_slice: FileSlice) -> bool:
 def _bounds(division: Division, bases: Sequence[Extents | None], logs: Sequence[Extents | None]) -> KeyVector | None:
     """Keys at which all states are divided."""
     read_bases, read_logs = ([part for part in parts if part is not None] for parts in (bases, logs))
-    if division.by_last and (last := logs[-1]) is not None:
-        read_bases, read_logs = ([part.near(last) for part in parts] for parts in (read_bases, read_logs))
+    last = [part for part in logs[-division.by_last :] if part is not None] if division.by_last else []
+    if last:
+        near = Extents.joined(last)
+        read_bases, read_logs = ([part.near(near) for part in parts] for parts in (read_bases, read_logs))
     row_groups = next((part for part in read_bases if len(part)), None)
     others = [*read_logs, *(part for part in read_bases if part is not row_groups)]
     parts = division.parts

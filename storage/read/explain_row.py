@@ -10,7 +10,7 @@ that may still be continued, and all commits after it. Both merge to the same ro
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -25,6 +25,7 @@ from storage.core.keys import KeyVector
 from storage.core.log import cut
 from storage.core.log.entries import Data
 from storage.core.log.file_refs import FileGroup
+from storage.core.log.table_state import TableState
 from storage.core.merge.collapse import LogRange, collapse_group
 from storage.core.merge.events import supplied_mask
 from storage.core.merge.locate_keys import key_columns, locate_keys
@@ -75,9 +76,11 @@ def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> 
     schema = snapshot.schema
     columns = key_columns(schema, key_table(schema, _one_key(schema, key)))
     shown_key = {name: _python(column[0]) for name, column in columns.items()}
-    ((file_group, vector),) = locate_keys(schema, columns).items()
     with explain_missing_file(snapshot.table_log.env, snapshot.cut):
-        slices, files = _history(snapshot, file_group) if history else _current(snapshot, file_group)
+        state = _oldest(snapshot) if history else snapshot.state
+        located = locate_keys(schema, columns, state.levels)
+        vector = next(iter(located.values()))
+        slices, files = _history(snapshot, state, located) if history else _current(snapshot, located)
         found = _Found(schema)
         for file_slice in slices:
             _read(snapshot, narrowed(schema, file_slice, files, vector), files, vector, found)
@@ -103,19 +106,25 @@ def _one_key(schema: TableSchema, key: Any) -> Sequence[Any]:
     return [tuple(key[name] for name in schema.key)]
 
 
-def _current(snapshot: SnapshotFiles, group: FileGroup) -> tuple[list[FileSlice], Sequence[LiveFile]]:
+def _current(snapshot: SnapshotFiles, groups: Collection[FileGroup]) -> tuple[list[FileSlice], Sequence[LiveFile]]:
     """What a read of the snapshot merges."""
-    return snapshot.slices_of({group}), snapshot.log_files
+    return snapshot.slices_of(groups), snapshot.log_files
 
 
-def _history(snapshot: SnapshotFiles, group: FileGroup) -> tuple[list[FileSlice], Sequence[LiveFile]]:
-    """The oldest slice from which the snapshot follows, and all commits after it; their log files are retained (C2)."""
+def _oldest(snapshot: SnapshotFiles) -> TableState:
+    """The state of the snapshot with the oldest slices from which it follows, and without folds."""
     log, state = snapshot.table_log, snapshot.state
     retained = log.refresh().oldest_retained
     oldest = log.at(min(state.head, max(retained, state.restored, state.rewritten, 1)))
-    begin = replace(state, slices=oldest.slices, covered=oldest.covered, folds=(), folded={})
-    files = log.committed_files(begin, begin.log_start(), snapshot.cut.lanes)
-    return plan_slices(begin, files, only={group}), files
+    return replace(state, slices=oldest.slices, covered=oldest.covered, folds=(), folded={})
+
+
+def _history(
+    snapshot: SnapshotFiles, begin: TableState, groups: Collection[FileGroup]
+) -> tuple[list[FileSlice], Sequence[LiveFile]]:
+    """The oldest slice from which the snapshot follows, and all commits after it; their log files are retained (C2)."""
+    files = snapshot.table_log.committed_files(begin, begin.log_start(), snapshot.cut.lanes)
+    return plan_slices(begin, files, only=groups), files
 
 
 @dataclass(frozen=True, slots=True)

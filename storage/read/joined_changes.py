@@ -71,8 +71,8 @@ class _Referring:
     scan: Scan
     _cache: RowCache = field(default_factory=RowCache, compare=False, repr=False)
 
-    def keys(self, task: ReadTask) -> Keys:
-        """The keys of such rows of a task, by file group."""
+    def keys(self, task: ReadTask, levels: Collection[int]) -> Keys:
+        """The keys of such rows of a task, by file group of these numbers of bits."""
         changed = self._changed()
         if not len(changed.rows):
             return {}
@@ -81,7 +81,7 @@ class _Referring:
             numbers = changed.find([batch.column(name) for name in self.on])
             parts.append(batch.filter(numbers.is_valid()).select(schema.key))
         found = pa.Table.from_batches(parts, pa.schema([self.scan.arrow.field(name) for name in schema.key]))
-        return locate_keys(schema, key_columns(schema, found)) if len(found) else {}
+        return locate_keys(schema, key_columns(schema, found), levels) if len(found) else {}
 
     def _changed(self) -> KeyedRows:
         with self._cache.lock:
@@ -162,12 +162,12 @@ class JoinedChangeScan:
 
     def _candidates(self, before: _Side, task: ChangeTask) -> Keys | None:
         """Keys of the rows that can differ; None for all rows of the task."""
-        touched = self.own.touched_keys(before.scan.at, task.touched)
+        touched = self.own.touched_keys(before.scan.at, task)
         if touched is None:
             return None
         found: dict[FileGroup, KeyVector] = dict(touched)
         for each in self.referring:
-            for group, vector in each.keys(task.after).items():
+            for group, vector in each.keys(task.after, task.levels).items():
                 found[group] = keys.union([found[group], vector]) if group in found else vector
         return found
 

@@ -34,7 +34,7 @@ def choose_slices(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
     """
     schema = snapshot.schema
     projection = make_projection(schema, request)
-    keys = request.keys if request.keys is not None else keys_in(schema, projection.predicate)
+    keys = request.keys if request.keys is not None else keys_in(schema, projection.predicate, snapshot.state.levels)
     if request.read_optimized:
         slices = base_slices(snapshot.state)
     elif request.keys is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Never, TypeAlias
 from urllib.parse import unquote
@@ -36,14 +36,21 @@ from storage.read.touched_keys import TouchedKeys
 MAX_KEYS: Final = 10_000  # if a filter allows more keys, it is treated like a condition on other columns
 
 Keys = Mapping[FileGroup, KeyVector]
-"""The wanted keys of each file group, ascending and distinct."""
+"""The wanted keys of each file group, ascending and distinct. Beside the file groups of a snapshot there may be others
+with other bits."""
 
 KeyRows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Any]
 """Keys as a caller gives them: key values, tuples for a key of several columns, or rows with the key columns."""
 
 
-def keys_in(schema: TableSchema, predicate: Condition | None) -> Keys | None:
-    """All keys that rows of the result can have; None if the filter allows more than `MAX_KEYS`."""
+def keys_in(schema: TableSchema, predicate: Condition | None, levels: Collection[int]) -> Keys | None:
+    """All keys that rows of the result can have; None if the filter allows more than `MAX_KEYS`.
+
+    Args:
+        schema: The schema of the snapshot.
+        predicate: The filter; None if there is none, or if it could not be read.
+        levels: The bits of the file groups of the snapshot.
+    """
     if predicate is None:
         return None
     values: list[list[Any]] = []
@@ -54,7 +61,7 @@ def keys_in(schema: TableSchema, predicate: Condition | None) -> Keys | None:
         values.append(list(found))
     if math.prod(map(len, values)) > MAX_KEYS:
         return None
-    return locate_keys(schema, key_columns(schema, key_table(schema, list(itertools.product(*values)))))
+    return locate_keys(schema, key_columns(schema, key_table(schema, list(itertools.product(*values)))), levels)
 
 
 def key_table(schema: TableSchema, given: KeyRows) -> pa.Table:

@@ -22,7 +22,7 @@ from storage.core.log.cut import Cut
 from storage.core.log.entries import Data
 from storage.core.log.file_refs import FileGroup
 from storage.core.names import LaneName
-from storage.core.plan.slices import FileSlice
+from storage.core.plan.slices import FileSlice, log_rows
 from storage.read.base_dataset import base_dataset
 from storage.read.filter_input import Filter
 from storage.read.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
@@ -119,7 +119,7 @@ class ReadOptimized:
             self._staleness = Staleness(
                 since=self._oldest_waiting(waiting),
                 commits=len(self._commits(waiting)),
-                rows=sum(int(file_slice.rows.sum()) for file_slice in waiting),
+                rows=log_rows(waiting),
                 size_bytes=sum(file_slice.log_bytes for file_slice in waiting),
                 file_groups=len(waiting),
                 never_compacted=sum(file_slice.slice is None for file_slice in waiting),

@@ -51,7 +51,8 @@ def _fill(slices: Iterable[tuple[FileSlice, int]], run_bytes: int) -> list[list[
         file = path or file
         share = _share_of_run(file_slice, log_rows, run_bytes)
         filled += share
-        if not runs or filled > (1 if same_file else FULL_ENOUGH):
+        # Rows of shared log ranges are filtered for one file group: it is a run by itself.
+        if not runs or file_slice.shared or runs[-1][-1].shared or filled > (1 if same_file else FULL_ENOUGH):
             runs.append([])
             filled = share
         runs[-1].append(file_slice)

@@ -215,7 +215,8 @@ class ReferenceRows:
         if len(foreign_keys[0]) > LOOK_UP_ROWS or known:
             return self.all()
         _, wanted = as_keys(self.scan.schema, foreign_keys)
-        chosen = locate_keys(self.scan.schema, wanted)
+        levels = {part.group.bits for task in self.scan.tasks for part in task.slices}
+        chosen = locate_keys(self.scan.schema, wanted, levels)
         found = [batch for task in self.scan.tasks for batch in self.scan.read(task, chosen)]
         return KeyedRows.of(self.scan.schema, pa.Table.from_batches(found, self.scan.arrow))
 

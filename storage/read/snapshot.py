@@ -318,7 +318,7 @@ class Snapshot:
             NotFound: The table has no such column or group.
         """
         schema = self._state.schema
-        wanted = locate_keys(schema, key_columns(schema, key_table(schema, keys)))
+        wanted = locate_keys(schema, key_columns(schema, key_table(schema, keys)), self._state.levels)
         return self._plan(ScanRequest(columns, None, require, keys=wanted)).to_arrow()
 
     def explain(self, key: Any, *, history: bool = False) -> Explanation:

@@ -13,17 +13,20 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from types import MappingProxyType
 from typing import Final
 
 from storage.core import names
 from storage.core.log import cut
 from storage.core.log.entries import Abort, Base
 from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
+from storage.core.log.regroup import may_follow, overlapping
 from storage.core.log.table_state import TableState
-from storage.core.names import LaneName, Path
+from storage.core.names import Path
+from storage.core.plan.covered import covered_up_to
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.overlaid import overlaid_groups
+from storage.core.plan.regroup_slices import as_targets, in_bits, merged_parts, other_bits, without
 from storage.core.plan.share_work import next_share, sharing_plans
 from storage.core.plan.slices import FileSlice
 from storage.environment import Tuning
@@ -107,8 +110,9 @@ def compaction_steps(
     """Compact file groups of a snapshot, in steps: one for each task. Publish their slices as they are
     completed.
 
-    Candidates are file groups with log files, the last file groups in shared files that are mostly unreferenced, and
-    those that have overlays although the table is to have none.
+    Candidates are file groups with log files, the last file groups in shared files that are mostly unreferenced, those
+    that have overlays although the table is to have none, and those with other bits than the table is to have: these
+    are split or merged (PROTOCOL.md, G2). Of those that become one, all are compacted if one is.
 
     Args:
         table_log: The table's log.
@@ -126,7 +130,12 @@ def compaction_steps(
     rest = mostly_unreferenced(snapshot.slices, {file_slice.group for file_slice in chosen}, snapshot.cut.lanes)
     if not snapshot.table_schema.overlays:
         rest |= overlaid_groups(snapshot.slices, snapshot.cut.lanes) - {file_slice.group for file_slice in chosen}
+    bits = snapshot.table_schema.bucket_bits
+    rest |= other_bits(snapshot.slices, bits) - {each.group for each in chosen}
     remaining = [file_slice for file_slice in snapshot.slices if file_slice.group in rest and only(file_slice)]
+    parts = merged_parts(snapshot.slices, (*chosen, *remaining), bits)
+    chosen = as_targets(chosen, parts, bits)
+    remaining = as_targets(without(remaining, {each.group for each in chosen}, bits), parts, bits)
     publisher = _Publisher(table_log, snapshot.cut.lanes, [file_slice.group for file_slice in with_logs])
     if must_yield(table_log, snapshot.state):
         publisher.skipped = {file_slice.group: RESERVED for file_slice in (*chosen, *remaining)}
@@ -136,7 +145,8 @@ def compaction_steps(
             # replaced.
             tuning = table_log.env.tuning
             runs = [*cut_tasks(chosen, tuning), *cut_tasks(remaining, tuning)]
-            work = _Work(table_log, plan, {str(run[0].group): _task(table_log, snapshot, plan, run) for run in runs})
+            tasks = [_regrouped(_task(table_log, snapshot, plan, run, parts), run, bits) for run in runs]
+            work = _Work(table_log, plan, {str(task.slices[0].group): task for task in tasks})
             while waiting := len(work.waiting):
                 with contextlib.closing(_results(execute, work.take())) as results:
                     for made in results:
@@ -210,8 +220,15 @@ def cut_tasks(slices: Sequence[FileSlice], tuning: Tuning) -> list[list[FileSlic
     return runs
 
 
-def _task(table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, run: Sequence[FileSlice]) -> CompactionTask:
-    work = read_task(run, snapshot.files)
+def _task(
+    table_log: TableLog,
+    snapshot: Snapshot,
+    plan: ServicePlan,
+    run: Sequence[FileSlice],
+    parts: Mapping[FileGroup, Sequence[FileSlice]] = MappingProxyType({}),
+) -> CompactionTask:
+    """The task of some file groups; ``parts`` are in place of what stands for several."""
+    work = read_task([part for each in run for part in parts.get(each.group, (each,))], snapshot.files)
     return CompactionTask(
         env=table_log.env,
         schema=snapshot.table_schema,
@@ -220,6 +237,14 @@ def _task(table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, run: Seque
         at=snapshot.cut,
         plan=plan.slot,
         rev=snapshot.schema_rev,
+    )
+
+
+def _regrouped(task: CompactionTask, run: Sequence[FileSlice], bits: int) -> CompactionTask:
+    """The task with the parts of file groups that are split; a large one is split into separate files."""
+    is_large = len(run) == 1 and task.bytes >= task.env.tuning.small_group_bytes
+    return replace(
+        task, slices=tuple(in_bits(task.slices, bits)), bits=bits, apart=is_large and run[0].group.bits < bits
     )
 
 
@@ -300,9 +325,10 @@ class _Work:
 
     def _still_needed(self, task: CompactionTask, state: TableState) -> CompactionTask | None:
         """The task without file groups that others have compacted; None if nothing is left of it."""
-        left = tuple(each for each in task.slices if _is_left(state, each))
-        if len(left) == len(task.slices):
+        gone = {task.target(each) for each in task.slices if not _is_left(state, each)}
+        if not gone:
             return task
+        left = tuple(each for each in task.slices if task.target(each) not in gone)
         kept = {each.group for each in left}
         self.skipped.update((each.group, _OVERTAKEN) for each in task.slices if each.group not in kept)
         return replace(task, slices=left) if left else None
@@ -406,14 +432,16 @@ class _Publisher:
             reserved = must_yield(self.table_log, state, reserves=plan.reserves)
             reason = RESERVED if reserved else _OVERTAKEN
             if not reserved:
-                kept.update((group, made) for group, made in offered.items() if _is_current(state, group, made.parent))
+                kept.update(
+                    (made.group, made) for made in may_follow(state.slices, state.folded_groups, list(offered.values()))
+                )
             if self.rewriting is not None and self.rewriting.whole and len(kept) < len(offered):
                 kept.clear()
             header = self.table_log.header(state)
             last = work is None or work.is_last(state)
             if kept:
                 slices = list(kept.values())
-                covered = _covered(state, kept, self.with_logs, self.target) if last else {}
+                covered = covered_up_to(state, kept, self.with_logs, self.target) if last else {}
                 return Base(
                     **header,
                     plan_id=plan.plan_id,
@@ -443,31 +471,13 @@ class _Publisher:
         delete_files(self.table_log.store, dropped)
 
 
-def _is_current(state: TableState, group: FileGroup, parent: cut.Seqs) -> bool:
-    """Whether the newest slice of a file group has this cut; empty if it has none."""
-    return parent == state.slices.cut_of(group)
-
-
 def _is_left(state: TableState, file_slice: FileSlice) -> bool:
     """Whether nobody has compacted a file group since it was read."""
-    before = file_slice.slice.cut if file_slice.slice is not None else {}
-    return _is_current(state, file_slice.group, before)
-
-
-def _covered(
-    state: TableState, kept: Mapping[FileGroup, SliceFile], with_logs: Sequence[FileGroup], target: cut.Seqs
-) -> dict[LaneName, int]:
-    """A cut up to which every row is in a slice, once ``kept`` are the newest slices; empty if that is known already.
-
-    Args:
-        state: The newest state.
-        kept: Slices that are published on top of it.
-        with_logs: The file groups that had log files in the snapshot. All rows of the others were in their slices.
-        target: Cut of the snapshot.
-    """
-    cuts = [kept[group].cut if group in kept else state.slices.cut_of(group) for group in with_logs]
-    covered = reduce(cut.lowest, {id(each): each for each in cuts}.values(), target)
-    return {} if cut.within(covered, state.covered) else dict(covered)
+    made = file_slice.slice
+    if made is not None:
+        return state.slices.cut_of(made.group) == made.cut
+    group, levels = file_slice.group, state.slices.levels
+    return group not in state.slices and not any(overlapping(group, levels, state.slices.__contains__))
 
 
 def _written(slices: Iterable[SliceFile], plan: ServicePlan) -> dict[Path, FileRef]:

@@ -6,16 +6,20 @@ until a BASE entry names them (`storage.services.compaction`).
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from storage import mergers
 from storage.core import names
-from storage.core.arrays import Arrays
+from storage.core.arrays import Arrays, take_rows
 from storage.core.log.cut import Cut
-from storage.core.log.file_refs import FileGroup, FilePart, FileRef, SliceFile
+from storage.core.log.file_refs import FileGroup, FilePart, FileRef, Replaced, SliceFile
 from storage.core.merge.contested import stored_bounds
-from storage.core.merge.stitch import LogState, Stitch
+from storage.core.merge.locate_keys import in_bucket
+from storage.core.merge.merge_sorted import merge_sorted
+from storage.core.merge.stitch import LogState, Stitch, Stitched
 from storage.core.modes import Mergers
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
@@ -29,6 +33,7 @@ from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import only_needed
 from storage.services.overlay_task import overlaid_slice, plan_overlay, write_overlay
 from storage.services.row_change import RowChange
+from storage.services.service_plan import delete_files
 from storage.services.tasks import UNPACKED, WORKING_BYTES
 
 
@@ -51,15 +56,20 @@ class MadeSlice:
 class CompactionTask:
     """Work on one file group, or on several small ones that share files. Can be pickled and run in any process.
 
+    Of a file group that is split all parts are in the task, and all file groups that are merged into one.
+
     Attributes:
         env: The table's environment.
         schema: Schema of the snapshot.
-        slices: The file groups to compact, as planned at the snapshot; in order of file group.
+        slices: The file groups to compact, as planned at the snapshot; in order of `target`, then of file group.
         files: The log files that ``slices`` refer to by number.
         at: Cut of the snapshot: the new slices contain all its commits.
         plan: Slot of the compaction's PLAN, which is part of the names of its files.
         rev: Revision of ``schema``.
         change: A change of the rows; None for a compaction, which changes no row.
+        bits: Bits of the new slices: file groups with more become one with all others that are parts of it. None: the
+            bits that they have.
+        apart: Write separate files for each of the file groups.
     """
 
     env: Environment
@@ -70,6 +80,13 @@ class CompactionTask:
     plan: int
     rev: int
     change: RowChange | None = None
+    bits: int | None = None
+    apart: bool = False
+
+    def target(self, file_slice: FileSlice) -> FileGroup:
+        """The file group of the new slice that one of the file groups becomes a part of."""
+        group = file_slice.group
+        return group if self.bits is None or group.bits <= self.bits else group.within(self.bits)
 
     @property
     def bytes(self) -> int:
@@ -83,10 +100,11 @@ class CompactionTask:
 
     def __reduce__(self) -> tuple[Any, ...]:
         slices, files = only_needed(self.slices, self.files)
-        return CompactionTask, (self.env, self.schema, slices, files, self.at, self.plan, self.rev, self.change)
+        same = (self.at, self.plan, self.rev, self.change, self.bits, self.apart)
+        return CompactionTask, (self.env, self.schema, slices, files, *same)
 
     def run(self) -> list[MadeSlice]:
-        """Write the next slice of every file group; returns them in the order of ``slices``.
+        """Write the next slice of every file group, or of those that they become; returns them in order.
 
         Raises:
             CorruptData: A file is missing or damaged; the files of the new slices were deleted.
@@ -95,14 +113,24 @@ class CompactionTask:
         """
         loaded = mergers.load(self.schema, self.env.mergers)
         with explain_missing_file(self.env, self.at):
-            return _write_slices(self, loaded)
+            if not self.apart:
+                return _write_slices(self, loaded)
+            made: list[MadeSlice] = []
+            try:
+                for each in self.slices:
+                    made += _write_slices(replace(self, slices=(each,)), loaded)
+            except Exception:
+                delete_files(self.env.store, (file.path for each in made for file in each.file.objects))
+                raise
+            return made
 
 
 @dataclass(frozen=True, slots=True)
 class _WrittenSlice:
     """A new slice whose files are not closed yet."""
 
-    before: FileSlice
+    group: FileGroup
+    before: tuple[FileSlice, ...]
     base: FilePart | None
     shadow: FilePart | None
     statistics: SliceStatistics
@@ -111,40 +139,50 @@ class _WrittenSlice:
 
 def _write_slices(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
     env, schema = task.env, task.schema
-    shared = len(task.slices) > 1
+    targets = [(group, tuple(parts)) for group, parts in itertools.groupby(task.slices, task.target)]
+    shared = len(targets) > 1
     columns = tuple(schema.slice.names)
     wanted = frozenset((*columns, names.OP, names.SUPPLIED))
     logs = LogReader(env, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
     collapsed: dict[FileGroup, LogState | None] = {}
-    if not shared and task.change is None and schema.overlays:
-        (alone,) = task.slices
+    alone = task.slices[0]
+    continued = task.target(alone) == alone.group and not alone.shared
+    if not shared and task.change is None and schema.overlays and continued:
         collapsed[alone.group] = logs.collapse(alone, schema.groups, columns)
         overlaid = _overlaid(task, alone, collapsed[alone.group], loaded)
         if overlaid is not None:
             return [overlaid]
-    folder, unique = names.SHARED if shared else str(task.slices[0].group), env.ids.new()
+    folder, unique = names.SHARED if shared else str(targets[0][0]), env.ids.new()
     base = SliceFileWriter(env, names.base_path(folder, task.plan, unique), schema, shared=shared, index=schema.index)
     shadow = SliceFileWriter(env, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
     stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns), mergers=loaded)
     last_base, last_shadow = LastRowGroups(), LastRowGroups()
+
+    def stitched_rows(before: FileSlice) -> Iterator[Stitched]:
+        old_base = read_base(env, schema, [before.slice], columns, last=last_base)
+        old_shadow = read_shadow(env, schema, [before.slice], columns, last_shadow)
+        if before.group not in collapsed:
+            collapsed[before.group] = logs.collapse(before, schema.groups, columns)
+        merge = replace(stitch, bounds=stored_bounds(schema, schema.groups, [before.slice]))
+        for stitched in merge.run(old_base, old_shadow, collapsed.pop(before.group)):
+            yield _in_bucket(schema, stitched, before.group) if before.shared else stitched
+
     written = []
     try:
-        for before in task.slices:
+        for group, before in targets:
             statistics, left_out = SliceStatistics(schema), [0, 0]
-            old_base = read_base(env, schema, [before.slice], columns, last=last_base)
-            old_shadow = read_shadow(env, schema, [before.slice], columns, last_shadow)
-            if before.group not in collapsed:
-                collapsed[before.group] = logs.collapse(before, schema.groups, columns)
-            merge = replace(stitch, bounds=stored_bounds(schema, schema.groups, [before.slice]))
-            for stitched in merge.run(old_base, old_shadow, collapsed.pop(before.group)):
+            for stitched in merge_sorted(schema, list(map(stitched_rows, before))):
                 for i, (writer, found) in enumerate(((base, stitched.visible), (shadow, stitched.hidden))):
                     rows: Arrays = found
                     if task.change is not None and found:
-                        rows = task.change.apply(schema, found)
-                        left_out[i] += len(found[schema.sort_column]) - len(rows[schema.sort_column])
+                        changed = task.change.apply(schema, rows)
+                        left_out[i] += len(rows[schema.sort_column]) - len(changed[schema.sort_column])
+                        rows = changed
                     statistics.add(rows)
                     writer.write(rows)
-            made = _WrittenSlice(before, base.end_part(), shadow.end_part(), statistics, (left_out[0], left_out[1]))
+            made = _WrittenSlice(
+                group, before, base.end_part(), shadow.end_part(), statistics, (left_out[0], left_out[1])
+            )
             written.append(made)
         base_file, shadow_file = base.close(), shadow.close()
     except BaseException as error:
@@ -165,14 +203,16 @@ def _overlaid(task: CompactionTask, before: FileSlice, logs: LogState | None, lo
     if overlay is None:
         return None
     changes = overlaid_slice(schema, made, overlay)
-    cuts = {"parent": dict(made.cut), "cut": dict(task.at.lanes)}
+    cuts = {"parent": dict(made.cut), "cut": dict(task.at.lanes), "replaces": []}
     return MadeSlice(made.model_copy(update=cuts | changes), 0, 0)
 
 
 def _slice_file(
     task: CompactionTask, made: _WrittenSlice, base_file: FileRef | None, shadow_file: FileRef | None
 ) -> SliceFile:
-    group, before = made.before.group, made.before.slice
+    group, known = made.group, [part.slice for part in made.before if part.slice is not None]
+    replaced = [each for each in known if each.group != group]
+    parent = next((each.cut for each in known if each.group == group), {})
     base, base_part = _file_and_part(base_file, made.base)
     shadow, shadow_part = _file_and_part(shadow_file, made.shadow)
     return SliceFile(
@@ -180,7 +220,7 @@ def _slice_file(
         bits=group.bits,
         bucket=group.bucket,
         rev=task.rev,
-        parent=dict(before.cut) if before is not None else {},
+        parent=dict(parent),
         cut=dict(task.at.lanes),
         groups=[column_group.id for column_group in task.schema.groups],
         base=base,
@@ -189,7 +229,14 @@ def _slice_file(
         overflows=made.statistics.overflows,
         base_part=base_part,
         shadow_part=shadow_part,
+        replaces=[Replaced(bits=each.bits, bucket=each.bucket, cut=dict(each.cut)) for each in replaced],
     )
+
+
+def _in_bucket(schema: TableSchema, stitched: Stitched, group: FileGroup) -> Stitched:
+    """Those of the rows that are in the bucket of a file group."""
+    kinds = (stitched.visible, stitched.hidden)
+    return Stitched(*(take_rows(rows, in_bucket(schema, rows, group)) if rows else rows for rows in kinds))
 
 
 def _file_and_part(file: FileRef | None, part: FilePart | None) -> tuple[FileRef | None, FilePart | None]:

@@ -31,7 +31,8 @@ def find_due(snapshot: Snapshot, policy: DuePolicy, work: Collection[Work] = ALL
     if policy.max_age is not None:
         before = snapshot.table_log.clock.now_ms() - policy.max_age // dt.timedelta(milliseconds=1)
         aged = find_aged(snapshot, before)
-    return plan_due(policy, snapshot.slices, snapshot.files, snapshot.cut.lanes, aged=aged, work=work)
+    bits = snapshot.table_schema.bucket_bits
+    return plan_due(policy, snapshot.slices, snapshot.files, snapshot.cut.lanes, bits=bits, aged=aged, work=work)
 
 
 def only_due(snapshot: Snapshot, policy: DuePolicy | None, only: Only) -> Only:

@@ -103,10 +103,13 @@ def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_b
         with open_plan(table_log, snapshot.cut, len(folds)) as plan:
             runs = list(cut_runs(folds, table_log.env.tuning.fold_file_bytes))
             tasks = [_task(table_log, snapshot, plan, run) for run in runs]
-            for run, task, file in zip(runs, tasks, execute(tasks), strict=True):
-                files.append(_FoldFile(tuple(run), file))
-                plan.unpublished.update(stored.path for stored in (file.objects if file is not None else ()))
+            for run, task, made in zip(runs, tasks, execute(tasks), strict=True):
+                # Of shared ranges a file group may have no row: a fold of it would live until it gets one.
+                with_rows = tuple(fold for fold in run if not fold.ranges.shared or fold.group in made.groups)
+                files.append(_FoldFile(with_rows, made.file))
+                plan.unpublished.update(stored.path for stored in (made.file.objects if made.file else ()))
                 yield task.bytes
+            folds = [fold for file in files for fold in file.folds]
             published, reason = _publish(table_log, snapshot, plan, files)
         unused = [made.file for made in files if made.file is not None and not made.has_any(published)]
         delete_files(table_log.store, (stored.path for file in unused for stored in file.objects))
@@ -156,7 +159,8 @@ def _publish(
         if plan.plan_id not in state.plans:
             reason = PLAN_CLOSED
             return None
-        kept.extend(fold for fold in folds if may_publish(state, fold.folded, to))
+        overlapped = state.overlapped([fold.group for fold in folds])
+        kept.extend(fold for fold in folds if fold.group not in overlapped and may_publish(state, fold.folded, to))
         header = table_log.header(state)
         if not kept:
             return Abort(**header, plan_id=plan.plan_id, reason="compactions or other folds published all of it first")

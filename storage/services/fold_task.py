@@ -11,7 +11,7 @@ from typing import Any
 from storage import mergers
 from storage.core import names
 from storage.core.log.cut import Cut
-from storage.core.log.file_refs import LogFile
+from storage.core.log.file_refs import FileGroup, LogFile
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -20,6 +20,19 @@ from storage.files.register_file import write_register_file
 from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import only_needed
 from storage.services.tasks import UNPACKED, WORKING_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedRows:
+    """What a task has folded.
+
+    Attributes:
+        file: The file; None if the events left no registers.
+        groups: The file groups that have rows in it.
+    """
+
+    file: LogFile | None
+    groups: frozenset[FileGroup]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +69,8 @@ class FoldTask:
         """Estimate of the memory that the task needs: everything that it reads."""
         return WORKING_BYTES + UNPACKED * self.bytes
 
-    def run(self) -> LogFile | None:
-        """Write the file; None if the events leave no registers.
+    def run(self) -> FoldedRows:
+        """Write the file.
 
         Raises:
             CorruptData: A file is missing or damaged.
@@ -66,11 +79,12 @@ class FoldTask:
         with explain_missing_file(self.env, self.at):
             return self._write()
 
-    def _write(self) -> LogFile | None:
+    def _write(self) -> FoldedRows:
         schema, loaded = self.schema, mergers.load(self.schema, self.env.mergers)
         columns = tuple(schema.slice.names)
         wanted = frozenset((*columns, names.OP, names.SUPPLIED))
         logs = LogReader(self.env, schema, self.files, self.slices, [wanted] * len(self.slices), loaded)
         collapsed = ((ranges.group, logs.collapse(ranges, schema.groups, columns)) for ranges in self.slices)
         states = [(group, state) for group, state in collapsed if state is not None]
-        return write_register_file(self.env, schema, names.fold_path(self.plan, self.env.ids.new()), states)
+        file = write_register_file(self.env, schema, names.fold_path(self.plan, self.env.ids.new()), states)
+        return FoldedRows(file, frozenset(group for group, _ in states))

@@ -28,6 +28,8 @@ from storage.core.log.entries import (
 )
 from storage.core.log.file_refs import FileRef
 from storage.core.names import TABLE_LANE, LaneName
+from storage.core.plan.regroup_slices import other_bits
+from storage.core.plan.slices import log_rows
 from storage.core.plan.watermarks import Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
@@ -52,6 +54,7 @@ class Overview:
         cut: The newest snapshot, as text.
         rows_in_base: Visible rows in base files.
         events_in_logs: Events that are not compacted yet; if there are none, ``rows_in_base`` is the row count.
+        unsplit_groups: File groups that are to be split or merged, because the number of buckets was changed.
         commits_waiting: Commits with events that are not compacted yet.
         compactions_open: Compactions and folds that have begun and neither ended nor been aborted.
         oldest_retained: Snapshots of shorter prefixes of the table lane have expired, unless they are savepoints.
@@ -68,6 +71,7 @@ class Overview:
     file_groups: int
     rows_in_base: int
     events_in_logs: int
+    unsplit_groups: int
     base_bytes: int
     log_bytes: int
     commits: int
@@ -207,7 +211,8 @@ class Inspection:
             cut=str(self._joined_cut()),
             file_groups=len(slices),
             rows_in_base=sum(s.slice.base_rows for s in slices if s.slice),
-            events_in_logs=sum(int(s.rows.sum()) for s in slices),
+            events_in_logs=log_rows(slices),
+            unsplit_groups=len(other_bits(slices, self._state.schema.bucket_bits)),
             base_bytes=sum(s.base_bytes for s in slices),
             log_bytes=sum(s.log_bytes for s in slices),
             commits=sum(self._lanes.values()),

@@ -21,10 +21,11 @@ from storage.core.log.file_refs import FileRef, Overlay
 from storage.core.merge.collapse import LogRange
 from storage.core.model import Group
 from storage.core.names import TABLE_LANE, LaneName, Path
-from storage.core.plan.due_policy import DuePolicy
+from storage.core.plan.due_policy import DuePolicy, propose_buckets
 from storage.core.plan.overlaid import files_of_columns
 from storage.core.plan.read_cost import read_amplification
-from storage.core.plan.slices import FileSlice
+from storage.core.plan.regroup_slices import other_bits
+from storage.core.plan.slices import FileSlice, log_rows
 from storage.files.base_file import read_footers
 from storage.files.footers import Footer
 from storage.files.log_reader import LogReader
@@ -43,6 +44,9 @@ class TableMeasures:
     """Sizes and waiting work of a table at one snapshot. Sizes are stored bytes.
 
     Attributes:
+        buckets: The number of buckets that the table is to have.
+        proposed_buckets: The number that its sizes ask for; the same if they ask for no split.
+        unsplit_groups: File groups that have another number of bits: they are to be split or merged.
         file_groups: File groups that have rows.
         log_files: Log files with rows that are in no base file yet.
         commits_waiting: Commits and folds with such rows.
@@ -62,6 +66,9 @@ class TableMeasures:
             they were not counted.
     """
 
+    buckets: int
+    proposed_buckets: int
+    unsplit_groups: int
     file_groups: int
     log_files: int
     commits_waiting: int
@@ -117,11 +124,15 @@ def measure(snapshot: Snapshot, policy: DuePolicy | None = None, *, watermarks: 
     fetched = sum(factor * each.base_bytes for factor, each in zip(reads, with_base, strict=True))
     due = None if policy is None else find_due(snapshot, policy).values()
     entries = {TABLE_LANE: state.head, **snapshot.cut.lanes}
+    bits = snapshot.table_schema.bucket_bits
     return TableMeasures(
+        buckets=1 << bits,
+        proposed_buckets=propose_buckets(slices, bits),
+        unsplit_groups=len(other_bits(slices, bits)),
         file_groups=len(slices),
         log_files=len(files),
         commits_waiting=len({(file.lane, file.seq) for file in files}),
-        events_waiting=sum(int(each.rows.sum()) for each in slices),
+        events_waiting=log_rows(slices),
         base_rows=sum(each.slice.base_rows for each in slices if each.slice),
         base_bytes=base_bytes,
         log_bytes=sum(each.log_bytes for each in slices),

@@ -405,7 +405,7 @@ def _with_slot(before: TableSchema, wanted: TableSchema, slot: int) -> TableSche
         assert old.id == column.id, "ids never change"
         same = old.type == column.type and encode_scalar(old.default) == encode_scalar(column.default)
         columns.append(replace(column, since=old.since, changed=old.changed if same else slot))
-    return replace(wanted, columns=tuple(columns))
+    return replace(wanted, columns=tuple(columns), created_bits=before.created_bits)
 
 
 def checked_schema(config: Mapping[str, Any]) -> TableSchema:

@@ -59,7 +59,7 @@ _REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "UpdateColumnNullability": ("NOT NULL cannot be changed", "only key columns are NOT NULL"),
     "UpdateColumnPosition": ("the order of columns cannot be changed", "use a view with another order"),
-    "ClusterBy": ("a table has no clustering", "its buckets are fixed: 'buckets' in CREATE TABLE"),
+    "ClusterBy": ("a table has no clustering", "'buckets' in CREATE TABLE, or CALL weft.system.split(...)"),
     "AddConstraint": NO_CONSTRAINTS,
     "DropConstraint": NO_CONSTRAINTS,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from storage import verify_table
@@ -89,6 +90,23 @@ def fold(session: Session, table: str, *, on_cluster: bool = False) -> Row:
     """Merge small log files; base files stay as they are."""
     target = open_table(session, table)
     return _work("fold", target.fold(execute=_execute(session, "fold", on_cluster=on_cluster)))
+
+
+@procedure(
+    {
+        "buckets": "bigint",
+        "before": "bigint",
+        "file_groups": "bigint",
+        "rows": "bigint",
+        "bytes_read": "bigint",
+        "bytes_written": "bigint",
+        "seconds": "double",
+    }
+)
+def split(session: Session, table: str, buckets: int, *, on_cluster: bool = False) -> Row:
+    """Change the number of buckets while writers go on: rewrites each file group once."""
+    execute = _execute(session, "split", on_cluster=on_cluster)
+    return asdict(open_table(session, table).split(buckets, execute=execute))
 
 
 @procedure({"kind": "string", "files": "bigint", "bytes": "bigint", "oldest_retained": "bigint", "reason": "string"})

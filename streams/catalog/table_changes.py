@@ -175,7 +175,12 @@ def _differences(before: TableConfig, after: TableConfig) -> list[_Step]:
     Raises:
         InvalidInput: They differ in something that cannot be changed.
     """
-    for what in ("key", "partition_by", "buckets"):
+    if before.buckets != after.buckets:
+        raise InvalidInput(
+            "property 'buckets' of a table is not changed by a statement that returns at once",
+            hint=f"CALL weft.system.split(table => ..., buckets => {after.buckets})",
+        )
+    for what in ("key", "partition_by"):
         if getattr(before, what) != getattr(after, what):
             raise InvalidInput(
                 f"property '{what}' of a table cannot be changed", hint="create another table, and write to that"

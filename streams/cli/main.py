@@ -51,6 +51,7 @@ from streams.cli.read_commands import reads
 from streams.cli.row_commands import changes_of_rows
 from streams.cli.service_commands import services
 from streams.cli.show import What, show_plot, show_table
+from streams.cli.split_command import splitting
 from streams.cli.sql_command import sql_command
 from streams.cli.table_services import table_services
 from streams.cli.ui_command import ui_command
@@ -245,6 +246,7 @@ app.add_typer(import_command)
 app.add_typer(services)
 app.add_typer(changes_of_rows)
 app.add_typer(publish_command)
+app.add_typer(splitting)
 app.add_typer(table_services)
 app.add_typer(package)
 app.add_typer(doctoring)

@@ -84,6 +84,8 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
     if table.events_in_logs:
         rows += f" compacted, and {table.events_in_logs:,} events in logs"
     key = f"{', '.join(schema.key)}, {1 << schema.bucket_bits} buckets"
+    if table.unsplit_groups:
+        key += f" ({table.unsplit_groups} file groups are to be split or merged)"
     if schema.partition_by:
         key += f", partitioned by {', '.join(schema.partition_by)}"
     logs = f"{size(table.log_bytes)} in logs, {table.file_groups} file groups"

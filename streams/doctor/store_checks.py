@@ -7,7 +7,15 @@ from typing import Any, Final
 
 from storage import Table
 from storage.config import build_schema
-from storage.engine import TableSchema, check_reachable, clock_lead_ms, open_store, probe_store, reference_reports
+from storage.engine import (
+    TableSchema,
+    check_reachable,
+    clock_lead_ms,
+    measure,
+    open_store,
+    probe_store,
+    reference_reports,
+)
 from storage.errors import NotFound
 from streams.doctor.finding import Findings
 from streams.letters.letter_files import default_folder, folder_options
@@ -46,10 +54,25 @@ def check_table(pipeline: Pipeline, found: Findings) -> TableSchema | None:
             found.problem("table", text, "set the clocks of all machines; until then times cannot order commits")
         else:
             found.ok("table", f"{location.uri} is as the file describes it")
+        check_buckets(table, found)
         check_ttl(pipeline, table.schema, found)
         check_references(pipeline, table.schema, found)
         return table.schema
     return None
+
+
+def check_buckets(table: Table, found: Findings) -> None:
+    """Compare the sizes of file groups with what a compaction should rewrite at once."""
+    with found.guarded("buckets"):
+        measures = measure(table.snapshot(references=False), watermarks=False)
+        if measures.unsplit_groups:
+            text = f"{measures.unsplit_groups:,} file groups are not split into {measures.buckets:,} buckets yet"
+            found.warning("buckets", text, f"weft split {table.uri} --buckets {measures.buckets}, or weft compact")
+        elif measures.proposed_buckets > measures.buckets:
+            text = f"the file groups of {measures.buckets:,} buckets have more than 1 GiB, which a compaction rewrites"
+            found.warning("buckets", text, f"weft split {table.uri} --buckets {measures.proposed_buckets}")
+        else:
+            found.ok("buckets", f"{measures.buckets:,}, as the sizes of the file groups ask for")
 
 
 def check_ttl(pipeline: Pipeline, schema: TableSchema, found: Findings) -> None:

@@ -296,8 +296,12 @@ def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
         for mine in [described.reference_by_name.get(reference.name)]
         if mine is not None  # references may be added later
     ]
+    # A file may say how many buckets the table was created with, before weft split.
+    split = there.created_bits is not None and there.created_bits == described.bucket_bits
     return replace(
         there,
+        bucket_bits=described.bucket_bits if split else there.bucket_bits,
+        created_bits=None,
         columns=tuple(columns),
         groups=tuple(groups),
         streams=tuple(streams),

@@ -102,6 +102,9 @@ _OF_EXPIRY: Final[Mapping[str, tuple[str, str]]] = {
 }
 _PUBLICATIONS: Final = "Publications of base files that changed an Iceberg or a Delta table."
 _TABLE_GAUGES: Final[Mapping[str, tuple[str, str]]] = {
+    "buckets": ("buckets", "Buckets that the table is to have."),
+    "proposed_buckets": ("proposed_buckets", "Buckets that its sizes ask for; the same if they ask for no split."),
+    "unsplit_groups": ("unsplit_file_groups", "File groups that are to be split or merged: they have other buckets."),
     "file_groups": ("file_groups", "File groups that have rows."),
     "log_files": ("log_files", "Log files with rows that are in no base file yet."),
     "commits_waiting": ("waiting_commits", "Commits and folds with rows that are in no base file yet."),

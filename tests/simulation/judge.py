@@ -24,6 +24,7 @@ from storage.errors import CorruptData
 from storage.services.verify.findings import VerifyReport
 from storage.write.writer import Commit
 from tests.oracle import Oracle
+from tests.simulation.file_groups import Group
 from tests.simulation.history import TABLE, Batch, History
 from tests.simulation.scheduler import Violation
 from tests.simulation.table_lane import Erasure
@@ -301,7 +302,7 @@ class Judge:
         erased: dict[tuple[Any, ...], dict[str, int]] = {}
         for erasure in self.history.table.erasures_at(table):
             for key in self._gone(erasure):
-                for lane, seq in erasure.cuts.get(self.group_of(key), {}).items():
+                for lane, seq in self._cut_of(key, erasure.cuts).items():
                     before = erased.setdefault(key, {})
                     before[lane] = max(before.get(lane, 0), seq)
         return erased
@@ -332,7 +333,7 @@ class Judge:
         """S27: a row of a commit with the values of the rewrites that have it in their slices."""
         for rewrite in self.history.table.erasures_at(table):
             column, value = self.history.rewriting.get(rewrite.note, ("", None))
-            within = seq <= rewrite.cuts.get(self.group_of(self._key(row)), {}).get(lane, 0) if column else False
+            within = seq <= self._cut_of(self._key(row), rewrite.cuts).get(lane, 0) if column else False
             if within and row.get(column) is not None:
                 row = Row({**row, column: value})
         return row
@@ -341,15 +342,19 @@ class Judge:
         """S27: a rewrite has every file group with visible rows up to its cut."""
         done = next(rewrite for rewrite in self.history.table.erasures if rewrite.slot == entry)
         for key in self.expected(Cut(entry, cut.lanes)):
-            if self.group_of(key) not in done.cuts:
-                raise Violation(f"S27 RewrittenWhole: BASE {entry} lacks {self.group_of(key)}")
+            if self.group_of(key, done.cuts) not in done.cuts:
+                raise Violation(f"S27 RewrittenWhole: BASE {entry} lacks {key}")
 
-    def group_of(self, key: tuple[Any, ...]) -> tuple[str, int, int]:
-        """The file group of a key: partition folder, bits and bucket."""
+    def _cut_of(self, key: tuple[Any, ...], cuts: Mapping[Group, Mapping[str, int]]) -> Mapping[str, int]:
+        return cuts.get(self.group_of(key, cuts), {})
+
+    def group_of(self, key: tuple[Any, ...], groups: Iterable[Group]) -> Group:
+        """The one of some file groups that a key belongs to; another one if there is none."""
         schema = build_schema(load_config(self.config))
         columns = zip(self.config["key"], key, strict=True)
         rows = {name: pa.array([value], schema.column_by_name[name].type) for name, value in columns}
-        return tuple(next(iter(locate_keys(schema, rows))))
+        located = [tuple(group) for group in locate_keys(schema, rows, {0, *(bits for _, bits, _ in groups)})]
+        return next((group for group in located if group in groups), located[0])
 
     def check_erased(self, keys: frozenset[tuple[Any, ...]], result: EraseResult, objects: Mapping[str, bytes]) -> None:
         """S26: no object has an erased key, except those that the result names as new."""

@@ -14,6 +14,7 @@ from tests.simulation.overlay_mutants import OVERLAYS
 from tests.simulation.publish_mutants import PUBLISHING
 from tests.simulation.reference_mutants import REFERENCES
 from tests.simulation.service_mutants import BARRIERS, CLEANING, ERASING, ORDER_AND_TIMES, REWRITING
+from tests.simulation.split_mutants import SPLITS
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
     **SLOTS_AND_CLAIMS,
@@ -27,4 +28,5 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **REFERENCES,
     **OVERLAYS,
     **PUBLISHING,
+    **SPLITS,
 }

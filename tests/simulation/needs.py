@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulation.file_groups import Group, others, reached
 from tests.simulation.scheduler import Violation
-from tests.simulation.table_lane import Entry, Group, TableLane
+from tests.simulation.table_lane import Entry, TableLane
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Needs:
         groups = frozenset((part["partition"], part["bits"], part["bucket"]) for part in parts)
         match entry["kind"]:
             case "BASE":
+                self._slices = {group: files for group, files in self._slices.items() if not any(others(group, groups))}
                 self._slices |= {_group(made): frozenset(slice_paths([made])) for made in parts}
                 lanes = {*self._covered, *entry["covered"]}
                 self._covered = {lane: max(self._covered.get(lane, 0), entry["covered"].get(lane, 0)) for lane in lanes}
@@ -139,10 +141,14 @@ class Needs:
             return False
         if not exact:
             return seq > state.start.get(lane, 0)
-        return any(state.cuts.get(group, {}).get(lane, 0) < seq for group in groups)
+        start = state.start.get(lane, 0)
+        return any(reached(state.cuts, group, lane, start) < seq for group in groups)
 
     def _fold_away(self, done: frozenset[Group]) -> None:
-        rest = [(groups - done, files) for groups, files in self._folds]
+        rest = [
+            (frozenset(group for group in groups - done if not any(others(group, done))), files)
+            for groups, files in self._folds
+        ]
         self._folds = [(groups, files) for groups, files in rest if groups]
 
 

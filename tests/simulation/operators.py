@@ -22,6 +22,7 @@ from tests.simulation.history import TABLE
 from tests.simulation.scheduler import Process
 
 RETENTIONS = [dt.timedelta(0), dt.timedelta(0), dt.timedelta(seconds=1), dt.timedelta(days=1)]
+BUCKETS = [1, 2, 4, 8]
 MAX_TRIES = 3  # of one action
 
 
@@ -183,6 +184,16 @@ class Operator(Worker):
             table.set_ttl(**settings, within=dt.timedelta(0))
             table.apply_ttl(_time(now))
 
+    def _split(self, table: Table) -> None:
+        """Change the number of buckets, up or down, while writers go on that know another one."""
+        buckets = self.simulation.chance.choice(BUCKETS)
+        before = len(self.simulation.history.lanes[TABLE])
+        assert table.split(buckets).buckets == buckets
+        entries = self.simulation.history.lanes[TABLE]
+        known = [entry for entry in entries if entry["kind"] in {"CREATE", "SCHEMA"}]
+        latest = known[-1]["table_schema"]["bucket_bits"]
+        assert known[-1]["seq"] > before or 1 << latest == buckets, f"the table has {1 << latest} buckets"
+
     def _lane(self) -> str:
         return self.simulation.chance.choice(list(self.simulation.plan.lanes))
 
@@ -208,6 +219,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "expire": Operator._expire,
     "ttl": Operator._ttl,
     "publish": Operator._publish,
+    "split": Operator._split,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -227,6 +239,7 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "expire": (Conflict,),
     "ttl": (Conflict, SnapshotExpired),
     "publish": (Conflict, SnapshotExpired, InvalidInput),
+    "split": (Conflict, SnapshotExpired),
 }
 """NotFound: it does not exist yet, or not any more. InvalidInput: a time before the table was created, or
 base files that do not show what the table shows."""

@@ -76,7 +76,7 @@ class Theme:
 THEMES: Mapping[str, Theme] = {
     "none": Theme([]),
     "outages": Theme([], compactors=[3, 4], moods=["network"]),
-    "everything": Theme(list(ACTIONS)),
+    "everything": Theme([action for action in ACTIONS if action != "split"]),
     "clean": Theme(_CLEANING, compactors=[2, 3], readers=[2, 3]),
     "clean in peace": Theme(_CLEANING, compactors=[2, 3], readers=[2, 3], moods=["quiet", "freezes"]),
     "restore": Theme(["restore", "restore", "undo", "clean", "clean", "savepoint", "release"]),
@@ -122,6 +122,14 @@ ASKED_FOR: Mapping[str, Theme] = {
         overlays=1,
         most=10,
         limits={"small_group_bytes": 0},
+    ),
+    "splits": Theme(
+        ["split", "split", "split", "clean", "savepoint", "release", "restore", "erase", "rewrite", "schema", "verify"],
+        compactors=[1, 2, 3],
+        readers=[2, 3],
+        followed=1 / 2,
+        referring=1 / 4,
+        most=8,
     ),
     "ttl": Theme(["ttl", "ttl", "ttl", "clean", "savepoint", "restore"], compactors=[1, 2], followed=0),
     "changes": Theme(["savepoint", "savepoint", "clean", "restore"], moods=["quiet", "freezes"], followed=1),

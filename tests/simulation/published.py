@@ -141,7 +141,7 @@ class Published:
         keys = self.judge.config["key"]
         for group, cut in self.history.needs.states[table - 1].cuts.items():
             for key, row in self.judge.expected(Cut(table, cut)).items():
-                if self.judge.group_of(tuple(row[name] for name in keys)) == group:
+                if self.judge.group_of(tuple(row[name] for name in keys), [group]) == group:
                     answer[key] = row
         return answer
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.changes import config_of, lost
+from tests.simulation.file_groups import Group, is_filled, others
 from tests.simulation.scheduler import Violation
 from tests.strategies import Config
 
 Entry = Mapping[str, Any]
-Group = tuple[str, int, int]
 REVISIONS = {"CREATE", "SCHEMA", "DONE"}
 
 
@@ -216,16 +216,34 @@ class TableLane:
             raise Violation(f"K3: {entry['kind']} {entry['seq']} of a plan that is not open")
 
     def _check_chain(self, entry: Entry, slices: list[Mapping[str, Any]]) -> None:
-        for made in slices:
-            group = _group(made)
+        groups = [_group(made) for made in slices]
+        ended: dict[Group, Mapping[str, int]] = {}
+        for group, made in zip(groups, slices, strict=True):
             newest = self.cuts.get(group, {})
             if made["parent"] != newest:
                 raise Violation(f"S10 CutChain: the slice of {group} is made from {made['parent']}, not from {newest}")
-            if any(made["cut"].get(lane, 0) < seq for lane, seq in newest.items()):
-                raise Violation(f"S10 CutChain: the slice of {group} goes back to {made['cut']} from {newest}")
+            replaced = {other: self.cuts[other] for other in others(group, self.cuts)}
+            named = {(group[0], each["bits"], each["bucket"]): each["cut"] for each in made.get("replaces", ())}
+            if named != replaced:
+                raise Violation(f"S10 CutChain: the slice of {group} replaces {named}, and there are {replaced}")
+            for cut in (newest, *replaced.values()):
+                if any(made["cut"].get(lane, 0) < seq for lane, seq in cut.items()):
+                    raise Violation(f"S10 CutChain: the slice of {group} goes back to {made['cut']} from {cut}")
+            ended |= replaced
+        for before in {*ended, *(other for group in groups for other in others(group, self.folded))}:
+            if not is_filled(before, groups):
+                raise Violation(f"S15 KeySingleHome: the new slices {groups} do not have all keys of {before}")
+            self.cuts.pop(before, None)
+            self.folded.pop(before, None)
+        for group, made in zip(groups, slices, strict=True):
             self.cuts[group] = made["cut"]
             self.folded.pop(group, None)
+            self._check_apart(group)
         self._end_lanes()
+
+    def _check_apart(self, group: Group) -> None:
+        if found := [*others(group, self.cuts), *others(group, self.folded)]:
+            raise Violation(f"S15 KeySingleHome: {group} has keys of {found}")
 
     def _check_fold(self, entry: Entry, parts: list[Mapping[str, Any]]) -> None:
         for part in parts:
@@ -237,6 +255,7 @@ class TableLane:
             if any(entry["to"].get(lane, 0) < seq for lane, seq in reached.items()):
                 raise Violation(f"S11 ExactlyOnceFold: the fold of {group} goes back to {entry['to']} from {reached}")
             self.folded[group] = entry["to"]
+            self._check_apart(group)
         self._end_lanes()
 
     def _intent(self, done: Entry) -> Entry:

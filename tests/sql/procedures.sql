@@ -28,6 +28,12 @@ CALL weft.system.fold('shop.orders_wide', 'perhaps');
 CALL weft.system.fold('shop.orders_wide', true, 1);
 --! WRONG_NUM_ARGS
 
+CALL weft.system.split('shop.orders_wide', 4);
+--~ 4 \| 1 \| 4 \| \d+ \| \d+ \| \d+ \| [\d.]+
+CALL weft.system.split(table => 'shop.orders_wide', buckets => 1, on_cluster => true);
+--~ 1 \| 4 \| 1 \| \d+ \| \d+ \| \d+ \| [\d.]+
+CALL weft.system.split('shop.orders_wide', 3);
+--! buckets: 3 is not a power of two
 CALL weft.system.verify('shop.orders_wide', false);
 --~ ok \|  \| shop.orders_wide \| nothing is wrong: checked .* \|  \| cut:.*
 CALL weft.system.verify(table => 'shop.orders_wide', deep => true, on_cluster => true);

@@ -138,6 +138,7 @@ class Damage:
             groups=groups,
             rows=rows,
             partitions=file.index.partitions,
+            bits=file.bits,
             partition=np.repeat(np.array(ranges.partition), ranges.rows),
             bucket=np.repeat(np.array(ranges.bucket), ranges.rows),
             deletes=np.asarray(rows.column(names.OP)) != Op.UPSERT,

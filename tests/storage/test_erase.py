@@ -170,7 +170,7 @@ def _has(table: Table, part: Any, key: str) -> bool:
 def _home(table: Table, key: str) -> list[tuple[Any, Any]]:
     from storage.core.merge.locate_keys import locate_keys
 
-    return list(locate_keys(table.schema, {"id": pa.array([key])}).items())
+    return list(locate_keys(table.schema, {"id": pa.array([key])}, table.state().levels).items())
 
 
 class TestWhatIsRewritten:

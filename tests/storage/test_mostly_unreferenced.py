@@ -42,7 +42,7 @@ def base_files(table: Table) -> set[str]:
 
 
 def rows_for(table: Table, groups: list[FileGroup], status: str, ts: int) -> None:
-    key_positions = locate_keys(table.schema, key_table(table.schema, list(KEYS)))
+    key_positions = locate_keys(table.schema, key_table(table.schema, list(KEYS)), table.state().levels)
     append(
         table, orders(*(int(key) for group in groups for key in key_positions[group].tolist()), status=status, ts=ts)
     )

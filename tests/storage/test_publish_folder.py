@@ -12,6 +12,7 @@ from storage.errors import Conflict, InvalidInput
 from storage.publish.iceberg import publish_iceberg
 from storage.publish.open_catalog import open_catalog
 from storage.publish.targets import IcebergTarget
+from storage.services.split import set_buckets
 from tests.storage.shop import SHOP, append, fill_with_every_state, orders
 from tests.storage.test_publish_iceberg import NAME, by_polars, check_same_rows, in_order
 
@@ -119,3 +120,32 @@ def test_a_commit_after_so_many_that_its_number_is_free_again_fails(table: Table
 def test_a_missing_warehouse_is_refused(table: Table) -> None:
     with pytest.raises(InvalidInput, match="folder of Iceberg tables is missing"):
         IcebergTarget(NAME, properties={"type": "folder"}).publish(table)
+
+
+def test_buckets_are_split_between_publications(table: Table, warehouse: Path) -> None:
+    """Files of the old number stay in the spec in which they were published; new ones of it are in none."""
+    table = Table(table.env.tuned(small_group_bytes=0))
+    append(table, orders(*range(300)))
+    table.compact()
+    target = IcebergTarget(NAME, properties=properties(warehouse))
+    specs = []
+
+    def check() -> None:
+        target.publish(table)
+        static = StaticTable.from_metadata(str(warehouse / "shop/orders"))
+        expected = in_order(table.snapshot().read_optimized().to_arrow())
+        assert in_order(static.scan().to_arrow()) == expected
+        for key in range(0, 300, 37):
+            assert len(static.scan(row_filter=f"id = {key}").to_arrow()) == 1
+        specs.append({len(spec.fields) and spec.fields[0].transform.num_buckets for spec in static.specs().values()})
+
+    check()
+    set_buckets(table.writable(), 16)
+    append(table, orders(*range(50, 100), ts=2))
+    table.compact(lambda part: part.group.bucket == 1)
+    check()
+    table.split(16)
+    check()
+    table.split(4)
+    check()
+    assert specs == [{0, 4}, {0, 4, 16}, {0, 4, 16}, {0, 4, 16}]

@@ -55,7 +55,7 @@ def files(table: Table) -> list[str]:
 
 def one_more(table: Table, group: FileGroup, status: str, ts: int) -> None:
     """Write a newer slice of one file group; the others do not change."""
-    group_keys = locate_keys(table.schema, key_table(table.schema, list(KEYS)))[group]
+    group_keys = locate_keys(table.schema, key_table(table.schema, list(KEYS)), table.state().levels)[group]
     append(table, orders(*group_keys.tolist(), status=status, ts=ts))
     assert table.compact(lambda one: one.group == group).done == (group,)
 

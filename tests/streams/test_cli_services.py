@@ -372,6 +372,7 @@ EVERY_COMMAND = [
     ["apply-ttl"],
     ["forget-deletes", "order", "--before", "5", "--yes"],
     ["rewrite", "--set", "status = upper(status)", "--yes"],
+    ["split", "--buckets", "4"],
     ["savepoint"],
     ["restore", "x", "--yes"],
     ["undo", "orders", "--since", "2020-01-01T00:00:00Z", "--yes"],

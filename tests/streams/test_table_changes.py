@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[Sequence[Change], str, str]] = {
         "property group.order: 'status' is a key column",
         "key columns belong to no group",
     ),
-    "buckets": ([SetProperty("buckets", "4")], "property 'buckets' of a table cannot be changed", "another table"),
+    "buckets": ([SetProperty("buckets", "4")], "property 'buckets' of a table is not changed by", "weft.system.split"),
     "merge mode": (
         [SetProperty("group.order.merge", "latest_non_null")],
         "properties of group 'order' cannot be changed",

@@ -35,6 +35,9 @@ OVERLAYS: Final = "overlays"
 INDEX: Final = "index"
 """Writer feature of a table with indexed columns, which a schema change by a version without it would drop."""
 
+BUCKETS: Final = "buckets"
+"""Reader and writer feature of a table whose number of buckets was changed (PROTOCOL.md, "Splits")."""
+
 LONGEST_RESERVATION_MS: Final = 24 * 3_600_000
 """The longest reservation of a PLAN: by default a clean aborts plans that are older."""
 

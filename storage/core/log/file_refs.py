@@ -6,6 +6,7 @@ These are parts of entries, as they are stored (`storage.core.log.entries`; FORM
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
@@ -30,6 +31,15 @@ class FileGroup(NamedTuple):
     def __str__(self) -> str:
         folder = f"b{self.bits:02d}-{self.bucket:05d}"
         return f"{self.partition}/{folder}" if self.partition else folder
+
+    def within(self, bits: int) -> FileGroup:
+        """The file group with fewer bits that this one is a part of."""
+        return FileGroup(self.partition, bits, self.bucket & ((1 << bits) - 1))
+
+    def parts(self, bits: int) -> Iterator[FileGroup]:
+        """The file groups with more bits that this one consists of, ascending."""
+        buckets = range(self.bucket, 1 << bits, 1 << self.bits)
+        return (FileGroup(self.partition, bits, bucket) for bucket in buckets)
 
 
 def _share(seqs: Seqs, info: pydantic.ValidationInfo) -> Seqs:
@@ -180,6 +190,14 @@ class Overlay(Strict):
     groups: list[int] = Field(min_length=1)
 
 
+class Replaced(Strict):
+    """A slice with other bits, in the same partition, that a slice was made from, and that it ends."""
+
+    bits: int
+    bucket: int
+    cut: SharedSeqs
+
+
 class SliceFile(Strict):
     """One slice of a file group: the result of merging its logs up to ``cut``.
 
@@ -199,6 +217,8 @@ class SliceFile(Strict):
         base_part, shadow_part: Which rows of the file belong to this file group; None: all of them.
         overlays: Files that replace column groups of the base; no two have the same group. Base and shadow are then
             those of an earlier slice.
+        replaces: The slices with other bits that it was made from, if a split or a merge of file groups made it. It
+            has no parent then.
     """
 
     partition: str
@@ -215,6 +235,7 @@ class SliceFile(Strict):
     base_part: FilePart | None = None
     shadow_part: FilePart | None = None
     overlays: list[Overlay] = []
+    replaces: list[Replaced] = []
 
     @property
     def group(self) -> FileGroup:
@@ -250,7 +271,8 @@ class SliceFile(Strict):
     @pydantic.model_serializer(mode="wrap")
     def _without_null_parts(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = dump(self)
-        absent = {name for name in ("base_part", "shadow_part", "overlays") if not values.get(name)}
+        optional = ("base_part", "shadow_part", "overlays", "replaces")
+        absent = {name for name in optional if not values.get(name)}
         return {name: value for name, value in values.items() if name not in absent}
 
 

@@ -39,6 +39,7 @@ _STORED: Final = (
 _FILE: Final = rf"(?:null|{_STORED})"
 _PART: Final = rf'\{{"first":{_NUMBER},"rows":[1-9]\d{{0,18}}+\}}'
 _OVERLAY: Final = rf'\{{"file":{_STORED},"groups":\[{_NUMBER}(?:,{_NUMBER})*+\]\}}'
+_REPLACED: Final = rf'\{{"bits":{_NUMBER},"bucket":{_NUMBER},"cut":\{{[^{{}}]*+\}}\}}'
 _SLICE: Final = re.compile(
     rf'(\{{"partition":"({_NAME})","bits":({_NUMBER}),"bucket":({_NUMBER}),"rev":{_NUMBER},)'
     # Thousands of slices share a few cuts, which may have hundreds of lanes: each cut is decoded once.
@@ -46,7 +47,7 @@ _SLICE: Final = re.compile(
     rf'("groups":\[(?:{_NUMBER}(?:,{_NUMBER})*+)?\],"base":{_FILE},"shadow":{_FILE},'
     rf'"ordering_max":{_object_of(_SCALAR)},"overflows":{_object_of(_NUMBER)}'
     rf'(?:,"base_part":{_PART})?(?:,"shadow_part":{_PART})?'
-    rf'(?:,"overlays":\[{_OVERLAY}(?:,{_OVERLAY})*+\])?\}})([,\]])',
+    rf'(?:,"overlays":\[{_OVERLAY}(?:,{_OVERLAY})*+\])?(?:,"replaces":\[{_REPLACED}(?:,{_REPLACED})*+\])?\}})([,\]])',
     re.ASCII,
 )
 _MEMBER: Final = '"slices":['
@@ -123,10 +124,18 @@ class SliceList(Sequence[SliceFile]):
 class Slices(Mapping[FileGroup, SliceFile]):
     """The newest slice of every file group that has one, by file group. Slices are decoded lazily, cuts are not."""
 
-    __slots__ = ("stored",)
+    __slots__ = ("_levels", "stored")
 
     def __init__(self, stored: Mapping[FileGroup, StoredSlice] | None = None) -> None:
         self.stored = stored or {}
+        self._levels: frozenset[int] | None = None
+
+    @property
+    def levels(self) -> frozenset[int]:
+        """The numbers of bits of its file groups: several while file groups are being split or merged."""
+        if self._levels is None:
+            self._levels = frozenset(group.bits for group in self.stored)
+        return self._levels
 
     @classmethod
     def of(cls, slices: Sequence[SliceFile]) -> Slices:

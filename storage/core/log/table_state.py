@@ -7,7 +7,7 @@ shorter prefix. So memory is proportional to the size of the table, not to the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Annotated, Any
@@ -34,7 +34,8 @@ from storage.core.log.entries import (
 )
 from storage.core.log.features import readable_features
 from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
-from storage.core.log.slice_list import NOTHING, SliceList, Slices, distinct_cuts
+from storage.core.log.regroup import may_follow, overlapping
+from storage.core.log.slice_list import NOTHING, SliceList, Slices, StoredSlice, distinct_cuts
 from storage.core.log.stored_as import stored_as
 from storage.core.names import LaneName
 from storage.core.schema.table_schema import TableSchema
@@ -174,6 +175,29 @@ class TableState:
         """Snapshots of shorter prefixes have rows that are gone since: no compaction or fold may begin from them."""
         return max(self.oldest_retained, self.restored, self.rewritten)
 
+    @property
+    def folded_groups(self) -> frozenset[FileGroup]:
+        """The file groups that have folds."""
+        return frozenset[FileGroup]().union(*(fold.groups for fold in self.folds))
+
+    @property
+    def levels(self) -> frozenset[int]:
+        """The bits of its file groups. The largest is that of keys in no slice and no fold."""
+        levels = self.slices.levels | {group.bits for fold in self.folds for group in fold.groups}
+        return levels | {max((self.schema.bucket_bits, *levels))}
+
+    def overlapped(self, groups: Collection[FileGroup]) -> set[FileGroup]:
+        """Those of some file groups that overlap one of other bits: of them, of a slice, or of a fold."""
+        levels = self.levels | {group.bits for group in groups}
+        if len(levels) == 1:
+            return set()
+        known, folded = frozenset(groups), self.folded_groups
+
+        def has(group: FileGroup) -> bool:
+            return group in known or group in folded or group in self.slices
+
+        return {group for group in groups if any(overlapping(group, levels, has))}
+
     def folded_to(self, group: FileGroup) -> cut.Seqs:
         """The last entry of each lane that is in the slice or the folds of a file group."""
         for fold in reversed(self.folds):
@@ -311,18 +335,16 @@ def _closed(state: TableState, plan_id: str) -> TableState:
 def _with_slices(state: TableState, entry: Base) -> TableState:
     made = SliceList.of(entry.slices).stored
     slices = dict(state.slices.stored)
-    done = set()
+    done = {item.group for item in made}
+    levels = state.slices.levels | {group.bits for group in (*done, *state.folded_groups)}
+    if len(levels) > 1:
+        done |= _regrouped(state, made, levels, slices, entry.seq)
     for item in made:
         newest = slices[item.group].cut if item.group in slices else NOTHING
         # Most slices share one cut object, which has a number for every lane.
         if item.parent is not newest and item.parent != newest:
-            raise CorruptData(
-                f"entry {entry.seq} of the table lane: the new slice of {item.group} is not made from the newest one "
-                "(S10 CutChain)",
-                hint="report this as a bug",
-            )
+            raise _not_from_newest(entry.seq, item.group)
         slices[item.group] = item
-        done.add(item.group)
     # A new slice ends all folds of its file group, even folds of later entries.
     folded = reduce(cut.lowest, distinct_cuts(made), state.folded)
     folds = (replace(fold, groups=fold.groups - done) for fold in state.folds)
@@ -339,6 +361,39 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
         # that are gone.
         return replace(state, plans={}, rewritten=entry.seq)
     return _closed(state, entry.plan_id) if entry.last else state
+
+
+def _regrouped(
+    state: TableState,
+    made: Sequence[StoredSlice],
+    levels: Iterable[int],
+    slices: dict[FileGroup, StoredSlice],
+    seq: int,
+) -> set[FileGroup]:
+    """Check new slices in a state with several bits. Removes what they replace from ``slices``, and returns it.
+
+    Raises:
+        CorruptData: They do not continue the newest slices.
+    """
+    offered = [item.file for item in made]
+    fits = {each.group for each in may_follow(state.slices, state.folded_groups, offered)}
+    for each in offered:
+        if each.group not in fits:
+            raise _not_from_newest(seq, each.group)
+    ended: set[FileGroup] = set()
+    folded = state.folded_groups
+    for group in fits:
+        ended |= set(overlapping(group, levels, lambda other: other in state.slices or other in folded))
+    for group in ended:
+        slices.pop(group, None)
+    return ended
+
+
+def _not_from_newest(seq: int, group: FileGroup) -> CorruptData:
+    return CorruptData(
+        f"entry {seq} of the table lane: the new slice of {group} is not made from the newest one (S10 CutChain)",
+        hint="report this as a bug",
+    )
 
 
 def _seen(state: TableState, entry: TableEntry) -> cut.Seqs:
@@ -371,22 +426,19 @@ def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
 
 
 def _with_fold(state: TableState, entry: Fold) -> TableState:
-    groups: set[FileGroup] = set()
+    groups = {folded.group for folded in entry.file_groups}
     anew: set[FileGroup] = set()
+    for group in state.overlapped(groups):
+        raise _not_at_end(entry.seq, group)
     # Thousands of file groups share a few cut objects, each with a number for every lane: each is compared once.
     starts_anew: dict[tuple[int, ...], bool] = {}
     for folded in entry.file_groups:
         group = folded.group
-        groups.add(group)
         base, reached = state.slices.cut_of(group), state.folded_to(group)
         cuts = (id(folded.parent), id(folded.start), id(base), id(reached))
         if cuts not in starts_anew:
             if folded.parent != base or folded.start not in (base, reached) or not cut.within(reached, entry.to):
-                raise CorruptData(
-                    f"entry {entry.seq} of the table lane: the fold of {group} does not begin where its folds end "
-                    "(S11 ExactlyOnceFold)",
-                    hint="report this as a bug",
-                )
+                raise _not_at_end(entry.seq, group)
             starts_anew[cuts] = folded.start == folded.parent
         if starts_anew[cuts]:
             anew.add(group)
@@ -394,6 +446,13 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
     live = LiveFold(entry.seq, entry.to, tuple(entry.files), frozenset(groups))
     state = replace(state, folds=(*folds, live), folded=cut.highest(state.folded, entry.covered))
     return _ended(state, [entry.to])
+
+
+def _not_at_end(seq: int, group: FileGroup) -> CorruptData:
+    return CorruptData(
+        f"entry {seq} of the table lane: the fold of {group} does not begin where its folds end (S11 ExactlyOnceFold)",
+        hint="report this as a bug",
+    )
 
 
 def _done(state: TableState, entry: Done) -> TableState:

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -43,9 +44,14 @@ def partition_folders(schema: TableSchema, rows: Arrays) -> tuple[list[str], Ind
     return ordered, number[np.asarray(encoded.indices)]
 
 
-def buckets(schema: TableSchema, rows: Arrays) -> Indices:
+def buckets(schema: TableSchema, rows: Arrays, bits: int) -> Indices:
     """Bucket of every row, int64."""
-    return keys.buckets([rows[name] for name in schema.key], schema.bucket_bits).astype(np.int64)
+    return keys.buckets([rows[name] for name in schema.key], bits).astype(np.int64)
+
+
+def in_bucket(schema: TableSchema, rows: Arrays, group: FileGroup) -> npt.NDArray[np.bool_]:
+    """Which rows of a partition are in the bucket of a file group."""
+    return buckets(schema, rows, group.bits) == group.bucket
 
 
 def partition_text(value: pa.Scalar) -> str:
@@ -65,16 +71,24 @@ def key_columns(schema: TableSchema, rows: pa.Table) -> dict[str, pa.Array]:
     return {name: keys.one_array(rows.column(name)) for name in schema.key}
 
 
-def locate_keys(schema: TableSchema, rows: Arrays) -> Mapping[FileGroup, KeyVector]:
-    """The keys among ``rows`` by file group, sorted and distinct."""
+def locate_keys(schema: TableSchema, rows: Arrays, levels: Collection[int]) -> dict[FileGroup, KeyVector]:
+    """The keys among ``rows`` by file group, sorted and distinct.
+
+    Args:
+        schema: The schema of the table.
+        rows: The keys.
+        levels: The bits of the file groups. Each key is in one file group of each of them, at most one of which the
+            table has.
+    """
     ordered, partition = partition_folders(schema, rows)
     vector = keys.key_vector(sort_keys(schema, rows))
     found = {}
-    number = (partition << schema.bucket_bits) | buckets(schema, rows)
-    order = np.argsort(number, kind="stable")
-    values, starts = np.unique(number[order], return_index=True)
-    bounds = itertools.pairwise([*starts.tolist(), len(order)])
-    for value, (start, end) in zip(values.tolist(), bounds, strict=True):
-        group = FileGroup(ordered[value >> schema.bucket_bits], schema.bucket_bits, value % (1 << schema.bucket_bits))
-        found[group] = keys.union([keys.take(vector, order[start:end])])
+    for bits in levels:
+        number = (partition << bits) | buckets(schema, rows, bits)
+        order = np.argsort(number, kind="stable")
+        values, starts = np.unique(number[order], return_index=True)
+        bounds = itertools.pairwise([*starts.tolist(), len(order)])
+        for value, (start, end) in zip(values.tolist(), bounds, strict=True):
+            group = FileGroup(ordered[value >> bits], bits, value % (1 << bits))
+            found[group] = keys.union([keys.take(vector, order[start:end])])
     return found

@@ -13,6 +13,7 @@ of these reasons applies; the first one is reported:
 - **cold**: a waiting commit, in a fold or not, is far behind the head of its lane. Otherwise a file group that hardly
   ever gets rows would keep shared log files without a limit. All file groups with logs are due then, because only a
   complete compaction moves the start of the log for file groups that have no slice.
+- **buckets**: the table's number of buckets was changed, and it has another number (`storage.services.split`).
 - **mostly unreferenced**: it shares a file that hardly any other file group uses any more
   (`storage.core.plan.mostly_unreferenced`).
 
@@ -26,6 +27,7 @@ A clock is used only for ``age``: it affects when work is done, never what a rea
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,6 +40,7 @@ from storage.core.log.file_refs import FileGroup
 from storage.core.names import LaneName
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.read_cost import read_amplification
+from storage.core.plan.regroup_slices import other_bits
 from storage.core.plan.slices import FileSlice, LiveFile
 
 COLD_FACTOR: Final = 8
@@ -54,6 +57,13 @@ reads the file group about ten times between two compactions (``python -m tests.
 
 MAX_POSTPONED: Final = 16
 """A fold is made in any case when ``fold_commits`` times this many commits are not folded."""
+
+
+SPLIT_BYTES: Final = 1 << 30
+"""A split is proposed when the file groups of a partition are larger than this on average: a compaction rewrites one as
+a whole, and needs as much time and space."""
+
+MAX_BITS: Final = 16
 
 
 class Work(StrEnum):
@@ -100,7 +110,8 @@ class Due:
         commits: Number of commits and folds whose rows are not in its slice.
         log_bytes: Stored bytes of those rows.
         base_bytes: Stored bytes of its base and shadow.
-        reason: ``commits``, ``bytes``, ``read amplification``, ``age``, ``cold`` or ``mostly unreferenced``.
+        reason: ``commits``, ``bytes``, ``read amplification``, ``age``, ``cold``, ``buckets`` or ``mostly
+            unreferenced``.
         work: Compaction or fold.
     """
 
@@ -131,6 +142,7 @@ def plan_due(
     files: Sequence[LiveFile],
     heads: cut.Seqs,
     *,
+    bits: int | None = None,
     aged: Collection[int] = (),
     work: Collection[Work] = ALL_WORK,
 ) -> Mapping[FileGroup, Due]:
@@ -141,6 +153,7 @@ def plan_due(
         slices: All slices of a snapshot.
         files: The log files of the snapshot.
         heads: Last entry of the snapshot in each lane.
+        bits: The bits that file groups are to have; None: those that they have.
         aged: Positions in ``files`` of the files with rows that have waited longer than ``policy.max_age``.
         work: The kinds of work that will be done. Without compaction, file groups that are due for it may be due for a
             fold.
@@ -148,7 +161,8 @@ def plan_due(
     waiting = {s.group: set(s.file.tolist()) for s in slices if len(s.rows)}
     due: dict[FileGroup, Due] = {}
     if Work.COMPACT in work:
-        due = _due_for_compaction(policy, slices, files, heads, waiting, frozenset(aged))
+        unsplit = frozenset[FileGroup]() if bits is None else other_bits(slices, bits)
+        due = _due_for_compaction(policy, slices, files, heads, waiting, frozenset(aged), unsplit)
     if Work.FOLD in work:
         unfolded = [
             s
@@ -167,6 +181,7 @@ def _due_for_compaction(
     heads: cut.Seqs,
     waiting: Mapping[FileGroup, set[int]],
     aged: frozenset[int],
+    unsplit: frozenset[FileGroup],
 ) -> dict[FileGroup, Due]:
     cold_after = COLD_FACTOR * (policy.min_commits or COLD_COMMITS)
     used = [files[i] for i in set().union(*waiting.values())]
@@ -192,10 +207,30 @@ def _due_for_compaction(
         else:
             continue
         reasons[file_slice.group] = reason
+    reasons |= dict.fromkeys(unsplit - reasons.keys(), "buckets")
     reasons |= dict.fromkeys(mostly_unreferenced(slices, reasons.keys(), heads), "mostly unreferenced")
     return {
         s.group: _due(s, waiting.get(s.group, set()), files, reasons[s.group]) for s in slices if s.group in reasons
     }
+
+
+def propose_buckets(slices: Sequence[FileSlice], bits: int) -> int:
+    """The number of buckets that the sizes of file groups ask for: as many as the table has, or more.
+
+    It is proposed only, because a split rewrites the table once. Small file groups share files, so fewer buckets are
+    never proposed.
+
+    Args:
+        slices: All slices of a snapshot.
+        bits: The bits that file groups are to have.
+    """
+    stored: Counter[str] = Counter()
+    for each in slices:
+        stored[each.group.partition] += each.base_bytes + each.log_bytes
+    largest = max(stored.values(), default=0)
+    while bits < MAX_BITS and largest > SPLIT_BYTES << bits:
+        bits += 1
+    return 1 << bits
 
 
 def _folds_now(policy: DuePolicy, unfolded: Sequence[FileSlice], files: Sequence[LiveFile]) -> bool:

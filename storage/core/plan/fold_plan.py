@@ -61,11 +61,14 @@ def _plan(state: TableState, events: FileSlice, whole: FileSlice) -> GroupFold:
 
 
 def cut_runs(folds: Sequence[GroupFold], run_bytes: int) -> Iterator[list[GroupFold]]:
-    """Runs of neighbouring file groups, each for one file, of at most ``run_bytes`` or of one larger file group."""
+    """Runs of neighbouring file groups, each for one file, of at most ``run_bytes`` or of one larger file group.
+
+    The file groups of a run have the same bits.
+    """
     run: list[GroupFold] = []
     filled = 0
     for fold in folds:
-        if run and filled + fold.ranges.log_bytes > run_bytes:
+        if run and (filled + fold.ranges.log_bytes > run_bytes or fold.group.bits != run[-1].group.bits):
             yield run
             run, filled = [], 0
         run.append(fold)

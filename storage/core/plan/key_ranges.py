@@ -73,6 +73,17 @@ class Extents:
     def __len__(self) -> int:
         return len(self.bytes)
 
+    @classmethod
+    def joined(cls, several: Sequence[Extents]) -> Extents:
+        """All of several parts."""
+        if len(several) == 1:
+            return several[0]
+        return cls(
+            keys.concat([each.least for each in several]),
+            keys.concat([each.largest for each in several]),
+            np.concatenate([each.bytes for each in several]),
+        )
+
     def near(self, others: Extents) -> Extents:
         """Those of these parts that may have keys in common with one of the others."""
         _, starts = keys.in_order(others.least)

@@ -7,7 +7,7 @@ history of the table.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from storage.core.log.file_refs import FileGroup, LogFile, LogIndex, SliceFile
 from storage.core.log.table_state import TableState
 from storage.core.names import LaneName, Path
 from storage.core.plan.key_ranges import KeyRange
+from storage.core.plan.regroup_ranges import regroup_ranges
 
 Ints = npt.NDArray[np.int64]
 
@@ -71,6 +72,8 @@ class FileSlice:
         log_bytes: Stored bytes of the ranges, all columns, in proportion to their rows.
         slice_ordinal: If file groups were combined by `combine_slices`: for each row of the ranges, in order, the
             position of its file group in the combined list; None for a single file group.
+        shared: Whether its slice or some of its log ranges have rows of other file groups, too, because their bits are
+            fewer than those of the file group: only rows with its keys count.
         within: Key range of a part of a file group, made by `storage.read.divide_file_group`: only these keys are read.
             The part has only the log ranges and row groups that can have such keys. None for the whole file group.
     """
@@ -85,6 +88,12 @@ class FileSlice:
     log_bytes: int
     slice_ordinal: Ints | None = None
     within: KeyRange | None = None
+    shared: bool = False
+
+    def split(self, bits: int) -> list[FileSlice]:
+        """Its parts of more bits. Each reads all of it: only rows with the keys of the part count."""
+        parts = list(self.group.parts(bits))
+        return [replace(self, group=part, log_bytes=self.log_bytes // len(parts), shared=True) for part in parts]
 
     @property
     def base_bytes(self) -> int:
@@ -131,12 +140,17 @@ def plan_slices(
         files: Files of all folds, then of all live commits after `TableState.log_start` and within the cut, in version
             order.
         folds: Include the ranges of folds; otherwise only events that are not folded.
-        only: Plan only these file groups, for a look-up of few keys; None for all.
+        only: Plan only these file groups, for a look-up of few keys; None for all. Those that the state does not have
+            are left out: a look-up locates its keys at all `TableState.levels`.
     """
     slices: Mapping[FileGroup, SliceFile] = state.slices
+    levels = state.levels
+    regrouped = len(levels) > 1 or any(live.file.bits not in levels for live in files)
     if only is not None:
         slices = {group: slices[group] for group in only if group in slices}
-    groups, ranges = _ranges(slices, files, only)
+    groups, ranges = _ranges(slices, files, None if regrouped else only)
+    if regrouped:
+        groups, ranges = regroup_ranges(state, groups, ranges, only)
     live = _live(groups, state, files, ranges, folds=folds)
     ranges = {name: values[live] for name, values in ranges.items()}
     order = np.lexsort((ranges["start"], ranges["block"], ranges["file"], ranges["group"]))
@@ -160,6 +174,7 @@ def plan_slices(
                 rows=ranges["rows"][span],
                 deletes=deletes[number],
                 log_bytes=log_bytes[number],
+                shared=regrouped and bool(ranges["shared"][span].any()),
             )
         )
     return result
@@ -172,6 +187,17 @@ def run_sums(values: Ints, bounds: Ints) -> list[int]:
     return sums
 
 
+def log_rows(slices: Iterable[FileSlice]) -> int:
+    """The number of rows in the log ranges of file groups; rows that several of them read count once."""
+    several = list(slices)
+    rows = sum(int(each.rows.sum()) for each in several if not each.shared)
+    columns = [[getattr(each, name) for name in RANGE_COLUMNS] for each in several if each.shared]
+    if not columns:
+        return rows
+    ranges = np.unique(np.concatenate([np.stack(each) for each in columns], axis=1), axis=1)
+    return rows + int(ranges[-1].sum())
+
+
 def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
     """The log ranges of several file groups as one `FileSlice`: adjacent rows of a block become one range.
 
@@ -180,6 +206,7 @@ def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
     """
     if len(slices) == 1:
         return slices[0]
+    assert not any(part.shared for part in slices), "rows of shared ranges are filtered for one file group"
     file, block, start, rows = (np.concatenate([getattr(part, name) for part in slices]) for name in RANGE_COLUMNS)
     slice_ordinal = np.repeat(np.arange(len(slices)), [len(part.rows) for part in slices])
     order = np.lexsort((start, block, file))

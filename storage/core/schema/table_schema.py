@@ -57,6 +57,7 @@ class TableSchema:
         comment: What the table is, for people; empty for none.
         overlays: Whether compactions may write overlays (FORMAT.md, "Overlays").
         index: Columns for which compactions write Bloom filters, in table order.
+        created_bits: log2 of the number of buckets that the table was created with, if it was changed since; else None.
     """
 
     key: tuple[str, ...]
@@ -70,6 +71,7 @@ class TableSchema:
     comment: str = ""
     overlays: bool = False
     index: tuple[str, ...] = ()
+    created_bits: int | None = None
 
     @cached_property
     def column_by_name(self) -> Mapping[str, Column]:
@@ -235,6 +237,7 @@ class TableSchema:
             **_comment(self.comment),
             **({"overlays": True} if self.overlays else {}),
             **({"index": list(self.index)} if self.index else {}),
+            **({} if self.created_bits is None else {"created_bits": self.created_bits}),
         }
 
     @classmethod
@@ -274,6 +277,7 @@ class TableSchema:
             comment=data.get("comment", ""),
             overlays=data.get("overlays", False),
             index=tuple(data.get("index", ())),
+            created_bits=data.get("created_bits"),
         )
 
 

@@ -18,6 +18,7 @@ from storage.core.keys import Indices
 from storage.core.log.cut import Seqs, Span, in_spans, lowest
 from storage.core.log.entries import Claim, Data, LaneEntry, Promise
 from storage.core.log.file_refs import FileGroup
+from storage.core.log.regroup import reached
 from storage.core.log.table_state import Lane, TableState
 from storage.core.names import Kind, LaneName, parse_path, slot_path
 from storage.environment import Environment
@@ -38,6 +39,7 @@ class Merged:
         self._store, self._log_start = store, state.log_start()
         groups = frozenset(state.slices).union(*(fold.groups for fold in state.folds))
         self._until: dict[FileGroup, Seqs] = {group: state.folded_to(group) for group in groups}
+        self._levels = {group.bits for group in groups}
         self._everywhere: Seqs = {}
         for number, until in enumerate(self._until.values()):
             self._everywhere = until if number == 0 else lowest(self._everywhere, until)
@@ -59,12 +61,16 @@ class Merged:
             pairs = set(zip(index.ranges.partition, index.ranges.bucket, strict=True))
             groups = {FileGroup(index.partitions[partition], file.bits, bucket) for partition, bucket in pairs}
             if entry.seq > self._everywhere.get(entry.lane, 0) or not groups <= self._until.keys():
-                lost |= {group for group in groups if entry.seq > self._until.get(group, {}).get(entry.lane, 0)}
+                lost |= {group for group in groups if entry.seq > self._reached(group, entry.lane)}
         if lost:
             names = ", ".join(str(group) for group in sorted(lost)[:3])
             what = f"its rows of {len(lost)} file groups ({names}) are missing from compacted and folded files"
             hint = "restore a snapshot from before the newest compaction or fold"
             at.violation("S8", f"{what}, and readers skip its log files", hint)
+
+    def _reached(self, group: FileGroup, lane: LaneName) -> int:
+        """The last entry of a lane of which slices or folds claim to contain all rows of a file group."""
+        return min((until.get(lane, 0) for until in reached(self._until, self._levels, group)), default=0)
 
 
 class LaneChecker:

@@ -59,7 +59,7 @@ class LogFileChecker:
         if not (_are_parallel(blocks) and names_file_groups(index) and follow and sums):
             what = "its index and its entry do not agree on blocks, rows or deletes: readers may return wrong rows"
             self._at.bad_content("S7", what)
-        elif file.bits != self._schema.bucket_bits or len(self._groups) != len(file.groups):
+        elif (file.form == "event" and file.bits != self._schema.bucket_bits) or len(self._groups) != len(file.groups):
             what = "its bucket bits or column groups are not those of the schema that it was written with"
             self._at.bad_content("S19", what)
         elif order != sorted(order) or index.partitions != sorted(set(index.partitions)):

@@ -64,8 +64,12 @@ def in_file_group(schema: TableSchema, rows: Arrays, stored_for: Sequence[FileGr
     """Which rows belong to the file group they are stored for: ``counts[i]`` rows for ``stored_for[i]``, in order."""
     number = np.repeat(np.arange(len(stored_for)), counts)
     partitions = pa.array([group.partition for group in stored_for], pa.string()).take(pa.array(number))
+    home = np.asarray(pc.equal(folders(schema, rows), partitions))
+    bits = np.array([group.bits for group in stored_for], np.int64)[number]
     bucket = np.array([group.bucket for group in stored_for], np.int64)[number]
-    return np.asarray(pc.equal(folders(schema, rows), partitions)) & (buckets(schema, rows) == bucket)
+    for level in np.unique(bits).tolist():
+        home &= (bits != level) | (buckets(schema, rows, level) == bucket)
+    return home
 
 
 def sample(schema: TableSchema, rows: Arrays, chosen: Mask) -> str:

@@ -1,0 +1,109 @@
+"""Which new slices may follow the slices and folds of a state, when file groups are split or merged (PROTOCOL.md, G2).
+
+The file groups of a state, those with a slice or a fold, never overlap: a key is in at most one of them. File groups
+with different bits overlap if one is a part of the other. A slice that replaces slices with other bits names them all,
+and together with the other slices of its entry it has all keys of each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Protocol, TypeVar
+
+from storage.core.log.cut import Seqs
+from storage.core.log.file_refs import FileGroup, Replaced
+from storage.core.log.slice_list import Slices
+
+
+class Offered(Protocol):
+    """A new slice: `storage.core.log.file_refs.SliceFile`."""
+
+    @property
+    def group(self) -> FileGroup: ...
+    @property
+    def parent(self) -> Seqs: ...
+    @property
+    def replaces(self) -> Sequence[Replaced]: ...
+
+
+AnyOffered = TypeVar("AnyOffered", bound=Offered)
+
+
+def overlapping(group: FileGroup, levels: Iterable[int], has: Callable[[FileGroup], bool]) -> Iterator[FileGroup]:
+    """The file groups with other bits that overlap a file group.
+
+    Args:
+        group: The file group.
+        levels: The bits of the file groups to look for.
+        has: Whether there is such a file group.
+    """
+    for bits in levels:
+        if bits < group.bits:
+            if has(whole := group.within(bits)):
+                yield whole
+        elif bits > group.bits:
+            yield from filter(has, group.parts(bits))
+
+
+def may_follow(slices: Slices, folded: frozenset[FileGroup], offered: Sequence[AnyOffered]) -> list[AnyOffered]:
+    """Those of the offered slices that may be the next ones of their file groups, if all of them are in one entry.
+
+    Args:
+        slices: The newest slices.
+        folded: File groups that have folds.
+        offered: The new slices.
+    """
+    groups = {each.group for each in offered}
+    levels = slices.levels | {group.bits for group in groups}
+    levels |= {group.bits for group in folded}
+    if len(levels) <= 1:
+        return [each for each in offered if not each.replaces and each.parent == slices.cut_of(each.group)]
+    kept = {
+        each.group: each
+        for each in offered
+        if _continues(slices, levels, each) and not any(overlapping(each.group, levels, groups.__contains__))
+    }
+    wholes = {
+        whole
+        for group in kept
+        for whole in overlapping(group, levels, lambda other: other in slices or other in folded)
+        if whole.bits < group.bits
+    }
+    for whole in wholes:
+        parts = [group for group in kept if group.bits > whole.bits and group.within(whole.bits) == whole]
+        if not _fill(whole, parts):
+            for group in parts:
+                del kept[group]
+    return list(kept.values())
+
+
+def _continues(slices: Slices, levels: Iterable[int], each: Offered) -> bool:
+    """Whether a slice names exactly the newest slices that overlap it."""
+    found = {group: slices.cut_of(group) for group in overlapping(each.group, levels, slices.__contains__)}
+    named = {
+        FileGroup(each.group.partition, replaced.bits, replaced.bucket): replaced.cut for replaced in each.replaces
+    }
+    return found == named and each.parent == slices.cut_of(each.group)
+
+
+def _fill(whole: FileGroup, parts: Iterable[FileGroup]) -> bool:
+    """Whether parts of a file group that do not overlap have all of its keys."""
+    return sum(Fraction(1, 1 << part.bits - whole.bits) for part in parts) == 1
+
+
+def reached(slices: Mapping[FileGroup, Seqs], levels: Iterable[int], group: FileGroup) -> list[Seqs]:
+    """The cuts of the slices that together have all keys of a file group; empty if a part of it has no slice.
+
+    Args:
+        slices: The cuts of the slices.
+        levels: Their bits.
+        group: The file group.
+    """
+    if group in slices:
+        return [slices[group]]
+    found = list(overlapping(group, levels, slices.__contains__))
+    whole = next((other for other in found if other.bits < group.bits), None)
+    if whole is not None:
+        return [slices[whole]]
+    return [slices[part] for part in found] if _fill(group, found) else []

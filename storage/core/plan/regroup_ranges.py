@@ -1,0 +1,75 @@
+"""Log ranges of writers that knew another number of buckets, for the file groups of a state (PROTOCOL.md, G3).
+
+The file groups of a state are those with a slice or a fold. A key in none of them is in its bucket of the largest
+number of bits in use. So each key has one file group, and log files of any number of bits can be read: a range of
+fewer bits than its file group is read by all parts of it, each of which filters by the hash of the keys; a range of
+more bits belongs to its file group as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.core.log.file_refs import FileGroup
+from storage.core.log.table_state import TableState
+
+Ints = npt.NDArray[np.int64]
+
+
+def regroup_ranges(
+    state: TableState, groups: Sequence[FileGroup], ranges: Mapping[str, Ints], only: Collection[FileGroup] | None
+) -> tuple[list[FileGroup], dict[str, Ints]]:
+    """Assign ranges to the file groups of a state.
+
+    Args:
+        state: The state.
+        groups: The file groups of the ranges, and slices of the state.
+        ranges: Columns of the ranges; ``group`` is a position in ``groups``.
+        only: Keep only these file groups; None for all.
+
+    Returns:
+        File groups in order, and the ranges; a range occurs once for each file group that reads it, with a share of
+        its bytes. The column ``shared`` is 1 where it has rows of several.
+    """
+    folded, finest = state.folded_groups, max(state.levels)
+
+    def has(group: FileGroup) -> bool:
+        return group in state.slices or group in folded
+
+    levels = sorted(state.levels)
+    used = np.unique(ranges["group"]).tolist()
+    found = {number: _file_groups(groups[number], levels, finest, has) for number in used}
+    if only is not None:
+        wanted = frozenset(only)
+        found = {number: [group for group in parts if group in wanted] for number, parts in found.items()}
+    slices = [group for group in groups if group in state.slices and (only is None or group in only)]
+    made = sorted({*slices, *(group for parts in found.values() for group in parts)})
+    place = {group: number for number, group in enumerate(made)}
+    copies = np.zeros(len(groups), np.int64)
+    for number, parts in found.items():
+        copies[number] = len(parts)
+    of_range = ranges["group"]
+    repeats = copies[of_range] if len(of_range) else of_range
+    result = {name: np.repeat(values, repeats) for name, values in ranges.items()}
+    pieces = [found[number] for number in of_range.tolist()]
+    result["group"] = np.array([place[group] for parts in pieces for group in parts], np.int64)
+    result["bytes"] = result["bytes"] // np.maximum(np.repeat(repeats, repeats), 1)
+    bits = np.array([groups[number].bits for number in of_range.tolist()], np.int64)
+    of_made = np.array([group.bits for group in made], np.int64)
+    result["shared"] = (np.repeat(bits, repeats) < of_made[result["group"]]).astype(np.int64)
+    return made, result
+
+
+def _file_groups(
+    group: FileGroup, levels: Sequence[int], finest: int, has: Callable[[FileGroup], bool]
+) -> list[FileGroup]:
+    """The file groups of a state that have the keys of a bucket."""
+    for bits in levels:
+        if bits <= group.bits and has(whole := group.within(bits)):
+            return [whole]
+    if group.bits >= finest:
+        return [group.within(finest)]
+    return [each for part in group.parts(group.bits + 1) for each in _file_groups(part, levels, finest, has)]

@@ -1,0 +1,162 @@
+"""Split: changes the number of buckets while writers go on (PROTOCOL.md, "Splits").
+
+The number is a setting of the schema (G1). Writers use the one that they know. Compactions write the slices of file
+groups with another number of bits anew, each file group and its parts in one entry (G2); a split does that for all of
+them at once. One that died is continued by any compaction, or by a split to the same number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from storage.config import MAX_BUCKETS
+from storage.core.log.entries import BUCKETS, Schema
+from storage.core.log.features import reader_features, writer_features
+from storage.core.log.table_state import TableState
+from storage.core.plan.slices import FileSlice
+from storage.errors import Conflict, InvalidInput
+from storage.log.table_log import TableLog
+from storage.read.snapshot import Snapshot
+from storage.services.compaction import CompactionResult, compaction_steps
+from storage.services.service_plan import MAX_ATTEMPTS
+from storage.services.steps import Steps, finish
+from storage.services.tasks import Execute, one_by_one
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """The result of a split or merge of file groups.
+
+    Attributes:
+        buckets: The number of buckets that the table has now.
+        before: The number that it had, if this call has changed it; else the same.
+        file_groups: New file groups that were written.
+        rows: Visible rows in them.
+        bytes_read: Stored bytes that were merged. A file group is read once for each of its parts.
+        bytes_written: Stored bytes of the new base and shadow files.
+        seconds: Wall-clock time.
+    """
+
+    buckets: int
+    before: int
+    file_groups: int
+    rows: int
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+
+
+def split(table_log: TableLog, buckets: int, *, execute: Execute = one_by_one) -> SplitResult:
+    """Change the number of buckets, and write all file groups anew that have another number.
+
+    Writers, readers and all services go on meanwhile. Each file group is complete in itself: after an error or a kill
+    call it again with the same number, or let compactions go on.
+
+    Args:
+        table_log: The table's log.
+        buckets: The number of buckets, a power of two.
+        execute: Runs the tasks; by default in this process, one after the other.
+
+    Raises:
+        InvalidInput: ``buckets`` is not a power of two in the range of a table. Nothing was changed.
+        Conflict: Other services published first in every attempt; the number of buckets is changed.
+        CorruptData: A file is missing or damaged.
+        SnapshotExpired: Cleaning has aborted the compaction as abandoned.
+    """
+    return finish(split_steps(table_log, buckets, execute=execute))
+
+
+def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_one) -> Steps[SplitResult]:
+    """`split` in steps: one for each task."""
+    started = time.monotonic()
+    before = set_buckets(table_log, buckets)
+    done: list[CompactionResult] = []
+    waits = 0
+    while True:
+        snapshot = Snapshot(table_log, *table_log.newest_cut())
+        if 1 << snapshot.table_schema.bucket_bits != buckets:
+            raise Conflict(
+                f"the table was split to {1 << snapshot.table_schema.bucket_bits} buckets meanwhile",
+                hint="run one of the two again",
+            )
+        if not unsplit(snapshot):
+            break
+        result = yield from compaction_steps(table_log, snapshot, _is_unsplit(snapshot), execute)
+        done.append(result)
+        waits = 0 if result.done else waits + 1
+        if waits == MAX_ATTEMPTS:
+            raise Conflict(
+                f"other services published first in each of {MAX_ATTEMPTS} attempts",
+                hint="the number of buckets is changed: run it again, or let compactions split what is left",
+            )
+    return SplitResult(
+        buckets=buckets,
+        before=before,
+        file_groups=sum(len(result.done) for result in done),
+        rows=sum(result.rows for result in done),
+        bytes_read=sum(result.bytes_read for result in done),
+        bytes_written=sum(result.bytes_written for result in done),
+        seconds=time.monotonic() - started,
+    )
+
+
+def unsplit(snapshot: Snapshot) -> list[FileSlice]:
+    """The file groups of a snapshot that have another number of bits than the table is to have."""
+    return list(filter(_is_unsplit(snapshot), snapshot.slices))
+
+
+def _is_unsplit(snapshot: Snapshot) -> Callable[[FileSlice], bool]:
+    bits = snapshot.table_schema.bucket_bits
+    return lambda file_slice: file_slice.group.bits != bits
+
+
+def bits_of(buckets: int) -> int:
+    """The bits of a number of buckets.
+
+    Raises:
+        InvalidInput: It is not a power of two in the range of a table.
+    """
+    if isinstance(buckets, bool) or not isinstance(buckets, int):
+        raise InvalidInput(f"buckets: {buckets!r} is not a number", hint="for example 16")
+    if buckets < 1 or buckets > MAX_BUCKETS:
+        raise InvalidInput(f"buckets: {buckets} is out of range", hint=f"a power of two from 1 to {MAX_BUCKETS}")
+    if buckets & (buckets - 1):
+        less, more = 1 << (buckets.bit_length() - 1), 1 << buckets.bit_length()
+        near = f"{less} or {more}" if more <= MAX_BUCKETS else str(less)
+        raise InvalidInput(
+            f"buckets: {buckets} is not a power of two, so its file groups would not be parts of the present ones",
+            hint=f"the nearest are {near}",
+        )
+    return buckets.bit_length() - 1
+
+
+def set_buckets(table_log: TableLog, buckets: int) -> int:
+    """Record the number of buckets that new commits and slices are to have; returns the number before.
+
+    Raises:
+        InvalidInput: It is not a power of two in the range of a table. Nothing was changed.
+    """
+    bits, before = bits_of(buckets), 0
+
+    def build(state: TableState) -> Schema | None:
+        nonlocal before
+        before = 1 << state.schema.bucket_bits
+        if before == buckets:
+            return None
+        known = state.schema.created_bits
+        schema = replace(
+            state.schema, bucket_bits=bits, created_bits=state.schema.bucket_bits if known is None else known
+        )
+        features = writer_features(schema, {*state.writer_features, BUCKETS})
+        return Schema(
+            **table_log.header(state),
+            reader_features=reader_features(schema, features),
+            writer_features=features,
+            table_schema=schema.to_json(),
+            change=f"{buckets} buckets instead of {before}",
+        )
+
+    table_log.publish(build)
+    return before

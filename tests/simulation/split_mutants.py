@@ -1,0 +1,58 @@
+"""Mutants of splits: which rows belong to a part, which slices replace which, and who reads which logs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from storage.core.log.table_state import TableState
+from storage.core.plan import regroup_ranges
+from storage.files import log_reader
+from storage.services import compaction, compaction_task
+from tests.simulation.mutant import Mutant
+
+THEME: Final = "splits"
+
+
+def everything(_: Any) -> Any:
+    return lambda schema, rows, group: np.ones(len(next(iter(rows.values()))), np.bool_)
+
+
+def all_offered(_: Any) -> Any:
+    return lambda slices, folded, offered: list(offered)
+
+
+def only_slices(merged_parts: Any) -> Any:
+    def broken(slices: Any, chosen: Any, bits: int) -> Any:
+        found = merged_parts(slices, chosen, bits)
+        return {target: [each for each in parts if each.slice] or parts for target, parts in found.items()}
+
+    return broken
+
+
+def as_fine_as_the_log(file_groups: Any) -> Any:
+    return lambda group, levels, finest, has: file_groups(group, levels, group.bits, has)
+
+
+def one_after_the_other(_: Any) -> Any:
+    return lambda schema, streams: itertools.chain(*streams)
+
+
+def of_the_schema(_: Any) -> Any:
+    return property(lambda self: frozenset({self.schema.bucket_bits}))
+
+
+SPLITS: Final[Mapping[str, Mutant]] = {
+    "S15 a part has the rows of the others": Mutant(compaction_task, "in_bucket", everything, THEME),
+    "S11 every part reads all rows of older buckets": Mutant(log_reader, "in_bucket", everything, THEME),
+    "S15 slices are published beside their parts": Mutant(compaction, "may_follow", all_offered, THEME),
+    "G2 logs without a slice are not merged": Mutant(compaction, "merged_parts", only_slices, THEME),
+    "G3 logs are read in the buckets of their writer": Mutant(
+        regroup_ranges, "_file_groups", as_fine_as_the_log, THEME
+    ),
+    "G3 file groups of other buckets are overlooked": Mutant(TableState, "levels", of_the_schema, THEME),
+    "G2 merged rows are not in order": Mutant(compaction_task, "merge_sorted", one_after_the_other, THEME),
+}
