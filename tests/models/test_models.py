@@ -133,6 +133,20 @@ CHECKS: Final[dict[str, dict[str, str | int]]] = {
         "orphans_no_removal_looks_for_the_file": "NoDangling",
         "orphans_no_open_plans_keep_their_files": "NoDangling",
     },
+    "Split": {
+        "split_one": 8439,
+        "split_folds": 23782,
+        "split_merge": 28916,
+        "split_two": 18208,
+        "split_trap": "Reached",
+        "split_no_ranges_are_filtered": "Once",
+        "split_no_other_keys_are_in_the_finest": "SingleHome",
+        "split_no_all_parts_are_in_one_entry": "Once",
+        "split_no_parts_without_a_slice_are_merged": "Once",
+        "split_no_base_checks_what_it_replaces": "CutChain",
+        "split_no_base_ends_folds_as_a_whole": "Once",
+        "split_no_fold_checks_other_bits": "SingleHome",
+    },
     "Archive": {
         "archive_one": 35846,
         "archive_two": 320930,
@@ -158,6 +172,9 @@ LARGE: Final = {
     "clean_restore_undo": {"clean_undo_restored"},
     "clean_restore_savepoint": {"clean_restore", "clean_savepoint"},
     "archive_two": {"archive_one"},
+    "split_folds": {"split_one"},
+    "split_merge": {"split_one"},
+    "split_two": {"split_one"},
 }
 
 
