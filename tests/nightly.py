@@ -58,6 +58,7 @@ _BENCHMARKS: Final = (
     ("requests", "--lanes", "1", "8", "--groups", "8", "--commits", "100", "--latency-ms", "1"),
     ("sizing", "--measure", "2", "4", "--minutes", "10", "--keys", "20000"),
     ("snapshot", "--keys", "20000", "--rounds", "2"),
+    ("split", "--rows", "20000"),
     ("timeline", "--commits", "12000", "--waiting", "40"),
     ("view_overhead", "--keys", "20000", "--rounds", "2"),
     ("writer", "--rows", "20000", "--batch", "10000", "--runs", "1"),
