@@ -26,7 +26,7 @@ import pyarrow as pa
 from storage.clock import MAX_AHEAD_MS, Stamps
 from storage.core.log.cut import PREFIX
 from storage.core.log.entries import Claim, Data
-from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
+from storage.core.log.file_refs import FileGroup, FilePart, FileRef, SliceFile
 from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
 from storage.core.merge.events import OP_COLUMN, Problem, prepare, prepare_good
 from storage.core.model import Stream, Ttl
@@ -65,6 +65,7 @@ from storage.read.referenced_table import ReferencedTable
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
+from storage.read.untouched_rows import DividedFileGroup, byte_ranges, divide_by_touch
 from storage.services.clean.clean import CleanResult
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.services.compaction import CompactionResult
@@ -121,6 +122,7 @@ __all__ = [
     "CompactionTask",
     "Comparison",
     "Condition",
+    "DividedFileGroup",
     "Due",
     "DuePolicy",
     "EraseResult",
@@ -128,6 +130,7 @@ __all__ = [
     "ExpiryResult",
     "Explanation",
     "FileGroup",
+    "FilePart",
     "FileRef",
     "FileReport",
     "FileSlice",
@@ -189,6 +192,7 @@ __all__ = [
     "advance_cut",
     "base_file_groups",
     "bucket_numbers",
+    "byte_ranges",
     "cancel",
     "change_schema",
     "check_columns",
@@ -201,6 +205,7 @@ __all__ = [
     "config_from_properties",
     "discard",
     "divide",
+    "divide_by_touch",
     "drop_table",
     "every_group",
     "expire_in_steps",

@@ -41,6 +41,7 @@ _BENCHMARKS: Final = (
     ("dimensions", "--keys", "20000", "--customers", "5000", "--rounds", "1"),
     ("catalog_planning", "--rounds", "2"),
     ("due_policy", "--keys", "20000", "--groups", "8", "--commits", "60"),
+    ("filters", "--keys", "20000", "--rounds", "1"),
     ("fold", "--keys", "20000", "--rows", "40000", "--commits", "20", "--rounds", "2"),
     ("formats", "--messages", "2000", "--rounds", "1"),
     ("groups", "--groups", "50", "200", "--lanes", "8", "16", "--repeat", "1"),

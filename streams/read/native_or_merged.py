@@ -11,6 +11,8 @@ A query gets one snapshot. For each of its scans these rules decide which reader
    the snapshot only, not on columns or filters. Those may differ between the two scans, and then each scan might leave
    the same file group to the other one. Spark offers aggregates and limits to a single scan alone, and decides on two
    before it has seen the query. So tasks read everything if at least half of the bytes have to be merged anyway.
+   A large file group with logs belongs to both, if its logs touch few of the row groups of its base: the native scan
+   reads the others (`storage.read.untouched_rows`).
 4. *Joined.* Columns of a small referenced table are columns of the scan. If a scan has some of them, all of its file
    groups are read and joined by Arrow in tasks. A large referenced table is joined by Spark
    (`streams.read.reference_planner`).
@@ -26,7 +28,7 @@ A query gets one snapshot. For each of its scans these rules decide which reader
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -43,6 +45,9 @@ from storage.engine import (
     And,
     BoundRows,
     Condition,
+    DividedFileGroup,
+    FileGroup,
+    FilePart,
     FileRef,
     FileSlice,
     FirstRows,
@@ -52,8 +57,10 @@ from storage.engine import (
     Scan,
     ScanRequest,
     base_file_groups,
+    byte_ranges,
     choose_joined,
     divide,
+    divide_by_touch,
     file_url,
     known_aggregates,
     parse_filter,
@@ -80,6 +87,8 @@ class PlannerTuning:
         merged_share: With at least this share of the bytes in file groups that have to be merged, one scan is faster
             than two for aggregates, which its tasks compute: 1.1 to 1.9 times, while rows take up to 1.2 times as long
             (`tests/benchmarks/aggregates.py`).
+        divide_min_bytes: A file group with logs is read by two scans if at least this many bytes of its base (all
+            columns) are untouched by them: each file is opened twice then.
         recheck_seconds: A snapshot older than this is checked for expiry before a query is planned with it, which costs
             a request. A DataFrame takes its snapshot when it is created, and may be run hours later. Cleaning retains
             snapshots for longer than this.
@@ -87,6 +96,7 @@ class PlannerTuning:
 
     mix_min_bytes: int = 64 * 1024 * 1024
     merged_share: float = 0.5
+    divide_min_bytes: int = 8 * 1024 * 1024
     recheck_seconds: float = 60.0
 
 
@@ -254,21 +264,39 @@ class PinnedSnapshot:
         first = next(bases, None)
         return found if first is None or self._hadoop_file(first) is not None else []
 
+    @cached_property
+    def divided(self) -> Mapping[FileGroup, DividedFileGroup]:
+        """The file groups that two scans read, if there are two (rule 3)."""
+        if self.options.read_optimized:
+            return {}
+        snapshot, least = self.snapshot, self.tuning.divide_min_bytes
+        return divide_by_touch(snapshot.table_log.env, snapshot.table_schema, self.slices, snapshot.files, least)
+
     def parts(self) -> Sequence[Part]:
         """Two scans, if some file groups must be merged and the others are large enough; otherwise one."""
-        if self.groups or not 0 < len(self.native) < len(self.slices):
+        if self.groups or len(self.native) == len(self.slices):
             return (Part.WHOLE,)
         native = sum(file_slice.base_bytes for file_slice in self.native)
+        if self._can_divide:
+            native += sum(part.base_bytes for found in self.divided.values() for part in found.untouched)
         every = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
         pushes = self.options.push_aggregates and every - native >= every * self.tuning.merged_share
-        if pushes or native < self.tuning.mix_min_bytes:
+        if pushes or native < max(self.tuning.mix_min_bytes, 1):
             return (Part.WHOLE,)
         return (Part.FILES, Part.REST)
+
+    @cached_property
+    def _can_divide(self) -> bool:
+        """Whether file groups with logs can be large enough for two scans, and Spark has access to their files."""
+        bases = [file_slice.slice.base for file_slice in self.slices if file_slice.slice is not None]
+        found = [base for base in bases if base is not None]
+        enough = sum(base.size for base in found) >= self.tuning.mix_min_bytes
+        return enough and bool(found) and self._hadoop_file(found[0]) is not None
 
     def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
         """Positions of the filters that tasks apply; none if the scan is native, because then Spark applies them."""
         joined = self._uses_references([], filters)
-        if not joined and not self.groups and part is not Part.REST and self.native:
+        if not joined and not self.groups and part is not Part.REST and self._may_be_native(part):
             if part is Part.FILES or len(self.native) == len(self.slices):
                 return ()
             # The filters may exclude all file groups that must be merged: then the scan is native, too.
@@ -325,7 +353,10 @@ class PinnedSnapshot:
             return self._joined_scan(columns, filters, part), None
         scan = self._scan(columns, filters, part)
         # The filters need not be applied here: Spark applies them to a native scan (see `exact`).
-        return scan, scan.clean_files if self.native else None
+        return scan, scan.clean_files if self._may_be_native(part) else None
+
+    def _may_be_native(self, part: Part) -> bool:
+        return bool(self.native) or (part is Part.FILES and self._can_divide and bool(self.divided))
 
     def _read_plan(
         self,
@@ -355,7 +386,7 @@ class PinnedSnapshot:
             description=f"{facts}{others}",
             tasks=read.tasks,
             read=read.without_tasks().read,  # Spark sends the tasks one by one
-            parquet_files=[file for file in map(self._hadoop_file, clean) if file is not None] if clean else None,
+            parquet_files=self._parquet_files(clean, of_table.slices) if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
             filterable=() if pushed is not None else self._filterable(columns, native=clean is not None),
         )
@@ -370,6 +401,23 @@ class PinnedSnapshot:
     @cached_property
     def _whole(self) -> frozenset[Path]:
         return whole_files(self.slices)
+
+    def _parquet_files(self, clean: Sequence[FileRef], slices: Sequence[FileSlice]) -> list[ParquetFile]:
+        """Base files for Spark's reader, with the byte ranges of those of divided file groups."""
+        parts: dict[Path, list[FilePart]] = {}
+        for piece in slices:
+            if piece.group in self.divided and piece.slice is not None and piece.slice.base is not None:
+                assert piece.slice.base_part is not None, "untouched rows are some of the rows of a file"
+                parts.setdefault(piece.slice.base.path, []).append(piece.slice.base_part)
+        found = []
+        for file in clean:
+            for_spark = self._hadoop_file(file)
+            if for_spark is not None and file.path in parts:
+                ranges = byte_ranges(self.snapshot.table_log.env, file, parts[file.path])
+                for_spark = for_spark._replace(ranges=tuple(ranges))
+            if for_spark is not None:
+                found.append(for_spark)
+        return found
 
     def _hadoop_file(self, file: FileRef) -> ParquetFile | None:
         return self.hadoop_file(ParquetFile(file_url(self.snapshot, file), file.size))
@@ -407,9 +455,20 @@ class PinnedSnapshot:
         if part is Part.WHOLE:
             return scan
         read = {file_slice.group for file_slice in scan.slices}
-        of_part = [file_slice for file_slice in self.slices if self._is_merged(file_slice) is (part is Part.REST)]
-        slices = tuple(file_slice for file_slice in of_part if file_slice.group in read)
-        return replace(scan, slices=slices, skipped=len(of_part) - len(slices))
+        of_part = [piece for file_slice in self.slices for piece in self._pieces(file_slice, part)]
+        slices = tuple(piece for piece in of_part if piece.group in read)
+        in_part: set[Path] = set()
+        if part is Part.FILES:
+            bases = (piece.slice.base for piece in slices if piece.group in self.divided and piece.slice is not None)
+            in_part.update(base.path for base in bases if base is not None)
+        return replace(scan, slices=slices, skipped=len(of_part) - len(slices), whole=scan.whole | in_part)
+
+    def _pieces(self, file_slice: FileSlice, part: Part) -> Sequence[FileSlice]:
+        """What FILES or REST reads of a file group."""
+        divided = self.divided.get(file_slice.group)
+        if divided is not None:
+            return (divided.rest,) if part is Part.REST else divided.untouched
+        return (file_slice,) if self._is_merged(file_slice) is (part is Part.REST) else ()
 
     def _predicate(self, filters: Sequence[Filter]) -> Condition | None:
         found = [translate(item, self.columns) for item in filters]
@@ -429,7 +488,7 @@ class PinnedSnapshot:
         return ScanFacts(
             cut=str(self.snapshot.cut),
             reader=SPARK if native else ARROW,
-            file_groups=len(slices),
+            file_groups=len({file_slice.group for file_slice in slices}),
             skipped=scan.skipped,
             with_logs=sum(len(file_slice.rows) > 0 for file_slice in slices),
             log_bytes=sum(file_slice.log_bytes for file_slice in slices),

@@ -20,7 +20,7 @@ import tempfile
 import traceback
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -64,11 +64,13 @@ _CLASSES = {
     "NamedReference": _SQL + "connector.expressions.NamedReference",
     "ObjectMapper": "com.fasterxml.jackson.databind.ObjectMapper",
     "Option": "scala.Option",
+    "InputPartition": _SQL + "connector.read.InputPartition",
     "IllegalArgument": "java.lang.IllegalArgumentException",
     "Modifier": "java.lang.reflect.Modifier",
     "OptionalLong": "java.util.OptionalLong",
     "Options": _SQL + "util.CaseInsensitiveStringMap",
     "ParquetScanBuilder": _PARQUET + "v2.parquet.ParquetScanBuilder",
+    "PartitionedFile": _PARQUET + "PartitionedFile",
     "Path": "org.apache.hadoop.fs.Path",
     "Predicate": _SQL + "connector.expressions.filter.Predicate",
     "PredicateUtils": _SQL + "internal.connector.PredicateUtils",
@@ -303,6 +305,33 @@ class Jvm:
         # These predicates only skip row groups and pages: Spark evaluates them again.
         getattr(builder, "pushedDataFilters_$eq")(builder.pushDataFilters(self.v1_filters(predicates)))
         return builder.build()
+
+    def ranged_partitions(self, partitions: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> Any:
+        """Spark's partitions of files, with only these (offset, length) of the files with these names.
+
+        A row group is read by the partition that has the middle of its bytes.
+        """
+        found: list[Any] = []
+        for partition in partitions:
+            files = [piece for file in partition.files() for piece in self._pieces(file, ranges)]
+            if files:
+                found.append(partition.copy(len(found), self.array(self.PartitionedFile, files)))
+        return self.array(self.InputPartition, found)
+
+    @staticmethod
+    def _pieces(file: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> Iterator[Any]:
+        name = file.toPath().getName()
+        if name not in ranges:
+            yield file
+            return
+        begin = file.start()
+        end = begin + file.length()
+        values, path, locations = file.partitionValues(), file.filePath(), file.locations()
+        rest = file.modificationTime(), file.fileSize(), file.otherConstantMetadataColumnValues()
+        for offset, length in ranges[name]:
+            first, last = max(begin, offset), min(end, offset + length)
+            if first < last:
+                yield file.copy(values, path, first, last - first, locations, *rest)
 
     def _read_options(self) -> Any:
         """Options of the Parquet reader that must not depend on the settings of the session.

@@ -25,10 +25,12 @@ class ParquetFile(NamedTuple):
     Attributes:
         path: As Hadoop writes it, `file:///lake/a b/1.parquet`: a scheme and the path, not percent-encoded.
         size_bytes: The exact size: Spark does not ask the store for it.
+        ranges: The (offset, length) of the row groups to read; none for the whole file.
     """
 
     path: str
     size_bytes: int
+    ranges: tuple[tuple[int, int], ...] = ()
 
 
 class Part(enum.Enum):

@@ -44,10 +44,10 @@ Replan = Callable[[Sequence[Filter]], ReadPlan]
 class FilteredAtRunTime(WithoutMetrics):
     """A scan that is planned again with runtime filters."""
 
-    def __init__(self, jvm: Jvm, identity: str, inner: Any, plan: ReadPlan, schema: StructType) -> None:
+    def __init__(self, jvm: Jvm, identity: str, batch: Any, plan: ReadPlan, schema: StructType) -> None:
         super().__init__(jvm, identity)
         self.plan = plan
-        self._batch = inner.toBatch()
+        self._batch = batch
         self._schema = schema
         self._filtered = threading.local()
         self._effect = ""

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from storage.engine import Aggregation, FirstRows
 from storage.errors import InvalidInput
 from streams.read.relation.callbacks import Callback, PlainTable, callback, check_methods
+from streams.read.relation.file_ranges import RangesOfFiles, batch_of
 from streams.read.relation.join_frames import join_frames
 from streams.read.relation.jvm import Jvm
 from streams.read.relation.planner_interface import JoinedColumns, ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
@@ -63,7 +64,7 @@ def check_interfaces(jvm: Jvm) -> None:
     Raises:
         UnsupportedSessionError: An interface has a method that the callback lacks, as in a newer Spark.
     """
-    check_methods(jvm, (LiveTable, PruningScanBuilder, TaskScan, ParquetScan, ScanStatistics))
+    check_methods(jvm, (LiveTable, PruningScanBuilder, TaskScan, ParquetScan, RangesOfFiles, ScanStatistics))
 
 
 class LiveView:
@@ -364,8 +365,8 @@ class PruningScanBuilder(Callback):
 class _PlannedScan(FilteredAtRunTime):
     """Wraps a scan of Spark: adds the description of the plan, and filters that Spark knows when it runs the query."""
 
-    def __init__(self, jvm: Jvm, inner: Any, plan: ReadPlan, schema: StructType) -> None:
-        super().__init__(jvm, f"weft scan {next(_numbers)}", inner, plan, schema)
+    def __init__(self, jvm: Jvm, inner: Any, batch: Any, plan: ReadPlan, schema: StructType) -> None:
+        super().__init__(jvm, f"weft scan {next(_numbers)}", batch, plan, schema)
         self._inner = inner
 
     @callback
@@ -415,7 +416,8 @@ class TaskScan(_PlannedScan):
         planned: Replan | None,
         scan_of: Callable[[Sequence[Any]], Any],
     ) -> None:
-        super().__init__(jvm, scan_of(plan.tasks), plan, schema)
+        inner = scan_of(plan.tasks)
+        super().__init__(jvm, inner, inner.toBatch(), plan, schema)
         self._size_bytes = None if plan.size_bytes is None else max(1, int(plan.size_bytes * share))
         self._planned = planned
         self._scan_of = scan_of
@@ -446,7 +448,8 @@ class ParquetScan(_PlannedScan):
         planned: Replan,
         scan_of: Callable[[Sequence[ParquetFile]], Any],
     ) -> None:
-        super().__init__(jvm, scan_of(plan.parquet_files or ()), plan, schema)
+        inner = scan_of(plan.parquet_files or ())
+        super().__init__(jvm, inner, batch_of(jvm, inner, plan.parquet_files or ()), plan, schema)
         self._planned = planned
         self._scan_of = scan_of
 
@@ -454,7 +457,8 @@ class ParquetScan(_PlannedScan):
         plan = self._planned(filters)
         if not plan.parquet_files and plan.tasks:
             return None
-        return self._scan_of(plan.parquet_files or ()).toBatch(), plan
+        files = plan.parquet_files or ()
+        return batch_of(self.jvm, self._scan_of(files), files), plan
 
     @callback
     def description(self) -> str:

@@ -1,0 +1,45 @@
+"""Native scans of some of the row groups of files: the others have rows that a log has changed, which tasks merge.
+
+Spark divides a file by bytes, and a task reads the row groups whose middle is among its bytes. So the partitions that
+Spark has made of whole files are cut to the bytes of the wanted row groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streams.read.relation.callbacks import Callback, callback
+from streams.read.relation.jvm import Jvm
+from streams.read.relation.planner_interface import ParquetFile
+
+__all__ = ["RangesOfFiles", "batch_of"]
+
+_numbers = itertools.count(1)
+
+
+def batch_of(jvm: Jvm, inner: Any, files: Sequence[ParquetFile]) -> Any:
+    """The batch of a scan of Parquet files, with the ranges of those that have any."""
+    ranges = {file.path.rpartition("/")[2]: file.ranges for file in files if file.ranges}  # names are unique
+    return RangesOfFiles(jvm, inner.toBatch(), ranges) if ranges else inner.toBatch()
+
+
+class RangesOfFiles(Callback):
+    """A batch of Spark's scan of Parquet files without the row groups outside of some ranges."""
+
+    def __init__(self, jvm: Jvm, batch: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> None:
+        super().__init__(jvm, f"weft batch {next(_numbers)}")
+        self._batch = batch
+        self._ranges = ranges
+
+    @callback
+    def planInputPartitions(self) -> Any:  # noqa: N802
+        return self.jvm.ranged_partitions(self._batch.planInputPartitions(), self._ranges)
+
+    @callback
+    def createReaderFactory(self) -> Any:  # noqa: N802
+        return self._batch.createReaderFactory()
+
+    class Java:
+        implements = ("org.apache.spark.sql.connector.read.Batch",)
