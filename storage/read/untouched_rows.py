@@ -29,7 +29,7 @@ from storage.files.base_file import key_span, read_footers
 from storage.files.footers import Footer
 from storage.read.pruning import block_keys, key_values
 
-MAX_RANGES: Final = 10_000  # of logs of a file group, whose keys are decoded one by one
+MAX_RANGES: Final = 500  # of logs of a file group: their keys are decoded one by one, for every query
 
 
 @dataclass(frozen=True, slots=True)
