@@ -8,7 +8,8 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import Filter, In
+from pyspark.sql.types import StructType
 
 from storage import Table
 from streams.read.native_or_merged import PlannerTuning
 from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import create_relation_view
+from streams.read.relation import runtime_filters
+from streams.read.relation.jvm import Jvm
+from streams.read.relation.live_view import ReadPlan, create_relation_view
+from streams.read.relation.runtime_filters import FilteredAtRunTime, parse_runtime_filters
+from streams.read.relation.spark_scan import check_interfaces
 from streams.read.view import create_view, planner_of
 
 PRUNING = "spark.sql.optimizer.dynamicPartitionPruning.enabled"
@@ -181,3 +188,49 @@ def test_only_file_groups_with_keys_of_the_join_are_read(spark: SparkSession, tm
     none = spark.sql(query.format("missing"))
     assert none.collect() == []
     assert set(runs_of(executed(none))) <= {0}, executed(none)
+
+
+def predicate(jvm: Any, column: str, values: list[Any], kind: str) -> Any:
+    """The predicate that Spark makes of the values of a join."""
+    java = jvm.spark.sparkContext._gateway.jvm
+    connector = java.org.apache.spark.sql.connector.expressions
+    data_type = java.org.apache.spark.sql.types.DataType.fromDDL(f"x {kind}").fields()[0].dataType()
+    children = [jvm.FieldReference.column(column), *(connector.LiteralValue(value, data_type) for value in values)]
+    return jvm.Predicate("IN", jvm.array(connector.Expression, children))
+
+
+def test_filters_that_are_too_large_or_unknown_are_not_used(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jvm = Jvm.of(spark, check_interfaces)
+    schema = StructType.fromDDL("id bigint, day date, text string")
+    assert parse_runtime_filters(jvm, [predicate(jvm, "id", [2**40, None, 7], "bigint")], schema) == [
+        In(("id",), (2**40, 7))
+    ]
+    assert parse_runtime_filters(jvm, [predicate(jvm, "day", [0, None], "date")], schema) == [
+        In(("day",), (dt.date(1970, 1, 1),))
+    ]
+    assert parse_runtime_filters(jvm, [predicate(jvm, "id", [], "bigint")], schema) == [In(("id",), ())]
+    assert parse_runtime_filters(jvm, [predicate(jvm, "other", [1], "bigint")], schema) == []
+    monkeypatch.setattr(runtime_filters, "MAX_VALUES", 1)
+    monkeypatch.setattr(runtime_filters, "MAX_LITERALS", 1)
+    assert parse_runtime_filters(jvm, [predicate(jvm, "id", [1, 2], "bigint")], schema) == []
+    assert parse_runtime_filters(jvm, [predicate(jvm, "day", [1, 2], "date")], schema) == []
+
+
+def test_a_filtered_batch_is_given_once_and_on_its_thread(spark: SparkSession) -> None:
+    """Spark may have the same scan in other places, in which it is not filtered."""
+    jvm = Jvm.of(spark, check_interfaces)
+
+    class Example(FilteredAtRunTime):
+        def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan]:
+            return f"filtered by {len(filters)}", ReadPlan("less", (), lambda _task: iter(()))
+
+    plan = ReadPlan("all", (), lambda _task: iter(()), filterable=["id"])
+    scan = Example(jvm, "example", "everything", plan, StructType.fromDDL("id bigint, a int"))
+    scan.filter([predicate(jvm, "id", [1], "bigint")])
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(scan.toBatch).result() == "everything"
+    assert [scan.toBatch(), scan.toBatch()] == ["filtered by 1", "everything"]
+    assert [each.fieldNames()[0] for each in scan.filterAttributes()] == ["id"]
+    assert "less" in scan.effect
