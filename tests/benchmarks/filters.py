@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.filters [--keys 1000000] [--rounds 5] [--folder DIR] [--only joins|values|recent]
 
-The table has 63 columns and 8 file groups, in *recent* 2. The seconds depend on the machine, the ratios come from rounds in which all
-take turns.
+The table has 63 columns and 8 file groups, in *recent* 2. The seconds depend on the machine, the ratios come from
+rounds in which all take turns.
 
 *joins*: 4 of 63 columns for the 20 keys of a small table with a filter, of a table with 10 % of the keys in the log and
 of a compacted copy; with Spark's dynamic partition pruning and without it.
