@@ -89,6 +89,8 @@ class PlannerTuning:
             (`tests/benchmarks/aggregates.py`).
         divide_min_bytes: A file group with logs is read by two scans if at least this many bytes of its base (all
             columns) are untouched by them: each file is opened twice then.
+        filter_min_bytes: A scan of fewer bytes (all columns) is not filtered by joins: planning it again takes longer
+            than it gains (`tests/benchmarks/filters.py`).
         recheck_seconds: A snapshot older than this is checked for expiry before a query is planned with it, which costs
             a request. A DataFrame takes its snapshot when it is created, and may be run hours later. Cleaning retains
             snapshots for longer than this.
@@ -97,6 +99,7 @@ class PlannerTuning:
     mix_min_bytes: int = 64 * 1024 * 1024
     merged_share: float = 0.5
     divide_min_bytes: int = 8 * 1024 * 1024
+    filter_min_bytes: int = 128 * 1024 * 1024
     recheck_seconds: float = 60.0
 
 
@@ -388,11 +391,13 @@ class PinnedSnapshot:
             read=read.without_tasks().read,  # Spark sends the tasks one by one
             parquet_files=self._parquet_files(clean, of_table.slices) if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
-            filterable=() if pushed is not None else self._filterable(columns, native=clean is not None),
+            filterable=[] if pushed is not None else self._filterable(columns, facts, native=clean is not None),
         )
 
-    def _filterable(self, columns: Sequence[str], *, native: bool) -> list[str]:
+    def _filterable(self, columns: Sequence[str], facts: ScanFacts, *, native: bool) -> list[str]:
         """The columns whose values Spark may give when the query runs (rule 6)."""
+        if facts.log_bytes + facts.base_bytes < self.tuning.filter_min_bytes:
+            return []
         if native:
             return [name for name in columns if name in self.snapshot.table_schema.key]
         fields = (self.columns.field(name) for name in columns if name in self.columns.names)

@@ -54,7 +54,7 @@ def table(tmp_path: Path) -> Table:
 @pytest.fixture
 def views(spark: SparkSession, table: Table) -> Iterator[None]:
     planner = planner_of(spark, table.uri, ReadOptions())
-    tunings = {"divided": PlannerTuning(0, 1), "merged": PlannerTuning(2**60, 2**60)}
+    tunings = {"divided": PlannerTuning(0, 1, 0), "merged": PlannerTuning(2**60, 2**60)}
     for name, tuning in tunings.items():
         create_relation_view(spark, name, replace(planner, tuning=tuning))
     spark.createDataFrame([(n, n % 2) for n in (3, 11, 399, 401, 9000)], "id bigint, used int").hint(
@@ -119,7 +119,7 @@ def test_spark_reads_the_row_groups_that_no_log_touches(spark: SparkSession, tab
     assert "ParquetScan" in native
     assert "2 file groups (0 with logs)" in native
     assert "2 file groups (2 with logs)" in merged
-    rows = {row.id: row.amount for row in frame.collect()}
-    assert {390, 391, 1000} <= set(rows)
+    right = spark.sql("SELECT id, amount FROM merged")
+    assert sorted(map(str, frame.collect())) == sorted(map(str, right.collect()))
     write(table, source, "t", list(range(40)), 3)  # from here on logs touch every row group
     assert "ParquetScan" not in plan(spark.sql("SELECT id, amount FROM divided"))

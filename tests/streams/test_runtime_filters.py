@@ -29,7 +29,7 @@ from streams.read.relation.jvm import Jvm
 from streams.read.relation.live_view import ReadPlan, create_relation_view
 from streams.read.relation.runtime_filters import FilteredAtRunTime, parse_runtime_filters
 from streams.read.relation.spark_scan import check_interfaces
-from streams.read.view import create_view, planner_of
+from streams.read.view import planner_of
 
 PRUNING = "spark.sql.optimizer.dynamicPartitionPruning.enabled"
 DAY = dt.date(1500, 1, 1)
@@ -146,7 +146,7 @@ def test_the_answer_is_that_without_runtime_filters(
     keys = source.choice([("id",), ("part", "id")])
     table = wide(tmp_path / "t", key_type, source, keys=keys)
     planner = planner_of(spark, table.uri, ReadOptions())
-    tuning = PlannerTuning(mix_min_bytes=source.choice([0, 2**40]))
+    tuning = PlannerTuning(mix_min_bytes=source.choice([0, 2**40]), filter_min_bytes=0)
     found: list[str] = []
     create_relation_view(spark, "wide", replace(planner, tuning=tuning, on_scan=lambda facts: found.append(str(facts))))
     small(spark, tmp_path / "small", key_type, source)
@@ -175,7 +175,8 @@ def test_only_file_groups_with_keys_of_the_join_are_read(spark: SparkSession, tm
     table = wide(tmp_path / "t", "bigint", random.Random(1))
     if state == "compacted":
         table.compact()
-    create_view(spark, table.uri, "wide")
+    planner = planner_of(spark, table.uri, ReadOptions())
+    create_relation_view(spark, "wide", replace(planner, tuning=PlannerTuning(filter_min_bytes=0)))
     rows = [(7, "new"), (8, "new"), (9, "old")]
     small_file(spark, tmp_path / "small", spark.createDataFrame(rows, "id bigint, kind string"))
     query = "SELECT w.id, w.amount FROM wide w JOIN small s ON w.id = s.id WHERE s.kind = '{}'"
