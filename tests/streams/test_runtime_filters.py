@@ -146,7 +146,7 @@ def test_the_answer_is_that_without_runtime_filters(
     keys = source.choice([("id",), ("part", "id")])
     table = wide(tmp_path / "t", key_type, source, keys=keys)
     planner = planner_of(spark, table.uri, ReadOptions())
-    tuning = PlannerTuning(mix_min_bytes=source.choice([0, 2**40]), filter_min_bytes=0)
+    tuning = PlannerTuning(source.choice([0, 2**40]), merged_share=2, filter_min_bytes=0)
     found: list[str] = []
     create_relation_view(spark, "wide", replace(planner, tuning=tuning, on_scan=lambda facts: found.append(str(facts))))
     small(spark, tmp_path / "small", key_type, source)
