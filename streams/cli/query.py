@@ -27,7 +27,7 @@ from streams.cli.progress import watched
 from streams.read.plain_values import csv_cell, json_value
 
 if TYPE_CHECKING:
-    from streams.read.native_or_merged import ScanFacts
+    from streams.read.scan_facts import ScanFacts
     from streams.read.sql_query import PlannedQuery, SqlSession
 
 Format = Literal["table", "csv", "json", "parquet"]

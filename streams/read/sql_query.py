@@ -16,10 +16,10 @@ from storage import Table
 from storage.engine import Stage
 from storage.errors import InvalidInput
 from streams.pipeline.model import CommandSettings, TableLocation
-from streams.read.native_or_merged import ScanFacts
 from streams.read.read_only import check_read_only
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
+from streams.read.scan_facts import ScanFacts
 from streams.read.view import planner_of
 from streams.spark.running_tasks import running_tasks
 from streams.spark.session import temporary_session

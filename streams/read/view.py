@@ -17,9 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from storage import Table
 from streams.read.as_of import Point
 from streams.read.hadoop_access import HadoopAccess
-from streams.read.native_or_merged import FixedPlanner, ScanFacts, TablePlanner
+from streams.read.native_or_merged import FixedPlanner, TablePlanner
 from streams.read.read_options import ReadOptions, Through
 from streams.read.relation.live_view import create_relation_view, relation_dataframe
+from streams.read.scan_facts import ScanFacts
 
 
 def create_view(

@@ -11,9 +11,9 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from storage import Table
-from streams.read.native_or_merged import ScanFacts
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
+from streams.read.scan_facts import ScanFacts
 from streams.read.table_source import WeftSource
 from streams.read.view import parse_size, planner_of
 from tests import many_groups
