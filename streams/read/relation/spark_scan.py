@@ -34,6 +34,7 @@ from streams.read.relation.pushed_filters import parse_predicate, safe_for_stati
 from streams.read.relation.pushed_limits import parse_order
 from streams.read.relation.query_state import QueryState, QueryStates
 from streams.read.relation.runtime_filters import FilteredAtRunTime, Replan
+from streams.read.relation.scan_statistics import ScanStatistics
 from streams.read.relation.worker import PlannedTask, task_reader
 from streams.spark.for_workers import for_workers
 
@@ -478,27 +479,3 @@ class ParquetScan(_PlannedScan):
     @callback
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
         return self._inner.estimateStatistics().sizeInBytes()
-
-
-class ScanStatistics(Callback):
-    """Statistics by which Spark chooses joins. For an unknown size it takes its default, which is never broadcast."""
-
-    def __init__(self, jvm: Jvm, size_bytes: int | None, row_count: int | None) -> None:
-        super().__init__(jvm, f"weft statistics {next(_numbers)}")
-        self._size_bytes = size_bytes
-        self._row_count = row_count
-
-    @callback
-    def sizeInBytes(self) -> Any:  # noqa: N802
-        return self.jvm.optional_long(self._size_bytes)
-
-    @callback
-    def numRows(self) -> Any:  # noqa: N802
-        return self.jvm.optional_long(self._row_count)
-
-    @callback
-    def columnStats(self) -> Any:  # noqa: N802
-        return self.jvm.HashMap()
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.read.Statistics",)
