@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 EVERY_SECONDS: Final = 0.5
+SPAN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,19 @@ class Samples:
 
 
 def throughput(samples: Sequence[Sample], stream: str) -> list[tuple[float, float]]:
-    """Messages a second that the table got from a stream, between two samples each: (seconds, rate)."""
+    """Messages a second that the table got from a stream: (seconds, rate), over spans of `SPAN_SECONDS` or more.
+
+    The last sample comes just after the one before: a rate between the two would be one commit in no time.
+    """
+    ends = list(samples[:1])
+    for each in samples[1:]:
+        if each.seconds - ends[-1].seconds >= SPAN_SECONDS:
+            ends.append(each)
+    if len(ends) > 1:
+        ends[-1] = samples[-1]
     return [
         (after.seconds, (after.committed[stream] - before.committed[stream]) / (after.seconds - before.seconds))
-        for before, after in pairwise(samples)
-        if after.seconds > before.seconds
+        for before, after in pairwise(ends)
     ]
 
 

@@ -46,6 +46,9 @@ def page(*, equal: bool = True) -> str:
 
 def test_what_is_measured() -> None:
     assert throughput(SAMPLES, "orders") == [(2.0, 50.0), (4.0, 50.0)]
+    at_once = [*SAMPLES[:2], Sample(2.001, {"orders": 200, "payments": 50}, {"orders": 200, "payments": 50}, {})]
+    assert throughput(at_once, "orders") == [(2.001, 200 / 2.001)]
+    assert throughput(SAMPLES[:1], "orders") == []
     assert lag(SAMPLES, "orders") == [(0.0, 100.0), (2.0, 100.0), (4.0, 0.0)]
     assert freshness(SAMPLES, "orders") == [(2.0, 1.5), (4.0, 0.0)]
     samples = Samples()
