@@ -12,6 +12,7 @@ EXTENDED_SCHEDULES = 800
 """Up to here in the extended loop; the rest in the nightly loop, which also runs new ones for an hour."""
 TWO_TABLES = 125
 PUBLISHED = 75
+SPLIT = 100
 
 pytestmark = pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
 
@@ -44,4 +45,13 @@ def test_schedules_with_publications() -> None:
     """Few schedules publish; here operators do so most of the time."""
     for seed in range(PUBLISHED):
         outcome = run_seed(seed, "publish")
+        assert outcome.failure is None, report(outcome)
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+def test_schedules_with_splits() -> None:
+    """No other schedule changes the number of buckets."""
+    for seed in range(SPLIT):
+        outcome = run_seed(seed, "splits")
         assert outcome.failure is None, report(outcome)
