@@ -69,7 +69,7 @@ _SECTIONS: Final = {"group": "groups", "stream": "streams", "reference": "refere
 _MAIN: Final = {"group": "columns", "stream": "groups", "reference": "table"}
 """Field of a section that the property without a field stands for."""
 _LISTS: Final = {"columns", "ordering", "groups", "on"}
-_ASSIGNMENT: Final = re.compile(r"((?:groups|streams|references|ttl)\.[\w.]+): (\S+)")
+_ASSIGNMENT: Final = re.compile(r"((?:groups|streams|references|ttl)\.[\w.]+): (\S+)( \(guide: .*\))?")
 _WHERE: Final = re.compile(r"(?:table configuration: )?(groups|streams|references|columns|ttl)\.([^:]*)")
 
 
@@ -321,8 +321,8 @@ def _as_assignment(hint: str) -> str:
     written = _ASSIGNMENT.fullmatch(hint)
     if written is None:
         return hint
-    path, value = written.groups()
-    return f"'{_as_property(path).removeprefix('property ')}' = '{value}'"
+    path, value, guide = written.groups(default="")
+    return f"'{_as_property(path).removeprefix('property ')}' = '{value}'{guide}"
 
 
 def _as_property(message: str) -> str:

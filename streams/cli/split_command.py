@@ -18,6 +18,7 @@ from streams.cli.arguments import (
     override,
     usage_errors,
 )
+from streams.cli.examples import examples
 from streams.cli.output import counted, print_result
 from streams.cli.progress import finish_shown
 from streams.pipeline.model import CompactionSection
@@ -26,7 +27,9 @@ from streams.pipeline.services import COMPACTION
 splitting = typer.Typer()
 
 
-@splitting.command()
+@splitting.command(
+    epilog=examples("weft split lake/orders_wide --buckets 32", "weft split pipeline.yaml --buckets 16 --concurrency 4")
+)
 def split(
     target: Target,
     buckets: Annotated[int, typer.Option(help="The number of buckets: a power of two. Fewer are merged.")],

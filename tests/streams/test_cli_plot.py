@@ -26,7 +26,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def commit(at_ms: int, rows: int, lane: str = "orders", seq: int = 2) -> TimelineEntry:
-    return TimelineEntry(at_ms, lane, seq, "DATA", rows, 1, 100, "")
+    return TimelineEntry(at_ms, lane, seq, "DATA", rows, 1, 100, "", "")
 
 
 def lines_of(text: str, title: str) -> dict[str, str]:

@@ -71,7 +71,7 @@ def test_a_hint_of_an_sql_statement_is_a_property() -> None:
     properties = {"key": "id", "group.g": "price", "group.g.merge": "aggregate", "group.g.function.price": "max"}
     with pytest.raises(InvalidInput) as refused:
         config_from_properties(columns, {**properties, "stream.web": "g"})
-    assert refused.value.hint == "'stream.web.on_delete' = 'ignore'"
+    assert refused.value.hint == "'stream.web.on_delete' = 'ignore' (guide: deploy/docs/modelling.md#deletes)"
     config_from_properties(columns, {**properties, "stream.web": "g", "stream.web.on_delete": "ignore"})
 
 
