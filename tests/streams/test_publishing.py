@@ -309,7 +309,7 @@ def test_weft_services_publish_in_another_thread(
 def test_a_catalog_that_does_not_answer_does_not_stop_compaction(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, release = threading.Event(), threading.Event()
 
-    def hang(*_: object) -> object:
+    def hang(*_: object, **__: object) -> object:
         asked.set()
         release.wait()
         raise StoreUnavailable("no answer")
