@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.benchmarks.peers.__main__ import arguments, main
+from tests.benchmarks.peers.concurrent_writers import cause_of
 from tests.benchmarks.peers.dataset import KEY, Dataset
 from tests.benchmarks.peers.inputs import Plan, newest, one_hot_group, same_keys, wide
 from tests.benchmarks.peers.registry import SYSTEMS
@@ -144,6 +145,21 @@ def test_what_cannot_be_fetched_is_replaced_or_unavailable(monkeypatch: pytest.M
     assert (newest_of_all.version, newest_of_all.missing) == ("1.4.2 (given jars)", "")
     with pytest.raises(Unavailable, match=r"no 1\.2\.0: mvn fails"):
         install("hudi")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("[CONFLICT] two writers\nmore", "[CONFLICT] two writers"),
+        (
+            "An error occurred while calling o57.sql.\n: ConcurrentAppend: files were added",
+            "ConcurrentAppend: files were added",
+        ),
+        ("", "RuntimeError"),
+    ],
+)
+def test_the_cause_of_a_failed_commit_is_one_line(text: str, cause: str) -> None:
+    assert cause_of(RuntimeError(text)) == cause
 
 
 def test_the_table_has_ratios_and_says_what_was_skipped_or_failed() -> None:

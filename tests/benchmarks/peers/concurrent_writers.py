@@ -28,12 +28,12 @@ def measure(system: System, say: Callable[[str], None]) -> dict[str, Any]:
         say(f"pair {pair[0].round}: {time.perf_counter() - started:.1f} s, {len(errors)} failed")
         failed += len(errors)
         for batch, error in errors:
-            causes.add(_cause(error))
+            causes.add(cause_of(error))
             try:
                 system.commit(data.path(batch), batch.group)
             except Exception as error_again:
                 lost += 1
-                causes.add(_cause(error_again))
+                causes.add(cause_of(error_again))
     system.refresh()
     return {
         "commits": len(data.batches),
@@ -63,5 +63,8 @@ def _commit_at_once(system: System, pair: Sequence[Batch]) -> list[tuple[Batch, 
     return errors
 
 
-def _cause(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+def cause_of(error: Exception) -> str:
+    """The first line that says what failed: errors of Java begin with the name of the call."""
+    lines = [line.removeprefix(": ") for line in str(error).splitlines()]
+    told = (line for line in lines if line and not line.startswith("An error occurred while calling"))
+    return next(told, type(error).__name__)[:200]
