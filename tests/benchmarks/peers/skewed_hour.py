@@ -44,6 +44,7 @@ def _run_hour(
     spark.read.parquet(data.load).createOrReplaceTempView("plain")
     system.create()
     system.load(data.load)
+    system.clean()
     loaded = system.stored_bytes()
     committed = written = compactions = 0
     for number, batch in enumerate(data.batches, 1):

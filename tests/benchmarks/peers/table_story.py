@@ -7,7 +7,7 @@
 3. *Queries* of seven columns while no compaction has run since the load (*dirty*), and afterwards (*compacted*), in
    turns with the plain files of the load; medians over rounds.
 4. *Compaction*: of everything. Plain: the load.
-5. *Bytes*: of all files of the table, after the load, after the commits, and after compaction and clean-up.
+5. *Bytes*: of all files of the table: after load and clean-up, after the commits, after compaction and clean-up.
 6. *Wrong rows*: keys whose row is not that of the oracle.
 
 The same story of a small table runs first and is not counted: it warms up the JVM and the code of the format.
@@ -54,6 +54,7 @@ def _measure(system: System, plain: Path, rounds: int, say: Callable[[str], None
     found["plain bytes"] = sum(file.stat().st_size for file in (plain / "load").rglob("*") if file.is_file())
     system.create()
     timed("load", lambda: system.load(data.load))
+    system.clean()
     found["bytes after load"] = system.stored_bytes()
     commits, appends = [], []
     for batch in data.batches:
