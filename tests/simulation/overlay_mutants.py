@@ -1,10 +1,11 @@
-"""Mutants of overlays: which rows they may have, what replaces what, and which files they need."""
+"""Mutants of base files and overlays: which rows they may have, what replaces what, and which files they need."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from storage.core.log.file_refs import SliceFile
+from storage.files import bloom_filter
 from storage.services import compaction, compaction_task, overlay_task
 from tests.simulation.mutant import Mutant
 
@@ -47,12 +48,17 @@ def overlays_instead_of_the_base(objects: Any) -> Any:
     return property(broken)
 
 
+def less(rotate: Any) -> Any:
+    return lambda values, bits: rotate(values, bits - 1)
+
+
 OVERLAYS: Final = {
     "S29 an overlay keeps rows that deletes hide": Mutant(overlay_task, "Stitch", without_deletes, THEME, rare=True),
     "S29 an older overlay is read instead of the new one": Mutant(
         compaction_task, "overlaid_slice", keeps_the_first, THEME
     ),
     "S29 an overlay ends those of other groups": Mutant(compaction_task, "overlaid_slice", keeps_none, THEME),
+    "S30 values are looked up by another hash": Mutant(bloom_filter, "_rotate", less),
     "K7 a slice that is dropped takes the base with it": Mutant(compaction, "_written", of_all_plans, THEME),
     "K7 overlays are garbage": Mutant(SliceFile, "objects", without_overlays, THEME),
     "K7 a base with overlays is garbage": Mutant(SliceFile, "objects", overlays_instead_of_the_base, THEME),

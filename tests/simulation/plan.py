@@ -17,7 +17,7 @@ from tests.simulation.faults import MOODS
 from tests.simulation.followers import draw_followers
 from tests.simulation.history import Batch
 from tests.simulation.operators import ACTIONS
-from tests.simulation.tables import draw_batch, draw_config, draw_keys, draw_overlays
+from tests.simulation.tables import draw_batch, draw_config, draw_index, draw_keys, draw_overlays
 from tests.simulation.two_tables import draw_references, refer
 from tests.strategies import Config, Row
 
@@ -207,6 +207,7 @@ def _draw_referenced(seed: int, share: float) -> Plan | None:
 def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | None) -> Plan:
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct) | draw_overlays(seed, theme.overlays)
+    config |= draw_index(seed, config)
     references: list[Change] = []
     if referenced is not None:
         config, references = draw_references(chance, config, referenced.config)

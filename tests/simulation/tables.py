@@ -16,6 +16,7 @@ from tests.strategies import BALANCE, Config, Row
 _MODES = ["latest", "latest", "latest_non_null", "sums", "extremes", "custom"]
 _RETRACTABLE = {"sum", "count"}
 _WORDS = ["a", "b", "c", None]
+_INDEXED = ("bigint", "int", "string")
 _ORDERING_VALUES = 5
 _ROWS = [0, 1, 2, 3, 3, 4]
 _FOREIGN_KEYS: Mapping[str, list[Any]] = {
@@ -86,6 +87,13 @@ def _streams(chance: random.Random, groups: Mapping[str, Any]) -> dict[str, Any]
 def draw_overlays(seed: int, share: float) -> dict[str, bool]:
     """Whether compactions may write overlays. Drawn separately: no other decision depends on it."""
     return {"overlays": True} if random.Random(f"overlays {seed}").random() < share else {}
+
+
+def draw_index(seed: int, config: Config) -> dict[str, list[str]]:
+    """The indexed columns of some tables. Drawn separately: no other decision depends on them."""
+    chance = random.Random(f"index {seed}")
+    able = [name for name, kind in config["columns"].items() if kind in _INDEXED and name not in config["key"]]
+    return {"index": chance.sample(able, min(2, len(able)))} if able and chance.random() < 1 / 4 else {}
 
 
 def draw_lateness(seed: int, config: Config, lane: str, stream: str) -> int | None:
