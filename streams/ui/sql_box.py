@@ -31,6 +31,7 @@ MOST_WHOLE: Final = 1_000_000
 """Rows of a whole answer, which is made for a file; only the last one is kept."""
 LONGEST: Final = 100_000  # characters of a query
 IDLE_SECONDS: Final = 900.0
+_CANCEL_SECONDS: Final = 0.3
 _WAITING: Final = 5  # queries that may wait for others
 
 
@@ -96,6 +97,7 @@ class SqlBox:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._session: SqlSession | None = None
+        self._running: SqlAnswer | None = None
 
     @property
     def started(self) -> bool:
@@ -150,12 +152,21 @@ class SqlBox:
         """Cancel a query that is not answered yet."""
         found = self.answer(number)
         with self._lock:
-            running = found.phase is Phase.RUNNING
+            running = self._running is found
             if found.open:
                 found.phase = Phase.CANCELLED
-        if running and self._session is not None:
-            self._session.cancel()
+        if running:
+            threading.Thread(target=self._stop, args=(found,), name="weft-ui-cancel", daemon=True).start()
         return found
+
+    def _stop(self, item: SqlAnswer) -> None:
+        """Cancel the jobs of a query until it has ended: one that was just begun has none yet."""
+        while True:
+            with self._lock:  # so that no other query begins before its jobs would be cancelled
+                if self._running is not item or self._session is None:
+                    return
+                self._session.cancel()
+            time.sleep(_CANCEL_SECONDS)
 
     def close(self) -> None:
         """End the session."""
@@ -204,8 +215,10 @@ class SqlBox:
     def _run(self, session: SqlSession, item: SqlAnswer) -> None:
         from streams.read.read_options import ReadOptions
 
-        if not self._progress(item, Phase.RUNNING):
-            return
+        with self._lock:
+            if item.phase is Phase.CANCELLED:
+                return
+            item.phase, self._running = Phase.RUNNING, item
         began = time.monotonic()
         try:
             session.look_at(ReadOptions(as_of=parse_point(item.as_of or None)))
@@ -219,6 +232,8 @@ class SqlBox:
         except Exception as error:
             self._fail(item, error)
         finally:
+            with self._lock:
+                self._running = None
             item.seconds = time.monotonic() - began
 
     def _progress(self, item: SqlAnswer, phase: Phase) -> bool:
