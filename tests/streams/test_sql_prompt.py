@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
-import select
+import selectors
 import signal
 import stat
 import subprocess
@@ -154,6 +154,8 @@ def terminal(*arguments: str) -> Iterator[Callable[[str, str], str]]:
     # The terminal controls the process, so that Ctrl-C is a signal to it.
     process = subprocess.Popen([sys.executable, *arguments], env=environment, preexec_fn=lambda: os.login_tty(follower))  # noqa: PLW1509
     os.close(follower)
+    selector = selectors.DefaultSelector()  # also if this process has thousands of open files
+    selector.register(leader, selectors.EVENT_READ)
 
     def until(keys: str, wanted: str) -> str:
         os.write(leader, keys.encode())
@@ -161,7 +163,7 @@ def terminal(*arguments: str) -> Iterator[Callable[[str, str], str]]:
         while re.search(wanted, seen) is None:
             assert time.monotonic() < deadline, seen
             read = ""
-            if select.select([leader], [], [], 1)[0]:
+            if selector.select(1):
                 try:
                     read = os.read(leader, 65536).decode(errors="replace")
                 except OSError:  # the process has ended
@@ -181,6 +183,7 @@ def terminal(*arguments: str) -> Iterator[Callable[[str, str], str]]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(SQL_SECONDS)
+        selector.close()
         os.close(leader)
 
 
