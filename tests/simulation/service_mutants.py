@@ -135,7 +135,7 @@ BARRIERS: Final = {
         table_log, "_committed", lambda _: lambda tail, rev: len(tail), rare=True
     ),
     "S19 a commit says that it knows the first schema alone": Mutant(CommitLog, "publish", says(table_rev=1)),
-    "S19 a schema change undoes another": Mutant(schema_changes, "_publish", from_the_first_schema),
+    "S19 a schema change undoes another": Mutant(schema_changes, "publish_schema", from_the_first_schema),
     "L4 a barrier claims a lane twice": Mutant(fencing_barrier, "fence_lane", claims_at_the_end, "barriers"),
 }
 

@@ -12,6 +12,7 @@ from storage.core.log.table_state import TableState
 from storage.core.plan import regroup_ranges
 from storage.files import log_reader
 from storage.services import compaction, compaction_task
+from tests.simulation.log_mutants import all_offered
 from tests.simulation.mutant import Mutant
 
 THEME: Final = "splits"
@@ -19,10 +20,6 @@ THEME: Final = "splits"
 
 def everything(_: Any) -> Any:
     return lambda schema, rows, group: np.ones(len(next(iter(rows.values()))), np.bool_)
-
-
-def all_offered(_: Any) -> Any:
-    return lambda slices, folded, offered: list(offered)
 
 
 def only_slices(merged_parts: Any) -> Any:
