@@ -227,7 +227,9 @@ READS: Final = {
     ),
     "S11 a slice says that it holds more than it does": Mutant(compaction_task, "_slice_file", holds_one_more),
     "S11 a fold is published on another's slice": Mutant(fold, "may_publish", always(True)),
-    "S12 a part of the file groups is stated as all of them": Mutant(compaction, "_covered", states_all, rare=True),
+    "S12 a part of the file groups is stated as all of them": Mutant(
+        compaction, "covered_up_to", states_all, rare=True
+    ),
     "S12 compaction forgets hidden rows": Mutant(compaction_task, "Stitch", without_hidden_rows),
     "S13 the version that is folded in last wins": Mutant(latest, "newer", as_it_comes),
     "S14 a floor orders nothing": Mutant(latest, "_version", without_floors),

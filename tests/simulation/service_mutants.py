@@ -331,7 +331,10 @@ def waits_for_open_plans(publish_plan: Any) -> Any:
 def overlooks_new_slices(whole: Any) -> Any:
     def broken(since: Any, until: Any) -> Any:
         found = whole(since, until)
-        return [item for item in found if item.before is None or item.before.slice == item.after.slice]
+        return [item for item in found if not item.before or slices(item.before) == slices(item.after)]
+
+    def slices(parts: Any) -> list[Any]:
+        return [part.slice for part in parts]
 
     return broken
 
