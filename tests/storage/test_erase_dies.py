@@ -12,10 +12,9 @@ from storage.clock import Stamps
 from storage.engine import EraseResult
 from storage.environment import Environment
 from storage.store.open_store import open_store
-from tests.faulty_store import FakeClock, Fault, FaultyStore
+from tests.deaths import Died, changes, deaths
+from tests.faulty_store import FakeClock, FaultyStore
 from tests.storage.erased_table import ALL, GONE, append, errors_of, ids, small, with_keys
-
-CHANGES = ("put", "put_if_absent", "delete", "open_output")
 
 
 @pytest.mark.extended
@@ -41,28 +40,15 @@ def test_an_erase_that_dies_at_any_request_is_completed_by_the_next(tmp_path: Pa
 
     watched = FaultyStore(open_store(copy("watched").uri))
     erase(copy("watched", watched))
-    steps = [(call, _place(path)) for call, path in watched.calls if call in CHANGES]
-    assert len(steps) > 15
-    for number, (call, place) in enumerate(steps):
-        nth = steps[:number].count((call, place))
-        for when in ("before", "after"):
-            name = f"{number}-{when}"
-            table = copy(name)
-            broken = FaultyStore(open_store(table.uri))
-            broken.faults.append(Fault(call, place, times=nth, action=lambda: None))
-            broken.faults.append(Fault(call, place, when, error=_Died()))
-            with pytest.raises(_Died):
-                erase(copy(name, broken))
-            assert erase(copy(name)).complete, (call, place, when)
-            assert with_keys(table, [GONE]) == []
-            assert ids(copy(name)) == sorted(set(ALL) - {GONE})
-            assert errors_of(copy(name)) == []
-
-
-class _Died(BaseException):
-    pass
-
-
-def _place(path: str) -> str:
-    """The folder of an object, which does not depend on random names."""
-    return path.rsplit("/", 1)[0] + "/"
+    made = changes(watched)
+    assert len(made) > 15
+    for death in deaths(made):
+        name = str(death)
+        table = copy(name)
+        broken = death.happens_in(FaultyStore(open_store(table.uri)))
+        with pytest.raises(Died):
+            erase(copy(name, broken))
+        assert erase(copy(name)).complete, death
+        assert with_keys(table, [GONE]) == []
+        assert ids(copy(name)) == sorted(set(ALL) - {GONE})
+        assert errors_of(copy(name)) == []

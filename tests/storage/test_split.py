@@ -29,11 +29,11 @@ from storage.services.inspect import Inspection
 from storage.services.measure_table import measure
 from storage.store.open_store import open_store
 from storage.write.write_task import WriteTicket, write_rows
+from tests.deaths import Died, changes, deaths
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses
 
 Rows = dict[int, dict[str, Any]]
-CHANGES = ("put", "put_if_absent", "delete", "open_output")
 
 
 class Shop:
@@ -240,40 +240,26 @@ def test_a_split_that_dies_at_any_request_is_completed(tmp_path: Path, buckets: 
     watched = FaultyStore(open_store(copy("watched").uri))
     small = {"small_group_bytes": 0, "compaction_part_bytes": 1}  # a BASE for each file group
     Table(copy("watched", watched).env.tuned(**small)).split(buckets)
-    steps = [(call, place(path)) for call, path in watched.calls if call in CHANGES]
-    assert len(steps) > 4
-    for number, (call, where) in enumerate(steps):
-        nth = steps[:number].count((call, where))
-        for when in ("before", "after"):
-            name = f"{number}-{when}"
-            table = copy(name)
-            broken = FaultyStore(open_store(table.uri))
-            broken.faults.append(Fault(call, where, times=nth, action=lambda: None))
-            broken.faults.append(Fault(call, where, when, error=_Died()))
-            with pytest.raises(_Died):
-                Table(copy(name, broken).env.tuned(**small)).split(buckets)
-            assert contents(copy(name)) == rows, (call, where, when)
-            append(copy(name), orders(3, 99, status="after", ts=9))
-            now = contents(copy(name))
-            if number % 2:
-                copy(name).compact()
-            else:
-                copy(name).split(buckets)
-            assert contents(copy(name)) == now, (call, where, when)
-            bits = {part.group.bits for part in copy(name).snapshot().slices}
-            done = splitting.unsplit(copy(name).snapshot()) == []
-            assert done, bits
-            assert copy(name).verify().ok
-            shutil.rmtree(tmp_path / name)
-
-
-class _Died(BaseException):
-    pass
-
-
-def place(path: str) -> str:
-    """The folder of an object, which does not depend on random names."""
-    return path.rsplit("/", 1)[0] + "/"
+    made = changes(watched)
+    assert len(made) > 4
+    for death in deaths(made):
+        name = str(death)
+        broken = death.happens_in(FaultyStore(open_store(copy(name).uri)))
+        with pytest.raises(Died):
+            Table(copy(name, broken).env.tuned(**small)).split(buckets)
+        assert contents(copy(name)) == rows, death
+        append(copy(name), orders(3, 99, status="after", ts=9))
+        now = contents(copy(name))
+        if death.number % 2:
+            copy(name).compact()
+        else:
+            copy(name).split(buckets)
+        assert contents(copy(name)) == now, death
+        bits = {part.group.bits for part in copy(name).snapshot().slices}
+        done = splitting.unsplit(copy(name).snapshot()) == []
+        assert done, bits
+        assert copy(name).verify().ok
+        shutil.rmtree(tmp_path / name)
 
 
 @pytest.mark.parametrize("buckets", [16, 1], ids=["split", "merge"])
