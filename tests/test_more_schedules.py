@@ -10,9 +10,12 @@ from tests.test_simulation import FULL_SCHEDULES, PART, SCHEDULES, SEED
 
 EXTENDED_SCHEDULES = 800
 """Up to here in the extended loop; the rest in the nightly loop, which also runs new ones for an hour."""
-TWO_TABLES = 125
-PUBLISHED = 75
-SPLIT = 100
+THEMES = {
+    "references": 125,  # one schedule in twelve has two tables; here all have
+    "publish": 75,  # few schedules publish; here operators do so most of the time
+    "splits": 100,  # no other schedule changes the number of buckets
+}
+"""Schedules of a theme, in the extended loop."""
 
 pytestmark = pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
 
@@ -32,26 +35,8 @@ def test_schedules(first: int) -> None:
 
 @pytest.mark.extended
 @pytest.mark.slow
-def test_schedules_of_two_tables() -> None:
-    """One schedule in twelve has two tables; here all have."""
-    for seed in range(TWO_TABLES):
-        outcome = run_seed(seed, "references")
-        assert outcome.failure is None, report(outcome)
-
-
-@pytest.mark.extended
-@pytest.mark.slow
-def test_schedules_with_publications() -> None:
-    """Few schedules publish; here operators do so most of the time."""
-    for seed in range(PUBLISHED):
-        outcome = run_seed(seed, "publish")
-        assert outcome.failure is None, report(outcome)
-
-
-@pytest.mark.extended
-@pytest.mark.slow
-def test_schedules_with_splits() -> None:
-    """No other schedule changes the number of buckets."""
-    for seed in range(SPLIT):
-        outcome = run_seed(seed, "splits")
+@pytest.mark.parametrize(("theme", "schedules"), THEMES.items())
+def test_schedules_of_a_theme(theme: str, schedules: int) -> None:
+    for seed in range(schedules):
+        outcome = run_seed(seed, theme)
         assert outcome.failure is None, report(outcome)

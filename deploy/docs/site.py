@@ -168,7 +168,7 @@ def check(site: Path) -> None:
     """
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     if not pages:
-        raise DeadLinks(f"{site}: there is no page")
+        raise DeadLinks(f"{site}: no page was built")
     wrong = []
     for path, page in pages.items():
         name = path.relative_to(site)

@@ -19,7 +19,7 @@ class AggregateTask:
 
     Attributes:
         rows: The rows that it reads; None if it reads none.
-        known: A partial result that it returns besides; None if there is none.
+        known: A partial result that was found without reading rows, and is returned too; or None.
     """
 
     rows: ReadTask | None

@@ -45,7 +45,7 @@ EXAMPLE: Final = Path(__file__).with_name("example_pipeline.yaml")
 
 @dataclass(frozen=True)
 class _Given:
-    """Answers of the command line; None where there is none."""
+    """Answers of the command line; None for what was not given."""
 
     topics: list[str] | None
     brokers: str | None
@@ -177,7 +177,7 @@ class _Conversation:
         return Fields(stream, schema, keys=())
 
     def _look(self, topic: str, brokers: str, form: str, registry: str) -> Fields | None:
-        """What the messages of a topic show; None if there are none, or the broker does not answer."""
+        """What the messages of a topic show; None if it is empty, or the broker does not answer."""
         raw: dict[str, Any] = {
             "table": {"uri": "./t"},
             "kafka": {"bootstrap.servers": brokers},

@@ -21,7 +21,7 @@ class ScanFacts:
         with_logs: Number of file groups among ``file_groups`` that have logs.
         log_bytes, base_bytes: Stored bytes of the file groups that are read, all columns.
         columns: The columns that Spark requested.
-        filter: The filter that weft applies; empty if there is none.
+        filter: The filter that weft applies, or an empty text.
         tasks: Number of tasks; 0 if Spark's Parquet reader divides the files.
         divided: Number of file groups that several tasks read.
         pushed: Aggregates that tasks compute of the rows, or how many rows they return; empty if they return all.

@@ -100,7 +100,7 @@ class Look:
 
 
 def _no_table(location: TableLocation) -> NotFound | None:
-    """An error that lists the tables of a folder; None if there are none."""
+    """An error that lists the tables of a folder; None for a folder without tables."""
     from streams.catalog.lake import Lake
 
     lake = Lake(location.uri, location.storage_options)

@@ -21,10 +21,9 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,27 +38,17 @@ from streams.read.native_or_merged import PlannerTuning
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.view import create_view, planner_of
+from tests.benchmarks.aggregates import Way, measure
 from tests.benchmarks.snapshot import QUERY
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import Shape, events
 
 PRUNING = "spark.sql.optimizer.dynamicPartitionPruning.enabled"
-Way = Callable[[], Any]
 
 
-def measure(title: str, ways: Mapping[str, Way], rounds: int) -> None:
+def report(title: str, ways: Mapping[str, Way], rounds: int) -> None:
     """Print median seconds, and the ratio to the last way; all ways must give the same answer."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + 2):  # the first two warm up
-        answers = set()
-        for name, way in ways.items():
-            start = time.perf_counter()
-            answers.add(str(way()))
-            if number >= 2:
-                seconds[name].append(time.perf_counter() - start)
-        if len(answers) != 1:
-            raise SystemExit(f"answers differ: {answers}")
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    medians = measure(ways, rounds)
     print(title)
     for name, median in medians.items():
         print(f"  {name:32} {median * 1000:8.0f} ms  {median / list(medians.values())[-1]:5.2f} x", flush=True)
@@ -116,7 +105,7 @@ def joins(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None:
             return spark.sql(query).collect()
 
         ways = {"pruned by the join": lambda run=run: run("true"), "not pruned": lambda run=run: run("false")}
-        measure(f"join with 20 keys, {view}", ways, rounds)
+        report(f"join with 20 keys, {view}", ways, rounds)
     spark.conf.unset(PRUNING)
 
 
@@ -138,8 +127,8 @@ def values(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None
             create_view(spark, table.uri, view)
             query = f"SELECT k, a0, b1 FROM {view} WHERE a3 = 'value-4711'"
             of_spark[name] = lambda query=query: spark.sql(query).collect()  # type: ignore[misc]
-        measure(f"one row by value, {state}, in process on one thread", of_process, rounds)
-        measure(f"one row by value, {state}, through a view", of_spark, rounds)
+        report(f"one row by value, {state}, in process on one thread", of_process, rounds)
+        report(f"one row by value, {state}, through a view", of_spark, rounds)
 
 
 def recent(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None:
@@ -159,9 +148,9 @@ def recent(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None
         return spark.sql(f"SELECT * FROM {view}").write.format("noop").mode("overwrite").save()
 
     ways = {name: lambda name=name: aggregate(name) for name in names}  # type: ignore[misc]
-    measure("aggregate over 7 columns, newest keys in the log", ways, rounds)
+    report("aggregate over 7 columns, newest keys in the log", ways, rounds)
     ways = {name: lambda name=name: discard(name) for name in names}  # type: ignore[misc]
-    measure("all columns, newest keys in the log", ways, max(rounds // 2, 3))
+    report("all columns, newest keys in the log", ways, max(rounds // 2, 3))
 
 
 PARTS = {"joins": joins, "values": values, "recent": recent}

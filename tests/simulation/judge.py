@@ -349,7 +349,7 @@ class Judge:
         return cuts.get(self.group_of(key, cuts), {})
 
     def group_of(self, key: tuple[Any, ...], groups: Iterable[Group]) -> Group:
-        """The one of some file groups that a key belongs to; another one if there is none."""
+        """The one of some file groups that a key belongs to; one that is not among them if it belongs to none."""
         schema = build_schema(load_config(self.config))
         columns = zip(self.config["key"], key, strict=True)
         rows = {name: pa.array([value], schema.column_by_name[name].type) for name, value in columns}

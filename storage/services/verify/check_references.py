@@ -23,6 +23,7 @@ def check_references(table_log: TableLog, state: TableState, findings: Findings)
         state: The state of the table.
         findings: Takes what is found.
     """
+    logs: dict[str, TableLog] = {}  # of referenced tables: each is opened and read once
     for name, kept in state.savepoints.items():
         if not kept.references:
             continue
@@ -35,7 +36,9 @@ def check_references(table_log: TableLog, state: TableState, findings: Findings)
             wanted, location = Cut(needed.table, needed.lanes), known[reference].table
             findings.count("referenced snapshots")
             try:
-                snapshot_at(TableLog.of(table_log.env.of_table(location)), str(wanted))
+                if location not in logs:
+                    logs[location] = TableLog.of(table_log.env.of_table(location))
+                snapshot_at(logs[location], str(wanted))
             except SnapshotExpired as error:  # an erase of keys expires savepoints, for example
                 what = f"reads of columns of reference {reference!r} fail: {wanted} of table {location} is expired"
                 at.info(f"{what}: {error.message}", "release the savepoint if nobody reads the other columns of it")
