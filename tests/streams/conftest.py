@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +18,9 @@ from pyspark.sql import SparkSession
 from streams.demo.broker import EmbeddedBroker
 from tests.download_cache import Unavailable
 from tests.streams.kafka.real_broker import RealBroker, start_real_broker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +64,21 @@ def real_broker() -> Iterator[RealBroker]:
         except Unavailable as reason:
             pytest.skip(f"no real Kafka broker: {reason}")
         yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser without a window, for the tests of one module; they skip if there is none."""
+    # Most tests need neither a browser nor what drives it.
+    from tests.streams.ui.browser import Unavailable as NoBrowser
+    from tests.streams.ui.browser import chromium
+
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(chromium())
+        except NoBrowser as reason:
+            pytest.skip(f"NO BROWSER: {reason}")
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from streams.demo.run_demo import run_demo
 from streams.demo.samples import Sample, Samples, freshness, lag, throughput
 from streams.demo.verdict import Verdict
 from streams.demo.write_report import write_report
-from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, chromium
+from tests.streams.ui.browser import Unavailable, axe_findings, axe_script
 
 STREAMS = ("orders", "payments")
 SAMPLES = [
@@ -87,16 +86,6 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         write_report(tmp_path / "no" / "x.html", verdict, Samples(), 1.0, STREAMS, {})
     write_report(tmp_path / "x.html", verdict, Samples(), 1.0, STREAMS, {"seed": "1"})
     assert "pyspark" in (tmp_path / "x.html").read_text()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with contextlib.ExitStack() as stack:
-        try:
-            found = stack.enter_context(chromium())
-        except Unavailable as reason:
-            pytest.skip(f"NO BROWSER: {reason}")
-        yield found
 
 
 @pytest.mark.integration

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from storage import Table
 from streams.ui import row_pages, row_query
-from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, chromium, served
+from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, served
 from tests.streams.ui.site import make_site
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -41,16 +41,6 @@ VIEWS = (
     "/letters",
     "/checks",
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with contextlib.ExitStack() as stack:
-        try:
-            found = stack.enter_context(chromium())
-        except Unavailable as reason:
-            pytest.skip(f"NO BROWSER: {reason}")
-        yield found
 
 
 @pytest.fixture(scope="module")

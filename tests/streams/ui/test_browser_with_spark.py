@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,23 +14,12 @@ from storage.store.local_store import LocalStore
 from streams.letters.letter_files import default_folder
 from streams.write.dead_letter import DeadLetters
 from tests.streams.pipelines import CONFIG, pipeline_file
-from tests.streams.ui.browser import Unavailable, chromium
 from tests.streams.ui.test_ui_command import running
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.spark, pytest.mark.extended]
 
 SPARK_MS = 240_000
 SLOW = "SELECT sum(a.id * b.id) FROM range(1000000) a CROSS JOIN range(1000000) b"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with contextlib.ExitStack() as stack:
-        try:
-            found = stack.enter_context(chromium())
-        except Unavailable as reason:
-            pytest.skip(f"NO BROWSER: {reason}")
-        yield found
 
 
 @pytest.fixture(scope="module")
