@@ -3,16 +3,18 @@
 #
 #   weft_setup [EXTRA]   makes a virtual environment (.venv in the repository, or WEFT_VENV), installs weft with the pinned
 #                        packages of constraints.txt, and puts it on the PATH; does nothing if nothing has changed. EXTRA
-#                        is dev or docs
+#                        is an extra of pyproject.toml such as dev or docs, by default ui, the page. A second one at the
+#                        same time waits for the first (environment.py)
 #
 # JAVA_HOME is honoured, and so is WEFT_PYTHON (the Python that makes the environment). Written for bash 3.2, which is
-# what macOS has.
+# what macOS has, and for zsh, its shell in a terminal.
 
-weft_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+weft_root=$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")/.." && pwd) # zsh has no BASH_SOURCE, and the name of a sourced file in $0
 
+# Fails without ending the shell, which may be a terminal that sources this file; scripts end by `set -e`.
 weft_fail() {
   printf 'weft: %s\n' "$@" >&2
-  exit 1
+  return 1
 }
 
 # A Python that is new enough, or nothing; of a virtual environment the Python that it was made with.
@@ -57,43 +59,19 @@ weft_fingerprint() {
 }
 
 weft_setup() {
-  local extra=${1:-} python venv wanted
-  weft_check_java
+  local extra=${1:-ui} python venv
+  weft_check_java || return 1
   python=$(weft_find_python)
   if [ -z "$python" ]; then
     weft_fail "weft needs Python 3.11 or newer; none was found." \
-      "Install one (Debian, Ubuntu: sudo apt-get install python3 python3-venv), or name it: WEFT_PYTHON=/path/to/python"
+      "Install one (Debian, Ubuntu: sudo apt-get install python3 python3-venv), or name it: WEFT_PYTHON=/path/to/python" ||
+      return 1
   fi
   venv=${WEFT_VENV:-$weft_root/.venv}
-  wanted=$(weft_fingerprint "$python")
-  if [ "$(cat "$venv/weft-ready-dev" 2>/dev/null)" = "$wanted" ]; then
-    weft_activate "$venv" # the environment with the tools for development serves for everything
-    return
-  fi
-  if [ "$(cat "$venv/weft-ready${extra:+-$extra}" 2>/dev/null)" = "$wanted" ]; then
-    weft_activate "$venv"
-    return
-  fi
-  if [ "$(cat "$venv/weft-ready" 2>/dev/null)" != "$wanted" ]; then
-    weft_new_environment "$python" "$venv"
-  fi
-  printf 'weft: installing into %s; this takes a minute, once\n' "$venv" >&2
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --constraint "$weft_root/deploy/constraints.txt" --editable "$weft_root${extra:+[$extra]}" ||
-    weft_fail "the packages could not be installed; pip says why above."
-  # With an extra, what is needed without one is there, too.
-  printf '%s\n' "$wanted" | tee "$venv/weft-ready" >"$venv/weft-ready${extra:+-$extra}"
+  case $venv in /*) ;; *) venv=$PWD/$venv ;; esac
+  # Prints its progress, and why it failed.
+  "$python" -I "$weft_root/deploy/environment.py" "$venv" "$(weft_fingerprint "$python")" "$extra" || return 1
   weft_activate "$venv"
-}
-
-weft_new_environment() {
-  if [ -e "$2" ] && [ ! -e "$2/weft-environment" ]; then
-    weft_fail "$2 is there and was not made by this script, so it is left alone." "Let WEFT_VENV be another folder."
-  fi
-  mkdir -p "$2" && touch "$2/weft-environment"
-  "$1" -m venv --clear "$2" ||
-    weft_fail "no virtual environment could be made (Debian, Ubuntu: sudo apt-get install python3-venv)."
-  touch "$2/weft-environment"
 }
 
 weft_activate() {
