@@ -48,10 +48,16 @@ async def data(request: Request) -> Response:
             pass
         cancelled.set()
 
+    failure: Exception | None = None
     async with anyio.create_task_group() as both:
         both.start_soon(watch)
-        shown = await run_in_threadpool(_data, request, cancelled)
+        try:
+            shown = await run_in_threadpool(_data, request, cancelled)
+        except Exception as error:  # a task group would raise a group of it, which no handler of errors knows
+            failure = error
         both.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
     return shown
 
 

@@ -107,10 +107,9 @@ def site_of(request: Request) -> Site:
 def render(request: Request, template: str, status: int = HTTPStatus.OK, **values: Any) -> Response:
     """A page; for a request of htmx, which renews a part of a page, that part alone, unless it selects it itself."""
     site = site_of(request)
-    renews = "HX-Request" in request.headers and request.headers.get("HX-Target") != "main"
     found = _templates().get_template(template)
     text = found.render(
-        layout="part.html" if renews else "page.html",
+        layout="part.html" if _renews_part(request) else "page.html",
         views=VIEWS,
         path=request.url.path,
         here=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
@@ -121,6 +120,10 @@ def render(request: Request, template: str, status: int = HTTPStatus.OK, **value
         **values,
     )
     return HTMLResponse(text, status)
+
+
+def _renews_part(request: Request) -> bool:
+    return "HX-Request" in request.headers and request.headers.get("HX-Target") != "main"
 
 
 def render_error(request: Request, error: Exception) -> Response:
@@ -134,11 +137,11 @@ def render_error(request: Request, error: Exception) -> Response:
         status = HTTPStatus.BAD_REQUEST
     if request.url.path.endswith(".json"):
         return JSONResponse({"error": error.message, "hint": error.hint}, status)
-    if request.headers.get("HX-Request"):
-        # htmx leaves a page as it is after an error; the message has to be seen.
-        status = HTTPStatus.OK
-    template = "error_part.html" if request.headers.get("HX-Request") else "error.html"
-    return render(request, template, status, message=error.message, hint=error.hint)
+    if _renews_part(request):
+        # htmx leaves a page as it is after an error; here the message is to be shown instead of the part.
+        # A whole page may stay, with what was entered: its script says what failed.
+        return render(request, "error_part.html", message=error.message, hint=error.hint)
+    return render(request, "error.html", status, message=error.message, hint=error.hint)
 
 
 def fields_of(request: Request) -> dict[str, list[str]]:

@@ -1,4 +1,5 @@
 // What the charts share: colours of the theme, data with errors, numbers in words.
+import { SILENT, wordsOf } from "./failures.js";
 
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -6,16 +7,19 @@ export function colour(name) {
 
 export async function load(address, box) {
   let answer;
+  let text;
   try {
     answer = await fetch(address, { headers: { Accept: "application/json" } });
+    text = await answer.text();
   } catch {
-    return problem(box, "weft ui does not answer", "is it still running?");
+    return problem(box, SILENT);
   }
-  const found = await answer.json().catch(() => ({ error: `the answer is ${answer.status}`, hint: "" }));
-  return answer.ok ? found : problem(box, found.error, found.hint);
+  const type = answer.headers.get("Content-Type");
+  if (answer.ok && type === "application/json") return JSON.parse(text);
+  return problem(box, wordsOf(answer.status, type, text));
 }
 
-function problem(box, text, hint) {
+function problem(box, { what, hint }) {
   let line = box.querySelector(".empty");
   if (!line) {
     line = document.createElement("p");
@@ -23,7 +27,7 @@ function problem(box, text, hint) {
     box.prepend(line);
   }
   line.setAttribute("role", "alert");
-  line.textContent = hint ? `${text}: ${hint}` : text;
+  line.textContent = hint ? `${what}. ${hint}` : what;
   return null;
 }
 

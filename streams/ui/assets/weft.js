@@ -2,6 +2,7 @@
 import { drawRates } from "./rates.js";
 import { drawTimeline } from "./timeline.js";
 import { drawHeat } from "./heat.js";
+import { showFailures } from "./failures.js";
 
 const charts = { rates: drawRates, timeline: drawTimeline, heat: drawHeat };
 const drawn = [];
@@ -21,7 +22,9 @@ function start() {
   for (const box of document.querySelectorAll(".picture:has(svg.events)")) box.scrollLeft = box.scrollWidth; // the newest events
   document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   addEventListener("resize", later(() => drawn.forEach((chart) => chart.resize()), 150));
+  showFailures();
   follow();
+  document.addEventListener("DOMContentLoaded", () => window.htmx && weftPage.ready()); // htmx begins then, too, and before
 }
 
 function changeTheme() {

@@ -1,0 +1,56 @@
+// Every request that fails is said on the page, in words: those of htmx here, those of charts where the chart is.
+
+export const SILENT = { what: "weft ui does not answer", hint: "Is it still running? Then try again." };
+
+export function showFailures() {
+  const box = document.getElementById("failed");
+  let failedBy = null;
+  let leaving = false;
+
+  function say(event, { what, hint }) {
+    if (leaving) return; // the browser ends requests of a page that is left
+    failedBy = event.detail.elt;
+    weftPage.fail(what, hint);
+  }
+  function close() {
+    failedBy = null;
+    box.hidden = true;
+  }
+  const { body } = document;
+  body.addEventListener("htmx:responseError", (event) => {
+    const { xhr } = event.detail;
+    say(event, wordsOf(xhr.status, xhr.getResponseHeader("Content-Type"), xhr.responseText));
+  });
+  body.addEventListener("htmx:sendError", (event) => say(event, SILENT));
+  body.addEventListener("htmx:timeout", (event) => say(event, SILENT));
+  for (const name of ["htmx:swapError", "htmx:targetError", "htmx:onLoadError"]) {
+    body.addEventListener(name, (event) => say(event, { what: "The answer could not be shown", hint: "Reload the page." }));
+  }
+  body.addEventListener("htmx:afterRequest", (event) => {
+    if (event.detail.successful && event.detail.elt === failedBy) close();
+  });
+  document.getElementById("failed-close").addEventListener("click", close);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !box.hidden) close();
+  });
+  addEventListener("pagehide", () => (leaving = true));
+  addEventListener("pageshow", () => (leaving = false));
+}
+
+// What an answer with an error says: one of weft ui has an alert or a line of text, one of a proxy may be anything.
+export function wordsOf(status, type, text) {
+  if (type?.startsWith("text/plain") && text.trim()) return { what: text.trim(), hint: "" };
+  if (type?.startsWith("text/html")) {
+    const lines = new DOMParser().parseFromString(text, "text/html").querySelectorAll("main [role=alert]:not([hidden]) p");
+    if (lines.length) return { what: lines[0].textContent, hint: lines[1]?.textContent ?? "" };
+  }
+  if (type?.startsWith("application/json")) {
+    try {
+      const { error, hint } = JSON.parse(text);
+      if (error) return { what: error, hint: hint ?? "" };
+    } catch {
+      // it is none of weft ui
+    }
+  }
+  return { what: `The answer is ${status}, not what was asked for`, hint: "Try again; what weft ui has printed says more." };
+}
