@@ -1,5 +1,7 @@
 """An embedded Kafka broker: the mock cluster of librdkafka, which is part of confluent-kafka.
 
+``python -m streams.demo.broker --topic orders`` runs it for people without a Kafka (`streams.demo.broker_command`).
+
 It listens on loopback and speaks the Kafka protocol, so other processes (Spark's Python workers, writer jobs) use it
 like Kafka. Nothing is installed and no JVM is started. A client with ``test.mock.num.brokers`` would start the same
 cluster, but then every topic has 4 partitions, and topics and records cannot be deleted. So this module calls the C
@@ -22,6 +24,7 @@ Limits and differences, found by reading and measuring librdkafka 2.16:
 from __future__ import annotations
 
 import ctypes
+import importlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -233,3 +236,7 @@ class EmbeddedBroker:
             reason = _function("rd_kafka_err2name")(code).decode()
             subject = ", ".join(a.decode() if isinstance(a, bytes) else str(a) for a in arguments)
             raise RuntimeError(f"the embedded broker refused {name}({subject}): {reason}")
+
+
+if __name__ == "__main__":
+    importlib.import_module("streams.demo.broker_command").main()

@@ -1,0 +1,215 @@
+"""``python -m streams.demo.broker``: the embedded broker for people who have no Kafka, until Ctrl+C."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import math
+import os
+import re
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import typer
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from storage.errors import Conflict, InvalidInput, NotFound, TableError
+from streams.demo.broker import EmbeddedBroker
+from streams.demo.send import ADDRESS, Message, parse_line, parse_lines, send
+
+HOST: Final = "127.0.0.1"
+PORT: Final = int(ADDRESS.rpartition(":")[2])
+PARTITIONS: Final = 2
+BUFFER_BYTES: Final = 1 << 16
+SECONDS: Final = 30.0
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Of a topic, in Kafka."""
+
+
+class _Front:
+    """Listens at a port that the user chose, and passes connections on to the broker, whose port is not to be chosen.
+
+    Clients find the brokers' own addresses in the first answer, so little goes this way.
+    """
+
+    def __init__(self, port: int, broker: str) -> None:
+        self._port, self._broker = port, broker
+        self._loop = asyncio.new_event_loop()
+
+    def start(self) -> str:
+        """Listen from now on, in a thread; returns the address.
+
+        Raises:
+            Conflict: Something else listens there.
+        """
+        try:
+            server = self._loop.run_until_complete(asyncio.start_server(self._accept, HOST, self._port))
+        except OSError as error:
+            raise Conflict(
+                f"{HOST}:{self._port} cannot be used: {error.strerror}",
+                hint="a Kafka may be running there already; choose another with --port, or --port 0 for any",
+            ) from None
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        return f"{HOST}:{server.sockets[0].getsockname()[1]}"
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._broker.rpartition(":")
+        there_reader, there_writer = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(BUFFER_BYTES):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+def _files(given: Sequence[str], key: str | None) -> Iterator[tuple[str, str, list[Message]]]:
+    """(topic, path, messages) of each ``--file TOPIC=PATH``; all are read before the broker starts."""
+    for each in given:
+        topic, found, name = each.partition("=")
+        if not found:
+            raise InvalidInput(f"--file {each}: the topic is missing", hint=f"--file TOPIC={each}")
+        try:
+            with Path(name).open(encoding="utf-8") as lines:
+                yield topic, name, list(parse_lines(lines, name, key))
+        except OSError as error:
+            raise NotFound(f"--file {each}: {error.strerror}") from None
+
+
+def _check_kept(address: str, topic: str, partitions: int) -> None:
+    """Fail if the broker has dropped messages: it keeps about 5 MB of a partition."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "weft", "log_level": 2})
+    try:
+        ranges = [
+            consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=SECONDS) for each in range(partitions)
+        ]
+    finally:
+        consumer.close()
+    dropped, sent = sum(low for low, _ in ranges), sum(high for _, high in ranges)
+    if dropped:
+        enough = math.ceil(3 * partitions * sent / (sent - dropped))
+        raise InvalidInput(
+            f"topic {topic} is too large for this broker, which has dropped {dropped} of {sent} messages",
+            hint=f"it keeps about 5 MB of a partition: --partitions {enough}",
+        )
+
+
+class _Input:
+    """Messages that arrive on standard input: ``{...}`` if there is one topic, ``TOPIC {...}`` else."""
+
+    def __init__(self, producer: Producer, topics: Sequence[str], key: str | None) -> None:
+        self._producer, self._topics, self._key = producer, topics, key
+
+    def read(self) -> None:
+        """Send what arrives until it ends; a bad line is told, and the next one read."""
+        counts: Counter[str] = Counter()
+        with contextlib.suppress(OSError):  # of a terminal that belongs to another process meanwhile
+            for number, line in enumerate(sys.stdin, 1):
+                if not line.strip():
+                    continue
+                try:
+                    topic, message = self._parse(line.strip(), f"standard input, line {number}")
+                    counts[topic] += self._add(topic, message)
+                except TableError as error:
+                    typer.echo(error, err=True)
+        self._producer.flush(SECONDS)
+        for topic, count in counts.items():
+            _tell(f"{topic}: {count} messages of standard input")
+
+    def _add(self, topic: str, message: Message) -> int:
+        self._producer.produce(topic, message.value, message.key)
+        self._producer.poll(0)
+        return 1
+
+    def _parse(self, line: str, place: str) -> tuple[str, Message]:
+        if line.startswith("{"):
+            if len(self._topics) > 1:
+                raise InvalidInput(f"{place}: which topic?", hint=f"write {self._topics[0]} {line[:40]}")
+            return self._topics[0], parse_line(line, place, self._key)
+        topic, _, rest = line.partition(" ")
+        if topic not in self._topics:
+            raise InvalidInput(f"{place}: there is no topic {topic}", hint=f"it has {', '.join(self._topics)}")
+        return topic, parse_line(rest, place, self._key)
+
+
+def _tell(*lines: str) -> None:
+    for line in lines:
+        typer.echo(line)
+
+
+def run(given: argparse.Namespace) -> None:
+    """Run the broker until a signal ends it.
+
+    Raises:
+        InvalidInput: An argument, a file or a line of it is wrong, or a topic is too large.
+        NotFound: A file does not exist.
+        Conflict: The port is in use.
+    """
+    files = list(_files(given.file, given.key))
+    topics = list(dict.fromkeys([*given.topic, *(topic for topic, _, _ in files)]))
+    if not topics:
+        raise InvalidInput("there is no topic", hint="--topic orders --topic payments, or --file orders=orders.jsonl")
+    for topic in topics:
+        if not _NAME.fullmatch(topic):
+            raise InvalidInput(f"{topic!r} is no name of a topic", hint="letters, digits, '.', '_' and '-'")
+    if given.partitions < 1:
+        raise InvalidInput(f"--partitions {given.partitions}: a topic has one or more partitions")
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopped.set())
+    signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # reading from a terminal in the background would stop the process
+    with EmbeddedBroker() as broker:
+        broker.create_topics(dict.fromkeys(topics, given.partitions))
+        address = _Front(given.port, broker.bootstrap_servers).start()
+        producer = broker.producer(linger_ms=5, sticky_partitioning_linger_ms=0)
+        _tell(
+            f"a Kafka for trying things out: {address}", f"topics of {given.partitions} partitions: {', '.join(topics)}"
+        )
+        for topic, name, messages in files:
+            _tell(f"{topic}: {send(producer, topic, messages)} messages of {name}")
+            _check_kept(broker.bootstrap_servers, topic, given.partitions)
+        brokers = "" if address == ADDRESS else f" --brokers {address}"
+        _tell(
+            "It is not for production: all is in memory and gone when it ends, it keeps about 5 MB of a partition and",
+            "then drops the oldest messages, and it serves this machine only.",
+            "Send messages from another terminal, one JSON object a line (--key FIELD sets Kafka's key):",
+            f"  echo '{{\"order_id\": 1}}' | python -m streams.demo.send --topic {topics[0]}{brokers}",
+        )
+        terminal = sys.stdin.isatty() and os.tcgetpgrp(0) == os.getpgrp()
+        if terminal:
+            _tell(f'or type them here, such as\n  {f"{topics[0]} " if len(topics) > 1 else ""}{{"order_id": 1}}')
+        _tell("Ctrl+C ends it.")
+        if terminal or not sys.stdin.isatty():
+            threading.Thread(target=_Input(producer, topics, given.key).read, daemon=True).start()
+        stopped.wait()
+        _tell("The broker has ended; its messages are gone.")
+
+
+def main() -> None:
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m streams.demo.broker",
+        description="Run a Kafka broker in memory, for trying weft without a Kafka, until Ctrl+C. Messages come from "
+        "--file, from standard input (one JSON object a line, TOPIC before it if there are several topics), or from "
+        "any Kafka client, such as python -m streams.demo.send.",
+    )
+    parser.add_argument("--topic", action="append", default=[], help="a topic to create; may be repeated")
+    parser.add_argument(
+        "--file", action="append", default=[], metavar="TOPIC=PATH", help="send a file with one JSON object a line"
+    )
+    parser.add_argument("--key", metavar="FIELD", help="the field of the objects that becomes Kafka's key")
+    parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}; 0: any that is free")
+    parser.add_argument("--partitions", type=int, default=PARTITIONS, help=f"of each topic; default: {PARTITIONS}")
+    try:
+        run(parser.parse_args())
+    except TableError as error:
+        sys.exit(str(error))

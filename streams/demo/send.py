@@ -1,0 +1,128 @@
+"""Sends JSON lines to a topic of Kafka, such as one of the broker for trying things out.
+
+echo '{"order_id": 1, "status": "new"}' | python -m streams.demo.send --topic orders
+python -m streams.demo.send --topic orders --key order_id orders.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import typer
+from confluent_kafka import KafkaException, Producer
+
+from storage.errors import InvalidInput, NotFound, StoreUnavailable, TableError
+from streams.demo.given_broker import GivenBroker
+
+ADDRESS: Final = "127.0.0.1:9092"
+"""Where `python -m streams.demo.broker` listens by default."""
+SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of Kafka."""
+
+    value: bytes
+    key: str | None
+
+
+def parse_line(line: str, place: str, key: str | None = None) -> Message:
+    """A message from a line with a JSON object.
+
+    Args:
+        line: The line.
+        place: Where it is, for the error.
+        key: The field that becomes Kafka's key, if there is one.
+
+    Raises:
+        InvalidInput: It is no JSON object, or does not have the field.
+    """
+    text = line.strip()
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"{place}: this is no JSON: {error}", hint="give one object a line") from None
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{place}: this is no JSON object: {text[:60]}", hint='such as {"order_id": 1}')
+    if key is not None and key not in found:
+        raise InvalidInput(f"{place}: there is no field {key}, which --key names", hint=f"it has {', '.join(found)}")
+    value = None if key is None else found[key]
+    return Message(text.encode(), value if value is None or isinstance(value, str) else json.dumps(value))
+
+
+def parse_lines(lines: Iterable[str], name: str, key: str | None = None) -> Iterator[Message]:
+    """The messages of lines with JSON objects; empty lines are skipped.
+
+    Raises:
+        InvalidInput: A line is no JSON object, or does not have the field.
+    """
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield parse_line(line, f"{name}, line {number}", key)
+
+
+def send(producer: Producer, topic: str, messages: Iterable[Message]) -> int:
+    """Send messages to a topic; returns their number when the broker has all of them.
+
+    Raises:
+        StoreUnavailable: The broker did not take all of them.
+    """
+    count = 0
+    for message in messages:
+        producer.produce(topic, message.value, message.key)
+        producer.poll(0)
+        count += 1
+    if left := producer.flush(SECONDS):
+        raise StoreUnavailable(f"the broker did not take {left} messages of topic {topic} in {SECONDS:.0f} s")
+    return count
+
+
+def _send_to(address: str, topic: str, names: Sequence[str], key: str | None) -> int:
+    producer = GivenBroker(address).producer(log_level=2)
+    try:
+        topics = producer.list_topics(timeout=SECONDS).topics
+    except KafkaException:
+        raise StoreUnavailable(
+            f"there is no Kafka at {address}", hint="start one for trying: python -m streams.demo.broker --topic NAME"
+        ) from None
+    if topic not in topics:
+        raise NotFound(f"{address} has no topic {topic}", hint=f"it has {', '.join(sorted(topics)) or 'none'}")
+    if not names:
+        return send(producer, topic, parse_lines(sys.stdin, "standard input", key))
+    total = 0
+    for name in names:
+        try:
+            with Path(name).open(encoding="utf-8") as lines:
+                total += send(producer, topic, parse_lines(lines, name, key))
+        except OSError as error:
+            raise NotFound(f"{name}: {error.strerror}") from None
+    return total
+
+
+def main() -> None:
+    """Send what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m streams.demo.send",
+        description="Send JSON lines, of files or standard input, to a topic of Kafka.",
+    )
+    parser.add_argument("file", nargs="*", help="files with one JSON object a line; default: standard input")
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--key", metavar="FIELD", help="the field of the object that becomes Kafka's key")
+    parser.add_argument("--brokers", default=ADDRESS, metavar="HOST:PORT", help=f"default: {ADDRESS}")
+    given = parser.parse_args()
+    try:
+        count = _send_to(given.brokers, given.topic, given.file, given.key)
+    except TableError as error:
+        sys.exit(str(error))
+    typer.echo(f"{count} messages sent to topic {given.topic} of {given.brokers}")
+
+
+if __name__ == "__main__":
+    main()
