@@ -23,11 +23,19 @@ esac
 if [ "$loop" = nightly ]; then exec bash "$weft_root/deploy/nightly.sh" "$@"; fi
 weft_setup dev
 cd "$weft_root"
+if [ "$loop" != fast ]; then
+  # From an archive of Spark's classes each of some hundred JVMs starts with half the work. It is made once, meanwhile.
+  python -m tests.class_sharing &
+  archive=$!
+fi
 # All files and not only those that changed: with their caches the three take less than two seconds.
 ruff check .
 ruff format --check .
 lint-imports --no-logo
 mypy
+if [ "$loop" != fast ]; then
+  wait "$archive" || echo "there is no archive of classes, so the tests take longer" >&2
+fi
 # Images for containers often set this. Two processes collect all tests in each loop, and tests start Python hundreds of
 # times: compiling everything again takes twice as long.
 unset PYTHONDONTWRITEBYTECODE

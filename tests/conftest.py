@@ -25,6 +25,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.class_sharing import sharing_options
+
 # An example is the history of a whole table: it is large, and slow on a busy machine.
 _COMMON = {
     "deadline": None,
@@ -46,7 +48,8 @@ if "SPARK_SUBMIT_OPTS" not in os.environ:  # the processes of pytest-xdist inher
     # A JVM that a test kills leaves its temporary folders behind.
     _jvm_folder = tempfile.mkdtemp(prefix="weft-tests-jvm-")
     atexit.register(shutil.rmtree, _jvm_folder, ignore_errors=True)
-    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={_jvm_folder}"
+    _quick = f"{sharing_options()}-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{_quick} -Djava.io.tmpdir={_jvm_folder}"
 
 _MARKER_OF_FIXTURE = {"spark": "spark", "java": "models", "real_broker": "integration"}
 _MAY_START_JAVA = ("spark", "models", "integration")

@@ -12,6 +12,7 @@ import pytest
 from storage.errors import NotFound, StoreUnavailable
 from streams.demo.train_classes import LIMIT_SECONDS, make_class_archive
 from streams.spark.class_archive import archive_path, find_archive
+from tests.class_sharing import use_archive
 
 START_SECONDS = 600
 JAVA = 'openjdk version "17.0.15" 2025-04-15'
@@ -92,21 +93,38 @@ spark.stop()
 """
 
 
-@pytest.mark.spark
-@pytest.mark.extended
-@pytest.mark.timeout(LIMIT_SECONDS + START_SECONDS + 60)
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_session_maps_the_archive_that_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "a cache"))
-    path = make_class_archive()
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name], "nothing else is left"
+def check_a_session_maps(path: Path, scratch: Path) -> None:
     here = str(Path(__file__).resolve().parents[2])
+    # Where tests run, it would name the archive that the test loop has made.
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
     done = subprocess.run(
-        [sys.executable, "-c", USES, str(tmp_path / "scratch"), str(path)],
+        [sys.executable, "-c", USES, str(scratch), str(path)],
         capture_output=True,
         text=True,
         timeout=START_SECONDS,
         check=False,
-        env={**os.environ, "PYTHONPATH": here},
+        env={**environment, "PYTHONPATH": here},
     )
     assert "maps True" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.extended
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_session_maps_the_archive_that_the_test_loop_has_made(tmp_path: Path) -> None:
+    path = use_archive()
+    assert path is not None, "`python -m tests.class_sharing` makes it"
+    check_a_session_maps(path, tmp_path / "scratch")
+
+
+# Nightly: to make one takes as long as many tests, and the test loop has made one by the same command.
+@pytest.mark.spark
+@pytest.mark.nightly
+@pytest.mark.timeout(LIMIT_SECONDS + START_SECONDS + 60)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_session_maps_an_archive_in_a_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "a cache"))
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)  # a JVM that uses an archive makes none
+    path = make_class_archive()
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name], "nothing else is left"
+    check_a_session_maps(path, tmp_path / "scratch")

@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from streams.spark.environment_archive import Packed, pack_environment
+from tests.class_sharing import sharing_options
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +57,7 @@ def on_executors(environment: Packed) -> dict[str, str]:
         "spark.pyspark.python": "./environment/bin/python",
         "spark.cores.max": "1",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": f"{sharing_options()}-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.ui.enabled": "false",

@@ -23,6 +23,8 @@ from typing import Final, Self
 
 import pyspark
 
+from tests.class_sharing import sharing_options
+
 SPARK_HOME: Final = Path(str(pyspark.__file__)).parent
 START_SECONDS: Final = 120.0  # each takes five on an idle machine
 STOP_SECONDS: Final = 30.0
@@ -128,7 +130,7 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": _SMALL_JVM,
+            "SPARK_DAEMON_JAVA_OPTS": sharing_options() + _SMALL_JVM,
         }
 
 
