@@ -2,7 +2,7 @@
 
     python -m tests.class_sharing     makes the archive by `weft class-archive`, if it is not there
 
-It is in the virtual environment, and goes with it. Processes that tests start find it by the environment.
+It is where tests keep what they build once per machine. Processes that tests start find it by the environment.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from storage.errors import NotFound
 from streams.spark.class_archive import CACHE, find_archive
 from streams.spark.session import check_java
 from streams.spark.settings import USE_ARCHIVE
+from tests.download_cache import locked_cache, cache_folder
 
-FOLDER: Final = Path(sys.prefix, "weft-cache")
 QUIET: Final = "-Xlog:cds*=off"
 """A JVM with another class path, which the archive does not fit, prints so, and some tests compare what it prints."""
 
 
 def use_archive() -> Path | None:
     """Let processes that this one starts look for the archive in its folder; returns it if it is there."""
-    os.environ.setdefault(CACHE, str(FOLDER))
+    os.environ.setdefault(CACHE, str(cache_folder()))
     try:
         return find_archive(check_java())
     except NotFound:  # there is no Java
@@ -39,9 +39,10 @@ def sharing_options() -> str:
 
 
 def main() -> int:
-    if use_archive() is not None:
-        return 0
-    return subprocess.run([sys.executable, "-m", "streams.cli.main", "class-archive"], check=False).returncode
+    with locked_cache("classes"):
+        if use_archive() is not None:
+            return 0
+        return subprocess.run([sys.executable, "-m", "streams.cli.main", "class-archive"], check=False).returncode
 
 
 if __name__ == "__main__":

@@ -15,10 +15,15 @@ class Unavailable(Exception):
     """What a test needs cannot be had on this machine; the text says why."""
 
 
+def cache_folder() -> Path:
+    """The folder, which may not be there."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft-tests"
+
+
 @contextlib.contextmanager
 def locked_cache(name: str) -> Iterator[Path]:
     """The folder; within the block only this process may check for ``name`` in it and create it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft-tests"
+    cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits for the first one's download
