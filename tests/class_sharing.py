@@ -17,7 +17,7 @@ from storage.errors import NotFound
 from streams.spark.class_archive import CACHE, find_archive
 from streams.spark.session import check_java
 from streams.spark.settings import USE_ARCHIVE
-from tests.download_cache import locked_cache, cache_folder
+from tests.download_cache import cache_folder, locked_cache
 
 QUIET: Final = "-Xlog:cds*=off"
 """A JVM with another class path, which the archive does not fit, prints so, and some tests compare what it prints."""
