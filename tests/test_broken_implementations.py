@@ -41,6 +41,11 @@ def test_every_invariant_has_a_mutant() -> None:
     assert invariants - {name.split()[0] for name in MUTANTS} == {"L2"}
 
 
+def test_of_each_rule_the_extended_loop_looks_for_a_mutant() -> None:
+    common = {name.split()[0] for name, mutant in MUTANTS.items() if not mutant.rare}
+    assert {name.split()[0] for name in MUTANTS} - common == {"K4"}, "these have only rare ones"
+
+
 def test_what_mutants_replace_exists() -> None:
     """The loop that looks for mutants is not run for each change; what was renamed is noticed here."""
     assert [name for name, mutant in MUTANTS.items() if not hasattr(mutant.where, mutant.name)] == []

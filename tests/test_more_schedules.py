@@ -8,14 +8,15 @@ from tests.simulate import report
 from tests.simulation.run import run_seed
 from tests.test_simulation import FULL_SCHEDULES, PART, SCHEDULES, SEED
 
-EXTENDED_SCHEDULES = 800
+EXTENDED_SCHEDULES = 550
 """Up to here in the extended loop; the rest in the nightly loop, which also runs new ones for an hour."""
 THEMES = {
-    "references": 125,  # one schedule in twelve has two tables; here all have
-    "publish": 75,  # few schedules publish; here operators do so most of the time
-    "splits": 100,  # no other schedule changes the number of buckets
+    "references": 75,  # one schedule in twelve has two tables; here all have
+    "publish": 50,  # few schedules publish; here operators do so most of the time
+    "splits": 60,  # no other schedule changes the number of buckets
 }
-"""Schedules of a theme, in the extended loop."""
+"""Schedules of a theme in the extended loop; the nightly loop runs `NIGHTLY_TIMES` as many."""
+NIGHTLY_TIMES = 4
 
 pytestmark = pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
 
@@ -33,10 +34,16 @@ def test_schedules(first: int) -> None:
         assert outcome.failure is None, report(outcome)
 
 
-@pytest.mark.extended
 @pytest.mark.slow
-@pytest.mark.parametrize(("theme", "schedules"), THEMES.items())
-def test_schedules_of_a_theme(theme: str, schedules: int) -> None:
-    for seed in range(schedules):
+@pytest.mark.parametrize(
+    ("theme", "part"),
+    [
+        pytest.param(theme, part, marks=pytest.mark.nightly if part else pytest.mark.extended)
+        for theme in THEMES
+        for part in range(NIGHTLY_TIMES)
+    ],
+)
+def test_schedules_of_a_theme(theme: str, part: int) -> None:
+    for seed in range(THEMES[theme] * part, THEMES[theme] * (part + 1)):
         outcome = run_seed(seed, theme)
         assert outcome.failure is None, report(outcome)

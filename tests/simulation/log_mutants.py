@@ -289,7 +289,7 @@ def leaves_late_entries(chunks: Any) -> Any:
 
 ARCHIVES: Final = {
     "S20 a win is believed although the slot may have been archived": Mutant(
-        CommitLog, "publish", without_asking, "archive"
+        CommitLog, "publish", without_asking, "archive", rare=True
     ),
     "S20 a reader does not ask for archives": Mutant(CommitLog, "_read_tails", without_asking, "archive"),
     "S20 a search does not ask for archives": Mutant(CommitLog, "_probe", without_asking, "archive"),

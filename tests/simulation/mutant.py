@@ -26,8 +26,8 @@ MISTAKES: Final = ("AttributeError", "ImportError", "NameError", "TypeError", "U
 class Mutant:
     """``make`` makes the broken implementation from the right one, which is ``name`` of ``where``.
 
-    ``theme``: of the schedules that look for it, where not any will do. ``rare``: it takes a hundred or more of them,
-    so only the nightly loop looks for it.
+    ``theme``: of the schedules that look for it, where not any will do. ``rare``: it takes fifty or more of them, so
+    only the nightly loop looks for it.
     """
 
     where: Any

@@ -57,9 +57,11 @@ OVERLAYS: Final = {
     "S29 an older overlay is read instead of the new one": Mutant(
         compaction_task, "overlaid_slice", keeps_the_first, THEME
     ),
-    "S29 an overlay ends those of other groups": Mutant(compaction_task, "overlaid_slice", keeps_none, THEME),
+    "S29 an overlay ends those of other groups": Mutant(
+        compaction_task, "overlaid_slice", keeps_none, THEME, rare=True
+    ),
     "S30 values are looked up by another hash": Mutant(bloom_filter, "_rotate", less),
-    "K7 a slice that is dropped takes the base with it": Mutant(compaction, "_written", of_all_plans, THEME),
+    "K7 a slice that is dropped takes the base with it": Mutant(compaction, "_written", of_all_plans, THEME, rare=True),
     "K7 overlays are garbage": Mutant(SliceFile, "objects", without_overlays, THEME),
     "K7 a base with overlays is garbage": Mutant(SliceFile, "objects", overlays_instead_of_the_base, THEME),
 }

@@ -74,12 +74,14 @@ CLEANING: Final = {
     "S16 a pin is not checked against cleaning": Mutant(snapshot, "check_promised", always(None), "clean", rare=True),
     "S16 the target of an open restore is not needed": Mutant(Needed, "add_target", always(None), "restore", rare=True),
     "S16 a lane that came later is not needed": Mutant(Needed, "add_entry", overlooks_new_lanes, "clean"),
-    "S16 a savepoint is made of what was given up": Mutant(savepoints, "check_promised", always(None), "clean"),
+    "S16 a savepoint is made of what was given up": Mutant(
+        savepoints, "check_promised", always(None), "clean", rare=True
+    ),
     "S16 a compaction begins from what was given up": Mutant(service_plan, "_publish_plan", plans_unchecked, "clean"),
     "S16 a restore goes back to what was given up": Mutant(
         restore, "check_promised", always(None), "restore", rare=True
     ),
-    "S17 files of commits to come are garbage": Mutant(garbage, "entry_may_come", always(False), "clean"),
+    "S17 files of commits to come are garbage": Mutant(garbage, "entry_may_come", always(False), "clean", rare=True),
     "S17 files of open compactions are garbage": Mutant(garbage, "plan_may_publish", always(False), "clean"),
     "L3 files of no commit are no garbage": Mutant(garbage, "entry_may_come", always(True)),
 }
@@ -365,7 +367,7 @@ ORDER_AND_TIMES: Final = {
     "W2 a barrier does not learn the stamps of what it fences": Mutant(
         fencing_barrier, "fence_lane", learns_no_stamps, "barriers"
     ),
-    "S25 a writer does not look at other lanes": Mutant(OtherLanes, "look", always(None)),
+    "S25 a writer does not look at other lanes": Mutant(OtherLanes, "look", always(None), rare=True),
     "S25 a writer looks at the lanes of its own stream alone": Mutant(OtherLanes, "_unseen", of_its_own_stream),
     "K4 what was offered to the log is deleted": Mutant(
         compaction._Publisher, "_publish", deletes_what_it_offered, "outages", rare=True

@@ -20,6 +20,7 @@ from streams.read.native_or_merged import PlannerTuning
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.view import planner_of
+from tests.streams.seeds import seeds
 from tests.tuning import tuned
 
 CONFIG: dict[str, Any] = {
@@ -80,7 +81,7 @@ def plan(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(2, 8))])
+@pytest.mark.parametrize("seed", seeds(3, 7))
 @pytest.mark.usefixtures("views")
 def test_answers_are_those_of_merged_rows(spark: SparkSession, table: Table, seed: int) -> None:
     source = random.Random(seed)

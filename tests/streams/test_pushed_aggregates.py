@@ -23,6 +23,7 @@ from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.view import planner_of
 from tests.streams.pushed_views import CONFIG, TYPES, VALUES, append, create_views, differing, drop_views, plan
+from tests.streams.seeds import seeds
 
 AGGREGATES = ", ".join(
     [
@@ -87,7 +88,7 @@ def views(spark: SparkSession, table: Table) -> Iterator[None]:
     drop_views(spark)
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(2, 12))])
+@pytest.mark.parametrize("seed", seeds(3, 11))
 @pytest.mark.usefixtures("views")
 def test_pushed_aggregates_are_those_of_spark(spark: SparkSession, table: Table, seed: int) -> None:
     assert differing(spark, EMPTY, pushed=True) == []

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from storage import Table
 from tests.streams.pushed_views import CONFIG, VALUES, append, create_views, differing, drop_views, plan
+from tests.streams.seeds import seeds
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def random_query(source: random.Random) -> str:
     return f"SELECT {', '.join(columns)} FROM {{}}{condition} ORDER BY {', '.join(orders)} LIMIT {limit}"
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(2, 8))])
+@pytest.mark.parametrize("seed", seeds(2, 7))
 def test_the_first_rows_of_an_order_are_those_of_spark(spark: SparkSession, table: Table, seed: int) -> None:
     assert differing(spark, ["SELECT id FROM {} ORDER BY id LIMIT 3"], pushed=True, shown="PushedTopN") == []
     write(table, seed)

@@ -30,6 +30,7 @@ from streams.read.relation.live_view import ReadPlan, create_relation_view
 from streams.read.relation.runtime_filters import FilteredAtRunTime, parse_runtime_filters
 from streams.read.relation.spark_scan import check_interfaces
 from streams.read.view import planner_of
+from tests.streams.seeds import seeds
 
 PRUNING = "spark.sql.optimizer.dynamicPartitionPruning.enabled"
 DAY = dt.date(1500, 1, 1)
@@ -138,7 +139,7 @@ JOINS = [
 
 
 @pytest.mark.parametrize("key_type", KEYS)
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(2, 6))])
+@pytest.mark.parametrize("seed", seeds(2, 5))
 def test_the_answer_is_that_without_runtime_filters(
     spark: SparkSession, tmp_path: Path, key_type: str, seed: int
 ) -> None:
