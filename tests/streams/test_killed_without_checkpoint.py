@@ -1,4 +1,4 @@
-"""A writer's process is killed at each kind of moment, and finds an empty scratch folder when it starts again; twice.
+"""A writer's process is killed at each kind of moment, and finds an empty scratch folder when it starts again.
 
 The process is that of a pipeline (`streams.write.writer_job`) with `resume: table`. Its table is on S3, which the test
 plays, so that the kill comes before or after a certain request. `tests.streams.sink.test_lost_checkpoint` has the list
@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -71,10 +71,10 @@ MOMENTS: Final = {
     "committed": Moment(ENTRY, 3, done=True),
     "finished": Moment(file="*/commits/1"),
 }
-CI: Final = {"committed the start", "writing", "committed"}
-"""Moments that the extended loop tries, one of each phase: the start of a query, its tasks, the end of a batch. The
-others run in the nightly loop; `tests.streams.sink.test_lost_checkpoint` has most of them in the extended loop, where
-the query ends with an error."""
+ONE_OF_EACH_PHASE: Final = ("committed the start", "writing", "committed")
+"""Moments that the extended loop tries: the start of a query, its tasks, the end of a batch. The nightly loop tries
+all, each twice; `tests.streams.sink.test_lost_checkpoint` has most of them in the extended loop, where the query ends
+with an error."""
 
 
 @dataclass
@@ -175,20 +175,23 @@ def writer(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, store: K
         yield WriterOfTopic(spark, broker, table, tmp_path, place.options)
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        pytest.param(moment, id=name, marks=() if name in CI else pytest.mark.nightly)
-        for name, moment in MOMENTS.items()
-    ],
-)
-def test_killed_twice_at_the_same_moment(
-    writer: WriterOfTopic, store: KillingStore, tmp_path: Path, moment: Moment
-) -> None:
-    killed = Killed(writer, store, tmp_path)
-    for _ in range(2):
+def check_lives(writer: WriterOfTopic, store: KillingStore, folder: Path, moments: Sequence[Moment]) -> None:
+    killed = Killed(writer, store, folder)
+    for moment in moments:
         writer.send(50)
         killed.live(moment)
         assert writer.live_rows() <= len(writer.good)
     writer.run()
     writer.check()
+
+
+def test_killed_in_one_phase_after_the_other(writer: WriterOfTopic, store: KillingStore, tmp_path: Path) -> None:
+    check_lives(writer, store, tmp_path, [MOMENTS[name] for name in ONE_OF_EACH_PHASE])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
+def test_killed_twice_at_the_same_moment(
+    writer: WriterOfTopic, store: KillingStore, tmp_path: Path, moment: Moment
+) -> None:
+    check_lives(writer, store, tmp_path, [moment, moment])
