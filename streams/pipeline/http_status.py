@@ -36,6 +36,7 @@ from streams.pipeline.table_watch import TableView
 HUNG_SECONDS: Final = 120.0  # updates come several times a second; a request to a store may take a minute
 LOCAL: Final = "127.0.0.1"
 STUCK_SECONDS: Final = 600.0  # a batch that takes longer is too large, or hangs
+_POLL_SECONDS: Final = 0.1
 _MAX_PORT: Final = 65_535
 
 _AT_WORK: Final = frozenset({"running", "idle", "compacting", "cleaning"})
@@ -152,7 +153,8 @@ def serve_status(page: StatusPage, address: str, port: int) -> Iterator[int]:
         raise InvalidInput(
             f"--http: cannot listen at {address}:{port}: {error.strerror}", hint="choose another port"
         ) from error
-    thread = threading.Thread(target=server.serve_forever, name="weft-http", daemon=True)
+    # The end of the block waits for the end of an interval; Python's default is half a second.
+    thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="weft-http", daemon=True)
     thread.start()
     try:
         yield server.server_port

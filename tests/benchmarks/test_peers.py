@@ -206,7 +206,7 @@ BROKEN, ENDLESS = "raise ValueError('no memory')", "import time; time.sleep(600)
     [
         ("", 1.0, "no answer"),
         (BROKEN, 1.0, "ValueError: no memory"),
-        pytest.param(ENDLESS, 0.2, "not finished after 0.2 minutes", marks=pytest.mark.slow),
+        pytest.param(ENDLESS, 0.1, "not finished after 0.1 minutes", marks=pytest.mark.slow),
     ],
 )
 def test_what_was_measured_counts_if_the_process_does_not_finish(

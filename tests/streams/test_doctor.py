@@ -97,10 +97,11 @@ def test_what_is_wrong_with_machine_table_and_broker(tmp_path: Path) -> None:
     (tmp_path / "python").write_text("#!/bin/sh\necho broken >&2; exit 1\n")
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "letters").touch()
+    source = {"type": "kafka", "topic": "t", "options": {"requestTimeoutMs": 500}}
     path = pipeline_file(
         tmp_path,
         kafka={"bootstrap.servers": NOBODY},
-        writers=writer("t", dead_letter="./letters"),
+        writers=writer("t", source=source, dead_letter="./letters"),
         spark={"spark.archives": "none.tar.gz#environment", "spark.pyspark.python": str(tmp_path / "python")},
     )
     before = sorted(tmp_path.rglob("*"))

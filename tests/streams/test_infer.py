@@ -240,6 +240,10 @@ def test_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writers: d
 
 def test_no_answer_of_the_broker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLIENT", "me")
-    done = weft("infer", written(tmp_path, "127.0.0.1:1", {"a": "t"}))
+    path = written(tmp_path, "127.0.0.1:1", {"a": "t"})
+    whole = yaml.safe_load(path.read_text())
+    whole["writers"]["a"]["source"]["options"] = {"requestTimeoutMs": 500}
+    path.write_text(yaml.safe_dump(whole))
+    done = weft("infer", path)
     assert done.exit_code == 1
     assert "127.0.0.1:1" in done.stderr

@@ -82,8 +82,8 @@ def test_a_topic_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) 
 def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: Broker) -> None:
     name = f"never-{next(topic_numbers)}"
     reader = kafka_source.KafkaStreamReader(
-        parsed(broker, name, requestTimeoutMs="5000")
-    )  # a busy broker answers by then
+        parsed(broker, name, requestTimeoutMs="2500")  # a busy broker answers by then
+    )
     for _ in range(2):
         with pytest.raises(NotFound, match=rf"no topic {name}"):
             reader.latestOffset({}, ReadAllAvailable())
