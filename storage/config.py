@@ -1,7 +1,7 @@
 """Table configuration: checks what a user wrote, and turns it into a `TableSchema`.
 
 Every error names the field and has a hint. A table can be created from every configuration that passes. Fields and
-their meaning: README.md, "Table configuration"; MERGE.md.
+their meaning: deploy/docs/configuration.md; MERGE.md.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def load_config(source: TableConfig | Mapping[str, Any] | str | Path) -> TableCo
         return source
     with errors_at("table configuration: "):
         raw = read_yaml(Path(source)) if isinstance(source, str | Path) else source
-        return parse_fields(TableConfig, raw, _SECTIONS, hint="see README.md, Table configuration")
+        return parse_fields(TableConfig, raw, _SECTIONS, hint="see deploy/docs/configuration.md")
 
 
 def build_schema(config: TableConfig) -> TableSchema:

@@ -23,7 +23,7 @@ configuration is a property:
 
 A name that is not a plain identifier stands in backquotes, as in SQL: ``group.`a.b` ``. SQL properties have no order,
 so groups are ordered by the first of their columns in the table, and streams and references by name. What the values
-mean is checked by `storage.config`, as for a configuration in YAML. README.md, "Table configuration".
+mean is checked by `storage.config`, as for a configuration in YAML. deploy/docs/configuration.md.
 """
 
 from __future__ import annotations

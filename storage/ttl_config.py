@@ -1,4 +1,4 @@
-"""The time to live in a table's configuration: its fields, checks and defaults. README.md, "Table configuration"."""
+"""The time to live in a table's configuration: its fields, checks and defaults. deploy/docs/configuration.md."""
 
 from __future__ import annotations
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from storage.config import build_schema, configuration, load_config
+from storage.config import TableConfig, build_schema, configuration, load_config
 from storage.errors import CorruptData, InvalidInput, error_from_dict
 from storage.imports.table_text import read_table_text
 from storage.imports.translate import translate
 from storage.imports.translation import Declared, Fate
+from streams.pipeline.model import PipelineConfig
 from streams.pipeline.pipeline import load_pipeline
 from tests.guide_blocks import GUIDES, ROOT, check_guide
 
@@ -22,15 +23,19 @@ _TRANSLATED = re.compile(r"^```sql\n(CREATE TABLE.*?)^```\n\n```yaml\n(.*?)^```$
 _MEASURED = re.compile(r"`(python (?:-m )?tests[./]benchmarks[./]\w+)")
 
 
-@pytest.mark.parametrize("guide", sorted(GUIDES.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("guide", [*sorted(GUIDES.glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name)
 def test_every_configuration_is_read(guide: Path, tmp_path: Path) -> None:
     for text in _YAML.findall(guide.read_text(encoding="utf-8")):
-        if "writers" in yaml.safe_load(text):
+        raw = yaml.safe_load(text)
+        if {"table", "writers"} <= set(raw):
             file = tmp_path / "pipeline.yaml"
             file.write_text(text, encoding="utf-8")
             assert load_pipeline(file).writers
+        elif "key" in raw:
+            build_schema(load_config(raw))
         else:
-            build_schema(load_config(yaml.safe_load(text)))
+            # A part of a file: its sections exist.
+            assert set(raw) <= {*PipelineConfig.model_fields, *TableConfig.model_fields}
 
 
 def test_translations_are_those_of_the_import() -> None:

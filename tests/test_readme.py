@@ -1,11 +1,17 @@
-"""The example of the README prints the documented output."""
+"""The README: its example prints the documented output, and its first pipeline runs as it is pasted."""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from streams.demo.broker_command import PORT
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -21,3 +27,30 @@ def test_the_example_prints_the_documented_output(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.rstrip() == shown.rstrip()
+
+
+@pytest.mark.spark
+@pytest.mark.extended
+def test_the_first_pipeline_runs_as_it_is_pasted(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", PORT)) == 0:
+            pytest.skip(f"something listens at port {PORT}, which the README's broker takes")
+    text = README.read_text(encoding="utf-8")
+    section = text[text.index("## Your own pipeline") : text.index("Then let it\nrun, and look at it")]
+    blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == 4
+    script = "\n".join(("set -e", "trap 'kill $(jobs -p)' EXIT", *blocks))
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    run = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(README.parent)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    rows = re.findall(r"^\W*(\d)\W+(\w+)\W+?(9\.5|NULL)\W*$", run.stdout, re.MULTILINE)
+    assert rows == [("1", "sent", "9.5"), ("2", "new", "NULL")], run.stdout
+    assert "sent" in run.stdout

@@ -179,7 +179,7 @@ def column_type(name: str, given: Any) -> str:
     except (PySparkException, InvalidInput):
         raise InvalidInput(
             f"column {name!r}: a table cannot have the type {given.sql()}",
-            hint="for text use STRING; README.md, Table configuration, has the types",
+            hint="for text use STRING; deploy/docs/configuration.md has the types",
         ) from None
 
 

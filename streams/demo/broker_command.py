@@ -42,21 +42,26 @@ class _Front:
         self._port, self._broker = port, broker
         self._loop = asyncio.new_event_loop()
 
-    def start(self) -> str:
-        """Listen from now on, in a thread; returns the address.
+    def bind(self) -> str:
+        """Take the port; returns the address. Nobody can connect yet.
 
         Raises:
             Conflict: Something else listens there.
         """
+        coming = asyncio.start_server(self._accept, HOST, self._port, start_serving=False)
         try:
-            server = self._loop.run_until_complete(asyncio.start_server(self._accept, HOST, self._port))
+            self._server = self._loop.run_until_complete(coming)
         except OSError as error:
             raise Conflict(
                 f"{HOST}:{self._port} cannot be used: {error.strerror}",
                 hint="a Kafka may be running there already; choose another with --port, or --port 0 for any",
             ) from None
+        return f"{HOST}:{self._server.sockets[0].getsockname()[1]}"
+
+    def open(self) -> None:
+        """Let clients connect from now on, in a thread."""
+        self._loop.run_until_complete(self._server.start_serving())
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        return f"{HOST}:{server.sockets[0].getsockname()[1]}"
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self._broker.rpartition(":")
@@ -169,7 +174,8 @@ def run(given: argparse.Namespace) -> None:
     signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # reading from a terminal in the background would stop the process
     with EmbeddedBroker() as broker:
         broker.create_topics(dict.fromkeys(topics, given.partitions))
-        address = _Front(given.port, broker.bootstrap_servers).start()
+        front = _Front(given.port, broker.bootstrap_servers)
+        address = front.bind()
         producer = broker.producer(linger_ms=5, sticky_partitioning_linger_ms=0)
         _tell(
             f"a Kafka for trying things out: {address}", f"topics of {given.partitions} partitions: {', '.join(topics)}"
@@ -177,6 +183,7 @@ def run(given: argparse.Namespace) -> None:
         for topic, name, messages in files:
             _tell(f"{topic}: {send(producer, topic, messages)} messages of {name}")
             _check_kept(broker.bootstrap_servers, topic, given.partitions)
+        front.open()  # who has waited for it finds all that was in the files
         brokers = "" if address == ADDRESS else f" --brokers {address}"
         _tell(
             "It is not for production: all is in memory and gone when it ends, it keeps about 5 MB of a partition and",

@@ -1,7 +1,7 @@
 """Model of a pipeline: the sections of the file as pydantic models, and the resolved values.
 
 `PipelineConfig` is the content of the file. `Pipeline` is the resolved form: defaults filled in, paths absolute.
-README.md, "Pipeline file", and example_pipeline.yaml, which `weft init` writes, explain the fields.
+deploy/docs/pipelines.md, and example_pipeline.yaml, which `weft init` writes, explain the fields.
 """
 
 from __future__ import annotations

@@ -262,7 +262,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "bigint",
     ),
     "a column without a type": (put("columns", "paid", to={}), "columns.paid.type: is missing", "add type"),
-    "a group that is no mapping": (put("groups", "order", to="status"), "groups.order: is not a mapping", "README"),
+    "a group that is no mapping": (
+        put("groups", "order", to="status"),
+        "groups.order: is not a mapping",
+        "configuration.md",
+    ),
     "a misspelled field": (put("bucket", to=8), "bucket: is not a known field", "did you mean buckets?"),
     "an unknown field": (put("bucketz", to=8), "bucketz: is not a known field", ""),
     "an unknown field of a group": (
