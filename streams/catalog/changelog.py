@@ -199,6 +199,7 @@ class TableChangelog(Callback):
         self._view = view
         self._columns = view.pins.current().state.schema()
 
+    @callback
     def name(self) -> str:
         return self._view.name
 
@@ -206,12 +207,15 @@ class TableChangelog(Callback):
     def columns(self) -> Any:
         return self.jvm.columns(self._columns)
 
+    @callback
     def containsCarryoverRows(self) -> bool:  # noqa: N802
         return False
 
+    @callback
     def containsIntermediateChanges(self) -> bool:  # noqa: N802
         return False
 
+    @callback
     def representsUpdateAsDeleteAndInsert(self) -> bool:  # noqa: N802
         return False
 
@@ -219,6 +223,7 @@ class TableChangelog(Callback):
     def rowId(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.NamedReference)
 
+    @callback
     def rowVersion(self) -> None:  # noqa: N802
         return None
 

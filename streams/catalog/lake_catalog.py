@@ -70,9 +70,11 @@ class LakeCatalog(Callback):
 
     # CatalogPlugin ----------------------------------------------------------------------------------------------------
 
+    @callback
     def initialize(self, _name: str, _options: Any) -> None:
         """Nothing to do."""
 
+    @callback
     def name(self) -> str:
         return self._name
 
@@ -180,6 +182,7 @@ class LakeCatalog(Callback):
         properties = {**copied, **dict(info.properties())}
         definitions.create_table(self, _names(ident), info.columns(), info.partitions(), properties)
 
+    @callback
     def useNullableQuerySchema(self) -> bool:  # noqa: N802
         return True
 

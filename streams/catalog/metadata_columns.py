@@ -131,6 +131,7 @@ class MetadataTable(LiveTable):
         columns = [HiddenColumn(self.jvm, StructType([field])) for field in hidden]
         return self.jvm.array(self.jvm.MetadataColumn, columns)
 
+    @callback
     def canRenameConflictingMetadataColumns(self) -> bool:  # noqa: N802
         return True
 
@@ -149,6 +150,7 @@ class HiddenColumn(Callback):
         super().__init__(jvm, f"weft metadata column {column.simpleString()}")
         self._column = column
 
+    @callback
     def name(self) -> str:
         return self._column.names[0]
 
@@ -156,15 +158,19 @@ class HiddenColumn(Callback):
     def dataType(self) -> Any:  # noqa: N802
         return self.jvm.struct(self._column).apply(0).dataType()
 
+    @callback
     def isNullable(self) -> bool:  # noqa: N802
         return self._column.fields[0].nullable
 
+    @callback
     def comment(self) -> None:
         return None
 
+    @callback
     def transform(self) -> None:
         return None
 
+    @callback
     def metadataInJSON(self) -> None:  # noqa: N802
         return None
 

@@ -70,15 +70,19 @@ class SparkProcedure(Callback):
         super().__init__(catalog.jvm, f"weft procedure {catalog.name()}.{procedure.name}")
         self._catalog, self._procedure = catalog, procedure
 
+    @callback
     def name(self) -> str:
         return self._procedure.name
 
+    @callback
     def description(self) -> str:
         return self._procedure.comment
 
+    @callback
     def bind(self, _input: Any) -> Any:
         return self
 
+    @callback
     def isDeterministic(self) -> bool:  # noqa: N802
         return False
 
@@ -113,6 +117,7 @@ class MissingProcedure(Callback):
         super().__init__(jvm, f"weft missing procedure {name}")
         self._name, self._error = name, error
 
+    @callback
     def name(self) -> str:
         return self._name
 
@@ -145,6 +150,7 @@ class ResultScan(WithoutMetrics):
     def readSchema(self) -> Any:  # noqa: N802
         return self.jvm.struct(from_arrow_schema(self._result.schema))
 
+    @callback
     def description(self) -> str:
         return self._identity
 

@@ -79,6 +79,7 @@ class ChangeStreamTable(PlainTable):
         self._inner = inner
         self._options = dict(options)
 
+    @callback
     def name(self) -> str:
         return self._name
 

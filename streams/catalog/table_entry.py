@@ -77,6 +77,7 @@ class TableEntry(PlainTable, WithoutMetrics):
         self._partition_by = tuple(partition_by)
         self._properties = {"provider": PROVIDER, **properties}
 
+    @callback
     def name(self) -> str:
         return self._name
 

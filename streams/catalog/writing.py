@@ -95,6 +95,7 @@ class StreamTable(PlainTable, WithoutMetrics):
         self._by_position, self._is_new = by_position, is_new
         super().__init__(catalog.jvm, f"weft stream {self._shown} {by_position}")
 
+    @callback
     def name(self) -> str:
         return self._shown
 
@@ -226,6 +227,7 @@ class NoScan(WithoutMetrics):
         super().__init__(target.jvm, f"weft delete {target.name()}")
         self._target = target
 
+    @callback
     def build(self) -> Any:
         return self
 
@@ -233,6 +235,7 @@ class NoScan(WithoutMetrics):
     def readSchema(self) -> Any:  # noqa: N802
         return self._target.schema()
 
+    @callback
     def description(self) -> str:
         return self._identity
 
@@ -240,6 +243,7 @@ class NoScan(WithoutMetrics):
     def toBatch(self) -> Any:  # noqa: N802
         raise InvalidInput(f"{self._target.name()} is a stream, and cannot be read", hint="read its table")
 
+    @callback
     def toMicroBatchStream(self, _checkpoint: Any) -> Any:  # noqa: N802
         return self.toBatch()
 
@@ -265,12 +269,15 @@ class Append(WithoutMetrics):
         super().__init__(target.jvm, f"weft append {target.name()}")
         self._target, self._options = target, options
 
+    @callback
     def build(self) -> Any:
         return self
 
+    @callback
     def truncate(self) -> Any:
         return self
 
+    @callback
     def toInsertableRelation(self) -> Any:  # noqa: N802
         return self
 
@@ -278,6 +285,7 @@ class Append(WithoutMetrics):
     def insert(self, data: Any, _overwrite: bool) -> None:  # noqa: FBT001
         self._target.append(DataFrame(data, self.jvm.spark), self._options)
 
+    @callback
     def description(self) -> str:
         return self._identity
 

@@ -19,24 +19,6 @@ from streams.read.relation.jvm import Jvm, UnsupportedSessionError
 __all__ = ["Callback", "PlainTable", "WithoutMetrics", "callback", "check_methods"]
 
 
-class Callback:
-    """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects."""
-
-    def __init__(self, jvm: Jvm, identity: str) -> None:
-        self.jvm = jvm
-        self._identity = identity
-
-    def hashCode(self) -> int:  # noqa: N802
-        return zlib.crc32(self._identity.encode()) >> 1
-
-    def equals(self, other: Any) -> bool:
-        # Other objects, such as plans and sequences, may have a very long text, so it is not computed for them.
-        return self.jvm.is_callback(other) and str(other) == self._identity
-
-    def toString(self) -> str:  # noqa: N802
-        return self._identity
-
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -44,7 +26,9 @@ _returned: Final = threading.local()
 
 
 def callback(method: Method) -> Method:
-    """Decorator of methods that the JVM calls: errors become JVM exceptions with the original message.
+    """Decorator of all methods that the JVM calls: errors become JVM exceptions with the original message.
+
+    The connection of the calling thread is closed when the thread has ended (`callback_connections`).
 
     Keeps the result until the next call on the same thread. Py4J sends the id of a JVM object that is returned, and
     tells the JVM to forget the object when Python has no reference any more. If that came first, Spark would get null.
@@ -54,6 +38,7 @@ def callback(method: Method) -> Method:
     @functools.wraps(method)
     def called(self: Callback, *arguments: Any) -> Any:
         try:
+            self.jvm.connections.note()
             result = method(self, *arguments)
         except Exception as error:
             self.jvm.raise_in_spark(error)
@@ -61,6 +46,27 @@ def callback(method: Method) -> Method:
         return result
 
     return cast("Method", called)
+
+
+class Callback:
+    """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects."""
+
+    def __init__(self, jvm: Jvm, identity: str) -> None:
+        self.jvm = jvm
+        self._identity = identity
+
+    @callback
+    def hashCode(self) -> int:  # noqa: N802
+        return zlib.crc32(self._identity.encode()) >> 1
+
+    @callback
+    def equals(self, other: Any) -> bool:
+        # Other objects, such as plans and sequences, may have a very long text, so it is not computed for them.
+        return self.jvm.is_callback(other) and str(other) == self._identity
+
+    @callback
+    def toString(self) -> str:  # noqa: N802
+        return self._identity
 
 
 class PlainTable(Callback):
@@ -78,9 +84,11 @@ class PlainTable(Callback):
     def properties(self) -> Any:
         return self.jvm.HashMap()
 
+    @callback
     def id(self) -> None:
         return None
 
+    @callback
     def version(self) -> None:
         return None
 

@@ -33,6 +33,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
+from streams.read.relation.callback_connections import connections_of
 from streams.read.relation.planner_interface import ParquetFile
 from streams.spark.for_workers import pickled
 
@@ -108,6 +109,7 @@ class Jvm:
         self._context = spark.sparkContext
         self._gateway: Any = self._context._gateway  # noqa: SLF001 - as above
         self._classes = classes
+        self.connections = connections_of(self._gateway)
 
     @classmethod
     def of(cls, spark: SparkSession, check: Callable[[Jvm], None]) -> Jvm:

@@ -78,6 +78,7 @@ class FilteredAtRunTime(WithoutMetrics):
     def pushedPredicates(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.Predicate)
 
+    @callback
     def supportsIterativePushdown(self) -> bool:  # noqa: N802
         return False
 

@@ -181,6 +181,7 @@ class LiveTable(PlainTable):
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
         return PruningScanBuilder(self._view, self._schema, self._part, self._view.pins.current())
 
+    @callback
     def name(self) -> str:
         return self._view.name
 
@@ -192,6 +193,7 @@ class LiveTable(PlainTable):
     def columns(self) -> Any:
         return self.jvm.columns(self._schema)
 
+    @callback
     def capabilities(self) -> Any:
         return self._view.capabilities
 
@@ -235,9 +237,11 @@ class PruningScanBuilder(Callback):
     def pushedPredicates(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.Predicate, self._predicates)
 
+    @callback
     def supportsIterativePushdown(self) -> bool:  # noqa: N802
         return False
 
+    @callback
     def pushLimit(self, count: int) -> bool:  # noqa: N802
         """Take a limit of rows to which Spark applies no further filter; Spark limits what tasks return."""
         self._first = FirstRows(count)
@@ -252,9 +256,11 @@ class PruningScanBuilder(Callback):
             self._first = FirstRows(count, order)
         return order is not None
 
+    @callback
     def isPartiallyPushed(self) -> bool:  # noqa: N802
         return True
 
+    @callback
     def pruneColumns(self, required: Any) -> None:  # noqa: N802
         self._pruned = required
 
@@ -378,6 +384,7 @@ class _PlannedScan(FilteredAtRunTime):
     def readSchema(self) -> Any:  # noqa: N802
         return self._inner.readSchema()
 
+    @callback
     def reflectsFullyPushedDownFilters(self) -> bool:  # noqa: N802
         return False
 

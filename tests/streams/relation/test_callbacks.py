@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from typing import Any, cast
+from unittest import mock
 
 from streams.read.relation.callbacks import Callback, callback
 from streams.read.relation.jvm import Jvm
@@ -20,7 +21,7 @@ class Counted(Callback):
 
 
 def test_a_result_exists_until_the_next_call_of_its_thread() -> None:
-    counted = Counted(cast("Jvm", None), "counted")
+    counted = Counted(cast("Jvm", mock.Mock(spec=["connections"])), "counted")
     first = weakref.ref(counted.made())
     assert first() is not None, "the JVM has not received it yet"
     second = weakref.ref(counted.made())

@@ -1,0 +1,102 @@
+"""Closes the connections of callbacks whose JVM threads have ended.
+
+Py4J gives each JVM thread that calls a callback a connection of its own, with a thread of this process, and keeps both
+until the gateway is shut down. Spark runs parts of a query in pools (broadcasts, subqueries) whose threads end after a
+minute without work, so a process with many joins would collect thousands of them:
+
+    JVM thread "broadcast-exchange-7"   calls first: Py4J makes a connection and a Python thread; `note` remembers it
+    JVM thread ends                     Py4J does nothing
+    `_watch`, a thread of this process  finds that the thread is not alive, and closes the connection, which ends the
+                                        Python thread
+
+Only the connection of an ended thread is closed. Py4J finds a connection by the thread that calls, so nothing can use
+it any more, and no callback can be under way on it. Connections that Python has opened belong to Python threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Final, NamedTuple
+
+from py4j.protocol import Py4JError
+
+__all__ = ["CallbackConnections", "connections_of"]
+
+CHECK_SECONDS: Final = 10.0
+"""Time between two checks, while there are connections."""
+NEW_CONNECTIONS: Final = 64
+"""With so many new ones the check is not waited for."""
+
+_noted: Final = threading.local()
+_of_gateways: Final[weakref.WeakKeyDictionary[Any, CallbackConnections]] = weakref.WeakKeyDictionary()
+_making: Final = threading.Lock()
+
+
+class _Open(NamedTuple):
+    """A connection that a JVM thread has opened; both are JVM objects."""
+
+    thread: Any
+    connection: Any
+
+
+class CallbackConnections:
+    """The connections that threads of one JVM have opened to call this process."""
+
+    def __init__(self, gateway: Any) -> None:
+        # Not the gateway itself, which is the weak key of this object.
+        self._server = gateway.java_gateway_server
+        self._threads = gateway.jvm.java.lang.Thread
+        self._open: list[_Open] = []
+        self._news = threading.Condition()
+        self._watching = False
+
+    def note(self) -> None:
+        """Remember the connection of the JVM thread that is calling; only its first call costs anything."""
+        if getattr(_noted, "done", False):
+            return
+        _noted.done = True
+        connection = self._server.getCallbackClient().getPerThreadConnection()
+        if connection is None or not connection.isInitiatedFromClient():
+            return  # this thread belongs to Python, which has called a method itself
+        opened = _Open(self._threads.currentThread(), connection)
+        with self._news:
+            self._open.append(opened)
+            self._news.notify()
+            if not self._watching:
+                self._watching = True
+                threading.Thread(target=self._watch, name="weft-callback-connections", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Close what can be closed, as long as there are connections."""
+        seen = 0
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: len(self._open) >= seen + NEW_CONNECTIONS, CHECK_SECONDS)  # noqa: B023
+                known = list(self._open)
+            try:
+                ended = [opened for opened in known if not opened.thread.isAlive()]
+                for opened in ended:
+                    self._close(opened.connection)
+            except (Py4JError, OSError):  # the JVM has ended, and all connections with it
+                ended = known
+            gone = set(map(id, ended))
+            with self._news:
+                self._open = [opened for opened in self._open if id(opened) not in gone]
+                seen = len(self._open)
+                if not seen:
+                    self._watching = False
+                    return
+
+    def _close(self, connection: Any) -> None:
+        self._server.getCallbackClient().connectionStopped(connection)  # the list of connections loses it
+        connection.shutdown()
+
+
+def connections_of(gateway: Any) -> CallbackConnections:
+    """The connections of a Py4J gateway."""
+    with _making:
+        found = _of_gateways.get(gateway)
+        if found is None:
+            found = _of_gateways[gateway] = CallbackConnections(gateway)
+    return found
