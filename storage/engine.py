@@ -33,7 +33,7 @@ from storage.core.model import Stream, Ttl
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_name
 from storage.core.plan.due_policy import Due, DuePolicy, Work
 from storage.core.plan.read_cost import ReadCost, read_cost
-from storage.core.plan.slices import FileSlice, base_slices, whole_files
+from storage.core.plan.slices import FileSlice, LiveFile, base_slices, whole_files
 from storage.core.plan.watermarks import check_lateness
 from storage.core.predicate import And, Comparison, Condition, In, IsNull, Not, Operator, Or, StartsWith
 from storage.core.schema.evolution import widens
@@ -54,7 +54,7 @@ from storage.read.changes import ChangeScan, expiring
 from storage.read.divide_scan import divide
 from storage.read.explanation import EXPLANATION_SCHEMA, Explanation, StoredVersion
 from storage.read.filter_input import parse_filter
-from storage.read.first_rows import FirstRows, FirstRowsScan, SortKey
+from storage.read.first_rows import FirstRows, FirstRowsScan, SortKey, in_one_task
 from storage.read.joined_changes import JoinedChangeScan, shows_references
 from storage.read.joined_scan import JoinedScan, choose_joined, uses_references
 from storage.read.known_aggregates import known_aggregates
@@ -147,6 +147,7 @@ __all__ = [
     "LaneObserver",
     "LaneProgress",
     "LaneReport",
+    "LiveFile",
     "Not",
     "ObjectStore",
     "OnStage",
@@ -216,6 +217,7 @@ __all__ = [
     "find_problems",
     "finish",
     "format_type",
+    "in_one_task",
     "in_threads",
     "is_cut",
     "is_empty_prefix",

@@ -7,20 +7,24 @@ and each column says where its nulls are. Which of several rows with equal value
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.core.modes import mode_of
+from storage.core.plan.slices import FileSlice, LiveFile
 from storage.read.joined_scan import JoinedScan
 from storage.read.partial_aggregates import ordered_floats
-from storage.read.read_task import ReadTask
+from storage.read.read_task import ReadTask, read_task
 from storage.read.scan import Scan
 
 MOST_ORDERED: Final = 16_384
 """A task keeps the first rows of an order in memory, up to this number."""
+MOST_IN_ONE_TASK: Final = 65_536
+"""One task reads the rows of a LIMIT, up to this number; the tasks of a scan read more of them at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,12 @@ class FirstRows:
     Attributes:
         count: How many at most.
         order: Which of them are first; any, if it is empty.
+        in_all: Whether ``count`` is the number of rows of all tasks together, not of each.
     """
 
     count: int
     order: tuple[SortKey, ...] = ()
+    in_all: bool = False
 
     def __str__(self) -> str:
         """As Spark's own sources say it in EXPLAIN."""
@@ -86,6 +92,38 @@ class FirstRowsScan:
     def read(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         """The first rows of one task. Raises the errors of `storage.read.scan.Scan.read`."""
         return first_rows(self.scan.read(task), self.first)
+
+
+def in_one_task(scan: Scan, count: int, files: Sequence[LiveFile]) -> Scan | None:
+    """A scan with one task that surely has so many rows, and reads few file groups; None if there is none.
+
+    File groups with the fewest bytes of logs come first. The rows of one are known only if all rows of its base are
+    visible: without deletes, and without merge functions, which may hide rows.
+
+    Args:
+        scan: A scan whose file groups are not divided yet.
+        count: Number of rows.
+        files: The log files that its file groups refer to by position.
+    """
+    projection = scan.projection
+    if projection.filter is not None or projection.require or scan.keys is not None:
+        return None
+    if not 0 < count <= MOST_IN_ONE_TASK or any(mode_of(group).may_hide_upsert for group in scan.schema.groups):
+        return None
+    chosen: list[FileSlice] = []
+    for file_slice in sorted(filter(_shows_its_base, scan.slices), key=lambda part: part.log_bytes):
+        assert file_slice.slice is not None
+        chosen.append(file_slice)
+        count -= file_slice.slice.base_rows
+        if count <= 0:
+            return replace(scan, slices=tuple(chosen), tasks=(read_task(chosen, files),), threads=1)
+    return None
+
+
+def _shows_its_base(file_slice: FileSlice) -> bool:
+    made = file_slice.slice
+    whole = file_slice.within is None and not file_slice.shared
+    return whole and made is not None and made.base_rows > 0 and not file_slice.deletes
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], first: FirstRows) -> Iterator[pa.RecordBatch]:

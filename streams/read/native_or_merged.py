@@ -22,7 +22,8 @@ A query gets one snapshot. For each of its scans these rules decide which reader
 6. *Filtered when the query runs.* A join gives the values that a column can have (`streams.read.relation`,
    ``runtime_filters``). Tasks use those of every column: keys choose file groups, row groups and rows before they are
    merged, others the rows that are handed over. A native scan leaves out file groups, so it uses keys only.
-7. *First rows.* For a limit, with or without an order, such tasks hand over no more rows than it needs.
+7. *First rows.* For a limit, with or without an order, such tasks hand over no more rows than it needs. If some file
+   groups surely have enough rows for a limit without an order, one task reads them, and Spark applies no limit.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from storage.engine import (
     FirstRows,
     FirstRowsScan,
     JoinedScan,
+    LiveFile,
     Path,
     Scan,
     ScanRequest,
@@ -61,6 +63,7 @@ from storage.engine import (
     divide,
     divide_by_touch,
     file_url,
+    in_one_task,
     known_aggregates,
     parse_filter,
     uses_references,
@@ -294,9 +297,22 @@ class PinnedSnapshot:
         if not self.options.push_aggregates or not first.fits(self.columns):
             return None
         scan, clean = self._choose(columns, filters, part)
-        if clean is not None:
+        if first.in_all:
+            assert isinstance(scan, Scan), "`has_first` has asked for all columns"
+            found = in_one_task(scan, first.count, self._log_files)
+            assert found is not None, "`has_first` has found it: it does not depend on the columns"
+            scan = found
+        elif clean is not None:
             return None
         return self._read_plan(scan, None, columns, filters, lambda rows: FirstRowsScan(rows, first), str(first))
+
+    def has_first(self, filters: Sequence[Filter], part: Part, count: int) -> bool:
+        if not self.options.push_aggregates:
+            return False
+        scan, clean = self._choose(self.columns.names, filters, part)
+        if clean is not None or not isinstance(scan, Scan):
+            return False
+        return in_one_task(scan, count, self._log_files) is not None
 
     def _choose(
         self, columns: Sequence[str], filters: Sequence[Filter], part: Part
@@ -309,6 +325,11 @@ class PinnedSnapshot:
         scan = self._scan(columns, filters, part)
         # The filters need not be applied here: Spark applies them to a native scan (see `exact`).
         return scan, scan.clean_files if self._may_be_native(part) else None
+
+    @property
+    def _log_files(self) -> Sequence[LiveFile]:
+        """The log files that the file groups of a scan refer to."""
+        return () if self.options.read_optimized else self.snapshot.files
 
     def _may_be_native(self, part: Part) -> bool:
         return bool(self.native) or (part is Part.FILES and self._can_divide and bool(self.divided))
@@ -325,11 +346,12 @@ class PinnedSnapshot:
     ) -> ReadPlan:
         """The plan of a scan; ``pushed`` and ``shown`` are what tasks do with the rows, ``known`` as in `ScanFacts`."""
         joined = chosen if isinstance(chosen, JoinedScan) else None
-        log_files = [] if self.options.read_optimized else self.snapshot.files
         # Large file groups are divided only for merged reads: dividing reads footers, which a native scan does not
         # need.
         of_table = chosen.scan if isinstance(chosen, JoinedScan) else chosen
-        scan = divide(of_table, log_files, self.parallelism, self.task_bytes(), large=clean is None)
+        scan = of_table
+        if not scan.tasks:
+            scan = divide(of_table, self._log_files, self.parallelism, self.task_bytes(), large=clean is None)
         facts = self._facts(scan, columns, filters, native=clean is not None)
         facts = replace(facts, pushed=shown, known=known)
         if self.on_scan is not None:

@@ -116,6 +116,9 @@ class ReferencePlanner:
     ) -> ReadPlan | None:
         return None  # or limits them
 
+    def has_first(self, filters: Sequence[Filter], part: Part, count: int) -> bool:
+        return False
+
     def _is_used(self, columns: Sequence[str], filters: Sequence[Filter]) -> bool:
         used = {*columns, *(name for each in filters for name in columns_of(each))}
         # A key column that the view shows cannot be told from the one that it joins by.

@@ -6,18 +6,21 @@ import datetime as dt
 import decimal
 import functools
 import math
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import Table
+from storage.engine import ScanRequest
 from storage.read import first_rows as module
-from storage.read.first_rows import FirstRows, FirstRowsScan, SortKey, first_rows
+from storage.read.first_rows import FirstRows, FirstRowsScan, SortKey, first_rows, in_one_task
 
 FLOATS = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.25, None]
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -167,3 +170,83 @@ def test_every_task_returns_the_first_of_its_rows(tmp_path: Path) -> None:
 )
 def test_its_text_is_that_of_sources_of_spark(first: FirstRows, text: str) -> None:
     assert str(first) == text
+
+
+CONFIG: dict[str, Any] = {
+    "key": ["id"],
+    "buckets": 4,
+    "columns": {"id": "bigint", "n": "int", "at": "bigint", "m": "int"},
+    "groups": {"g": {"columns": ["n", "at"], "ordering": ["at"]}, "h": {"columns": ["m"]}},
+    "streams": {"s": {"groups": ["g"], "on_delete": "row"}, "t": {"groups": ["h"], "on_delete": "group"}},
+}
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from("UUID"),
+            st.lists(st.integers(0, 30), min_size=1, max_size=20, unique=True),
+            st.one_of(st.none(), st.integers(0, 9)),
+        ),
+        st.sampled_from(["compact", "compact some", "fold"]),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+@given(events=EVENTS, columns=st.sampled_from([[], ["n"]]))
+@settings(max_examples=60)
+def test_one_task_that_surely_has_enough_rows_has_them(events: list[Any], columns: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        table = Table.create(f"{folder}/t", CONFIG)
+        for event in events:
+            if event == "compact":
+                table.compact()
+            elif event == "compact some":
+                table.compact(lambda part: part.group.bucket < 2)
+            elif event == "fold":
+                table.fold()
+            else:
+                op, ids, at = event
+                values = (
+                    {"n": pa.array(ids, pa.int32()), "at": [at] * len(ids)}
+                    if at is not None
+                    else {"m": pa.array(ids, pa.int32())}
+                )
+                with table.writer("s" if at is not None else "t") as writer:
+                    writer.append(pa.table({"id": ids, "_op": [op] * len(ids), **values}))
+        snapshot = table.snapshot()
+        visible = snapshot.to_arrow()
+        scan = snapshot.choose_slices(ScanRequest(columns))
+        for count in range(-1, 33):
+            found = in_one_task(scan, count, snapshot.files)
+            if found is None:
+                continue
+            assert 0 < count <= len(visible)
+            (task,) = found.tasks
+            rows = list(FirstRowsScan(found, FirstRows(count)).read(task))
+            assert sum(map(len, rows)) == count
+            for batch in rows if columns else ():
+                assert set(batch.column("n").to_pylist()) <= set(visible.column("n").to_pylist())
+
+
+def test_file_groups_without_logs_are_read_for_a_limit(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", CONFIG)
+    with table.writer("s") as writer:
+        rows = pa.table({"id": range(100), "n": pa.array(range(100), pa.int32()), "at": [1] * 100})
+        writer.append(rows)
+        table.compact()
+        writer.append(rows)
+    table.compact(lambda part: part.group.bucket == 2)
+    snapshot = table.snapshot()
+    scan = snapshot.choose_slices(ScanRequest(["n"]))
+    (here,) = (part.slice.base_rows for part in scan.slices if part.slice is not None and part.group.bucket == 2)
+    one = in_one_task(scan, here, snapshot.files)
+    assert one is not None
+    assert [part.group.bucket for part in one.slices] == [2]
+    two = in_one_task(scan, here + 1, snapshot.files)
+    assert two is not None
+    assert len(two.slices) == 2
+    assert in_one_task(scan, 101, snapshot.files) is None
+    filtered = snapshot.choose_slices(ScanRequest(["n"], pc.field("n") > 3))
+    assert in_one_task(filtered, 1, snapshot.files) is None
+    assert in_one_task(snapshot.choose_slices(ScanRequest(["n"], require=["g"])), 1, snapshot.files) is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +73,35 @@ def test_a_limit_without_an_order_gives_so_many_of_the_rows(spark: SparkSession,
             assert set(found) <= set(every)
     assert "PushedLimit: LIMIT 7" in plan(spark.sql("SELECT id FROM pushed LIMIT 5 OFFSET 2"))
     assert spark.sql("SELECT count(*) FROM (SELECT id FROM pushed LIMIT 5 OFFSET 2)").collect()[0][0] == 5
+
+
+def test_a_limit_that_one_task_answers_leaves_its_worker_for_the_next_query(spark: SparkSession, table: Table) -> None:
+    """Spark ends the Python worker of a task of which it does not take all rows, and starting one takes long."""
+    write(table, 1)
+    frame = spark.sql("SELECT * FROM pushed LIMIT 3")
+    assert "PushedLimit: LIMIT 3" in plan(frame)
+    assert re.search(r" [12] file groups \(0 with logs\), .* 1 tasks", plan(frame))
+    assert "CollectLimit" not in plan(frame)
+    every = sorted(map(str, spark.sql("SELECT * FROM by_spark").collect()))
+    assert len(set(map(str, frame.collect())) & set(every)) == 3
+    before = python_workers()
+    for _ in range(3):
+        assert len(spark.sql("SELECT * FROM pushed LIMIT 3").collect()) == 3
+        assert len(spark.sql("SELECT * FROM pushed LIMIT 2 OFFSET 1").collect()) == 2
+        assert spark.sql("SELECT count(*) FROM (SELECT * FROM pushed LIMIT 3)").collect()[0][0] == 3
+    assert before <= python_workers()
+
+
+def python_workers() -> set[int]:
+    """The processes below this one in which Spark runs Python functions."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    processes = [
+        (int(pid), int(parent), args) for pid, parent, args in (line.split(None, 2) for line in listed.splitlines())
+    ]
+    below = {os.getpid()}
+    for _ in range(10):  # generations
+        below.update(pid for pid, parent, _ in processes if parent in below)
+    return {pid for pid, _, args in processes if pid in below and "pyspark.daemon" in args}
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,12 @@ class PinnedPlanner(Protocol):
         """Plan a scan of a part of which the query needs only the first rows.
 
         Every filter is `exact`. Each task returns those of its rows that may be among the first. None if all rows are
-        read, because Spark finds the first ones itself, or faster.
+        read, because Spark finds the first ones itself, or faster. If `first.in_all`, `has_first` has said that one
+        task can read them: it does, and Spark applies no limit.
         """
+
+    def has_first(self, filters: Sequence[Filter], part: Part, count: int) -> bool:
+        """Whether `plan_first` can plan one task that surely has so many rows, whatever the columns are."""
 
 
 class OneScan:
@@ -169,6 +173,10 @@ class OneScan:
     ) -> ReadPlan | None:
         del columns, filters, part, first
         return None
+
+    def has_first(self, filters: Sequence[Filter], part: Part, count: int) -> bool:
+        del filters, part, count
+        return False
 
 
 class Planner(Protocol):

@@ -243,8 +243,13 @@ class PruningScanBuilder(Callback):
 
     @callback
     def pushLimit(self, count: int) -> bool:  # noqa: N802
-        """Take a limit of rows to which Spark applies no further filter; Spark limits what tasks return."""
-        self._first = FirstRows(count)
+        """Take a limit of rows to which Spark applies no further filter.
+
+        Spark limits what tasks return, unless one task has all rows of the limit. That is better: Spark ends the Python
+        worker of a task of which it does not take all rows, and the next query has to start another one.
+        """
+        in_all = self._pin.state.has_first(tuple(self._filters), self._part, count)
+        self._first = FirstRows(count, in_all=in_all)
         return True
 
     @callback
@@ -258,7 +263,7 @@ class PruningScanBuilder(Callback):
 
     @callback
     def isPartiallyPushed(self) -> bool:  # noqa: N802
-        return True
+        return self._first is None or not self._first.in_all
 
     @callback
     def pruneColumns(self, required: Any) -> None:  # noqa: N802
