@@ -167,7 +167,7 @@ def _make_empty(folder: Path, lock: int, progress: Progress) -> None:
     for path in folder.iterdir():
         if path.name != MARK:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    code, lines = _run([sys.executable, "-m", "venv", str(folder)], lock, progress, _Steps(folder, ""))
+    code, lines = _run([sys.executable, "-m", "venv", str(folder)], lock, progress, _Steps(folder, "venv works"))
     if code:
         raise SetupFailed(
             "\n".join([*lines, "no virtual environment could be made (Debian, Ubuntu: apt-get install python3-venv)."])
@@ -200,10 +200,10 @@ class _Steps:
         elif word == "Downloading":
             self._text = f"package {self._collected}: downloading {rest.rsplit('/', 1)[-1]}"
         elif line.startswith("Building wheel"):
-            self._text = line.partition(" (")[0].lower()
+            self._text = line.strip().partition(" (")[0].lower()
         elif line.startswith("Installing collected packages"):
             self._total = line.count(",") + 1
-            return f"installing {self._total} packages"
+            return f"installing {self._total} package{'s' * (self._total > 1)}"
         return ""
 
     def text(self) -> str:
