@@ -1,20 +1,21 @@
-"""``weft check``: everything that is wrong with a pipeline file, without starting or changing anything."""
+"""``weft check``: everything that is wrong with a pipeline file, what is quick to see first. It changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from storage.errors import InvalidInput, NotFound, TableError
+from storage.errors import NotFound, TableError
 from streams.cli.arguments import USAGE, Json, console, errors, usage_errors
 from streams.cli.completion import pipeline_files
 from streams.cli.examples import examples
 from streams.cli.output import counted, print_json
 from streams.cli.progress import Quiet, progress
 from streams.pipeline.check_file import CheckedFile, FileProblem, check_file, placed
+from streams.pipeline.model import WriterSpec
 
 check_command = typer.Typer()
 
@@ -32,58 +33,106 @@ def check(
     without_spark: Annotated[
         bool, typer.Option("--without-spark", help="Do not check expressions and types, for which Spark is started.")
     ] = False,
+    without_messages: Annotated[
+        bool, typer.Option("--without-messages", help="Do not ask brokers, and do not look at messages and files.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Print everything that is wrong with a pipeline file: fields, table, writers, expressions, types and paths.
 
-    Nothing is started, created or changed, and no broker is asked. Exit code 2 if there is a problem.
+    What the file alone shows comes first. Then the newest messages are read, if the brokers answer: fields that none
+    of them has are warnings. Last, Spark checks the expressions. Nothing is started, created or changed, and no offset
+    is committed. Exit code 2 if there is a problem; warnings are none.
     """
     with usage_errors():
         checked = check_file(pipeline)
-    problems = checked.problems
-    skipped = ""
+    out = _Output(pipeline, as_json=as_json)
+    out.print(checked.problems)
+    writers = {} if checked.pipeline is None else checked.pipeline.writers
+    sound = {name: writer for name, writer in writers.items() if not _has_problem(name, checked)}
+    if without_messages:
+        out.note("messages were not looked at")
+    elif sound:
+        _look_at_messages(sound, out, quiet=quiet)
     if without_spark:
-        skipped = "expressions and types were not checked"
-    elif checked.pipeline is not None and checked.pipeline.writers:
+        out.note("expressions and types were not checked")
+    elif writers:
         try:
             with progress("checking expressions", quiet=quiet):
-                problems = placed(pipeline.absolute(), [*_as_errors(problems), *_expression_problems(checked)])
+                found = list(_expression_problems(checked, sound.values()))
+            out.print(placed(pipeline.absolute(), found))
         except NotFound as error:  # no Java
-            skipped = f"expressions and types were not checked: {error.message}"
-    for problem in problems:
-        _print(pipeline, problem, as_json=as_json)
-    if skipped:
-        errors.print(skipped, style="dim", soft_wrap=True)
+            out.note(f"expressions and types were not checked: {error.message}")
     if not as_json:
-        console().print(counted(len(problems), "problem") if problems else f"{pipeline}: no problem found")
-    if problems:
+        console().print(out.total)
+    if out.problems:
         raise typer.Exit(USAGE)
 
 
-def _as_errors(problems: list[FileProblem]) -> list[TableError]:
-    return [InvalidInput(problem.message, hint=problem.hint) for problem in problems]
+def _has_problem(name: str, checked: CheckedFile) -> bool:
+    """Whether the source or the fields of a writer are wrong: messages and expressions would show the same again."""
+    where = tuple(f"writers.{name}.{section}" for section in ("schema", "key", "source"))
+    return any(problem.message.startswith((*where, f"writers.{name}: kafka.")) for problem in checked.problems)
 
 
-def _expression_problems(checked: CheckedFile) -> Iterator[TableError]:
+def _look_at_messages(writers: Mapping[str, WriterSpec], out: _Output, *, quiet: bool) -> None:
+    from streams.pipeline.check_messages import check_messages
+
+    with progress("looking at messages", quiet=quiet):
+        found = check_messages(writers)
+    out.print(placed(out.pipeline.absolute(), found.warnings), warning=True)
+    for name, source in found.looked.items():
+        out.note(f"{name}: fields were compared with {source}")
+    for reason in dict.fromkeys(found.not_looked.values()):
+        names = ", ".join(name for name, other in found.not_looked.items() if other == reason)
+        out.note(f"{names}: messages were not looked at: {reason}")
+
+
+def _expression_problems(checked: CheckedFile, writers: Iterable[WriterSpec]) -> Iterator[TableError]:
     from streams.spark.session import temporary_session
     from streams.write.check_expressions import expression_problems
 
-    assert checked.pipeline is not None, "the caller has checked this"
     # Without the settings of the file: those for a cluster do not matter for the analysis.
     with temporary_session("weft check", {}) as spark:
-        for writer in checked.pipeline.writers.values():
-            where = tuple(f"writers.{writer.name}.{section}" for section in ("schema", "key", "source"))
-            if any(problem.message.startswith(where) for problem in checked.problems):
-                continue  # each expression would have the same problem again
+        for writer in writers:
             yield from expression_problems(spark, writer, checked.schema)
 
 
-def _print(pipeline: Path, problem: FileProblem, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"line": problem.line, "message": problem.message, "hint": problem.hint})
-        return
-    place = pipeline.name if problem.line is None else f"{pipeline.name}:{problem.line}"
-    console().print(f"{place}: {problem.message}", soft_wrap=True)
-    if problem.hint:
-        console().print(f"    hint: {problem.hint}", style="dim", soft_wrap=True)
+class _Output:
+    """Prints what is found, each thing once, as soon as it is known."""
+
+    def __init__(self, pipeline: Path, *, as_json: bool) -> None:
+        self.pipeline, self._as_json = pipeline, as_json
+        self._printed: set[str] = set()
+        self.problems = self.warnings = 0
+
+    @property
+    def total(self) -> str:
+        """How much was found."""
+        warned = f", {counted(self.warnings, 'warning')}" if self.warnings else ""
+        return (counted(self.problems, "problem") if self.problems else f"{self.pipeline}: no problem found") + warned
+
+    def note(self, text: str) -> None:
+        """Print what was or was not looked at, to standard error."""
+        errors.print(text, style="dim", soft_wrap=True)
+
+    def print(self, found: Sequence[FileProblem], *, warning: bool = False) -> None:
+        """Print problems or warnings."""
+        for problem in found:
+            if problem.message not in self._printed:
+                self._printed.add(problem.message)
+                self.problems += not warning
+                self.warnings += warning
+                self._print(problem, "warning" if warning else "problem")
+
+    def _print(self, problem: FileProblem, severity: str) -> None:
+        if self._as_json:
+            said = {"severity": severity, "line": problem.line, "message": problem.message, "hint": problem.hint}
+            print_json(said)
+            return
+        place = self.pipeline.name if problem.line is None else f"{self.pipeline.name}:{problem.line}"
+        kind = "warning: " if severity == "warning" else ""
+        console().print(f"{place}: {kind}{problem.message}", soft_wrap=True)
+        if problem.hint:
+            console().print(f"    hint: {problem.hint}", style="dim", soft_wrap=True)

@@ -16,9 +16,9 @@ ANSWER_SECONDS: Final = 10.0
 """Brokers that take longer count as not answering."""
 
 
-def impatient(options: KafkaOptions) -> KafkaOptions:
-    """The options, with requests that wait at most `ANSWER_SECONDS`."""
-    return replace(options, request_timeout_seconds=min(ANSWER_SECONDS, options.request_timeout_seconds))
+def impatient(options: KafkaOptions, seconds: float = ANSWER_SECONDS) -> KafkaOptions:
+    """The options, with requests that wait at most some seconds."""
+    return replace(options, request_timeout_seconds=min(seconds, options.request_timeout_seconds))
 
 
 def load_topics(options: KafkaOptions) -> Topics:
