@@ -14,11 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from streams.cli.output import counted
 from streams.pipeline.event_log import Format, open_event_log
 from streams.pipeline.status_fields import reason_of, status_fields, waiting_for
 from streams.pipeline.supervisor import JobStatus, Phase
 
-LINE_SECONDS: Final = 5.0  # seconds between two plain lines of a running job
+LINE_SECONDS: Final = 5.0  # seconds between two plain lines of a running job, if anything has changed
+UNCHANGED_SECONDS: Final = 300.0  # and if nothing has
 JSON_SECONDS: Final = 1.0  # seconds between two JSON lines
 REFRESH_PER_SECOND: Final = 4
 UNKNOWN: Final = "unknown"
@@ -40,9 +42,9 @@ def format_line(status: JobStatus, now_ms: int) -> str:
     shown = status_fields(status, now_ms)
     parts = [shown["state"]]
     if not status.background:
-        parts += [f"{shown['rows']:,} rows", f"{shown['rows_per_second']:,.0f}/s", f"lag {_lag(shown['lag'])}"]
-        if shown["commit"] is not None:
-            parts.append(f"commit {shown['commit']}, {_seconds(shown['commit_age_seconds'])} ago")
+        parts += [stored_words(status), f"{shown['rows_per_second']:,.0f}/s", f"lag {_lag(shown['lag'])}"]
+        if shown["commits"] and shown["commit_age_seconds"] is not None:
+            parts.append(f"last commit {_seconds(shown['commit_age_seconds'])} ago")
         parts.append(f"fresh {_seconds(shown['freshness_seconds'], UNKNOWN)}")
         if shown["dead_letters"]:
             parts.append(f"dead letters {shown['dead_letters']:,}")
@@ -55,12 +57,21 @@ def format_line(status: JobStatus, now_ms: int) -> str:
     return f"{shown['job']}: {' · '.join(parts)}"
 
 
+def stored_words(status: JobStatus) -> str:
+    """What a writer has stored since it was started, in words."""
+    report = status.report
+    if report.commits:
+        return f"{counted(report.rows, 'row')} in {counted(report.commits, 'commit')}"
+    found_nothing = status.phase is Phase.DONE or report.lag == 0
+    return "no new messages" if found_nothing and not report.rows else f"{report.rows:,} rows"
+
+
 def render_jobs(statuses: Sequence[JobStatus], now_ms: int) -> RenderableType:
     """All jobs as a table, with their messages below it."""
     table = Table(box=None, pad_edge=False)
     for name in ("stream", "state"):
         table.add_column(name, no_wrap=True)
-    for name in ("rows", "rows/s", "lag ≤", "commit", "age", "fresh", "dead letters", "restarts"):
+    for name in ("rows", "commits", "rows/s", "lag ≤", "last commit", "fresh", "dead letters", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
     told: list[RenderableType] = []
     for status in statuses:
@@ -71,9 +82,9 @@ def render_jobs(statuses: Sequence[JobStatus], now_ms: int) -> RenderableType:
             shown["job"],
             Text(shown["state"], style),
             f"{shown['rows']:,}",
+            f"{shown['commits']:,}",
             f"{shown['rows_per_second']:,.0f}",
             _number(shown["lag"], absent),
-            _number(shown["commit"]),
             _seconds(shown["commit_age_seconds"]),
             _seconds(shown["freshness_seconds"], absent),
             f"{shown['dead_letters']:,}",
@@ -98,39 +109,57 @@ def _seconds(value: float | None, absent: str = "-") -> str:
 
 
 @contextmanager
-def show_jobs(console: Console, *, as_json: bool = False, line_seconds: float | None = None) -> Iterator[OnStatus]:
+def show_jobs(
+    console: Console,
+    *,
+    as_json: bool = False,
+    line_seconds: float | None = None,
+    unchanged_seconds: float = UNCHANGED_SECONDS,
+) -> Iterator[OnStatus]:
     """A callback that shows statuses: live on a terminal, else as lines, some of them for every job.
 
     Args:
         console: For the live view.
         as_json: Print lines of JSON, also on a terminal.
         line_seconds: Time between the lines of a running job; None: `JSON_SECONDS` or `LINE_SECONDS`.
+        unchanged_seconds: Time between plain lines of a job of which nothing but times has changed.
     """
     if as_json:
         every = JSON_SECONDS if line_seconds is None else line_seconds
-        yield _Lines(lambda status, now: json.dumps(status_fields(status, now)), every)
+        yield _Lines(lambda status, now: json.dumps(status_fields(status, now)), every, every)
     elif console.is_terminal:
         with Live(console=console, refresh_per_second=REFRESH_PER_SECOND) as live:
             yield lambda statuses: live.update(render_jobs(statuses, _now_ms()))
     else:
-        yield _Lines(format_line, LINE_SECONDS if line_seconds is None else line_seconds)
+        every = LINE_SECONDS if line_seconds is None else line_seconds
+        yield _Lines(format_line, every, max(every, unchanged_seconds))
 
 
 class _Lines:
-    """Prints a line when a job starts, stops, fails or has a new message, and at regular intervals in between."""
+    """Prints a line when a job starts, stops, fails or has a new message, and from time to time in between."""
 
-    def __init__(self, form: Callable[[JobStatus, int], str], every_seconds: float) -> None:
-        self._form, self._every_seconds = form, every_seconds
-        self._said: dict[str, tuple[Any, float]] = {}
+    def __init__(self, form: Callable[[JobStatus, int], str], changed_seconds: float, unchanged_seconds: float) -> None:
+        """Print nothing yet.
+
+        Args:
+            form: Forms a line of a status and the time.
+            changed_seconds: Time between two lines of a job that has done something.
+            unchanged_seconds: And of one that has not.
+        """
+        self._form, self._changed_seconds, self._unchanged_seconds = form, changed_seconds, unchanged_seconds
+        self._said: dict[str, tuple[Any, Any, float]] = {}
 
     def __call__(self, statuses: Sequence[JobStatus]) -> None:
         now = time.monotonic()
         for status in statuses:
             state = (status.phase, status.restarts, waiting_for(status), reason_of(status))
-            last, when = self._said.get(status.name, (None, 0.0))
+            report = status.report
+            done = (report.rows, report.commits, report.dead_letters, report.tombstones, report.lag)
+            last, last_done, when = self._said.get(status.name, (None, None, 0.0))
             moving = status.phase in {Phase.RUNNING, Phase.STOPPING} or waiting_for(status) is not None
-            if state != last or (moving and now - when >= self._every_seconds):
-                self._said[status.name] = state, now
+            every = self._changed_seconds if done != last_done else self._unchanged_seconds
+            if state != last or (moving and now - when >= every):
+                self._said[status.name] = state, done, now
                 print(self._form(status, _now_ms()), flush=True)  # noqa: T201 - this is what it is for
 
 

@@ -37,7 +37,7 @@ from streams.cli.arguments import (
 from streams.cli.check_command import check_command
 from streams.cli.completion import completing, pipeline_files
 from streams.cli.dead_letters import letters
-from streams.cli.display import show_and_log
+from streams.cli.display import show_and_log, stored_words
 from streams.cli.doctor import doctoring
 from streams.cli.examples import examples
 from streams.cli.explain_command import explaining
@@ -197,6 +197,10 @@ def run(
             on_status(statuses)
 
         run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)
+    if once and console().is_terminal and not as_json:
+        for status in last.values():
+            if not status.background and status.name in writers:
+                console().print(f"{status.name}: {stored_words(status)}")
     for status in last.values():
         if status.is_lost:
             errors.print(f"{status.name} {status.phase}: {status.message}", style="red", soft_wrap=True)

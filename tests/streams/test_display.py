@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from streams.cli.display import format_line, render_jobs, show_jobs
+from streams.cli.display import format_line, render_jobs, show_jobs, stored_words
 from streams.pipeline.status import Report
 from streams.pipeline.status_fields import status_fields
 from streams.pipeline.supervisor import JobStatus, Phase
@@ -22,13 +22,35 @@ STATUS = JobStatus("orders", Phase.RUNNING, 4711, 0, REPORT, "", Path("x.log"), 
 def test_a_running_writer() -> None:
     shown = status_fields(STATUS, 10_000)
     assert (shown["commit_age_seconds"], shown["freshness_seconds"]) == (1.0, 0.5)
-    line = "orders: running · 12,000 rows · 340/s · lag ≤ 7 · commit 14, 1.0 s ago · fresh 0.5 s · dead letters 3"
+    line = (
+        "orders: running · 12,000 rows in 12 commits · 340/s · lag ≤ 7 · last commit 1.0 s ago · fresh 0.5 s · "
+        "dead letters 3"
+    )
     assert format_line(STATUS, 10_000) == line
 
 
 def test_a_writer_without_reports() -> None:
     line = format_line(replace(STATUS, report=Report()), 10_000)
     assert line == "orders: starting · 0 rows · 0/s · lag unknown · fresh unknown"
+
+
+@pytest.mark.parametrize(
+    ("phase", "report", "words"),
+    [
+        (Phase.DONE, Report("ended", 1, commits=1, seq=2), "1 row in 1 commit"),
+        (Phase.DONE, Report("ended", 0, commits=1, seq=2, dead_letters=5), "0 rows in 1 commit"),
+        (Phase.DONE, Report("ended", seq=2, lag=0), "no new messages"),
+        (Phase.DONE, Report("ended", seq=2), "no new messages"),
+        (Phase.RUNNING, Report("idle", seq=2, lag=0), "no new messages"),
+        (Phase.RUNNING, Report("running", seq=2, lag=7), "0 rows"),
+        (Phase.FAILED, Report("failed"), "0 rows"),
+    ],
+)
+def test_what_a_writer_stored_is_said_in_words(phase: Phase, report: Report, words: str) -> None:
+    """An entry's number in the lane looks like a number of commits, or of rows."""
+    status = replace(STATUS, phase=phase, report=report)
+    assert stored_words(status) == words
+    assert format_line(status, 10_000).split(" · ")[1] == words
 
 
 @pytest.mark.parametrize("phase", [Phase.WAITING, Phase.STOPPED, Phase.FAILED, Phase.FENCED])
@@ -83,7 +105,7 @@ def test_an_outage_is_shown_repeatedly_at_intervals(capsys: pytest.CaptureFixtur
     report = replace(REPORT, doing="waiting", message="no answer", waiting_for="the broker b:1", waiting_since_ms=1)
     between = replace(STATUS, report=report, phase=Phase.WAITING, message="no answer", next_start_seconds=4.0)
     for every, lines in ((3600, 1), (0, 3)):
-        with show_jobs(Console(file=io.StringIO()), line_seconds=every) as on_status:
+        with show_jobs(Console(file=io.StringIO()), line_seconds=0, unchanged_seconds=every) as on_status:
             for _ in range(3):
                 on_status([between])
         assert len(capsys.readouterr().out.splitlines()) == lines
@@ -99,8 +121,24 @@ def test_the_table_shows_every_job_and_its_message() -> None:
     failed = replace(STATUS, name="pay[red]", phase=Phase.FAILED, message="no [bold] luck")
     console.print(render_jobs([STATUS, failed], 10_000))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    for part in ("orders", "running", "12,000", "340", "14", "0.5 s", "failed", "pay[red]: no [bold] luck"):
+    for part in ("orders", "running", "12,000", "340", "12", "0.5 s", "failed", "pay[red]: no [bold] luck"):
         assert part in text
+
+
+def test_a_job_that_does_nothing_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ages and rates change by themselves; rows, commits and lag are news."""
+    later = replace(STATUS, report=replace(REPORT, rows_per_second=3.0, complete_at_ms=9_900, reported_at_ms=9_950))
+    more = replace(STATUS, report=replace(REPORT, rows=12_001, commits=13))
+    behind = replace(more, report=replace(more.report, lag=9))
+    with show_jobs(Console(file=io.StringIO()), line_seconds=0) as on_status:
+        for status in (STATUS, later, later, more, more, behind, behind):
+            on_status([status])
+    shown = [line.split(" · ")[1:4:2] for line in capsys.readouterr().out.splitlines()]
+    assert shown == [
+        ["12,000 rows in 12 commits", "lag ≤ 7"],
+        ["12,001 rows in 13 commits", "lag ≤ 7"],
+        ["12,001 rows in 13 commits", "lag ≤ 9"],
+    ]
 
 
 @pytest.mark.parametrize("as_json", [True, False])
