@@ -28,13 +28,11 @@ def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[
     shape = ", ".join(f"{name} {format_type(schema.column(name).type)}" for name in schema.key)
     found: dict[str, Any] = {}
     for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or name not in schema.key:
-            if len(schema.key) > 1:
-                raise InvalidInput(
-                    f"{argument} {text!r} names no key column", hint=f"{argument} COLUMN=VALUE; the key is ({shape})"
-                )
-            name, value = schema.key[0], text
+        name, value = split_key(schema.key, text)
+        if not name:
+            raise InvalidInput(
+                f"{argument} {text!r} names no key column", hint=f"{argument} COLUMN=VALUE; the key is ({shape})"
+            )
         if name in found:
             raise InvalidInput(f"{argument} has column {name!r} twice", hint=f"the key is ({shape})")
         kind = schema.column(name).type
@@ -48,6 +46,14 @@ def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[
     if missing:
         raise InvalidInput(f"{argument} lacks column {', '.join(missing)}", hint=f"the key is ({shape})")
     return found
+
+
+def split_key(key: Sequence[str], text: str) -> tuple[str, str]:
+    """The column and the value of a text of `parse_key`; no column, "", if it names none of several."""
+    name, separator, value = text.partition("=")
+    if separator and name in key:
+        return name, value
+    return ("", text) if len(key) > 1 else (key[0], text)
 
 
 def parse_default(text: str | None) -> Any:

@@ -20,7 +20,7 @@ from storage.engine import Inspection
 from storage.errors import InvalidInput, TableError
 from streams.read.as_of import parse_point
 from streams.read.plain_values import csv_cell
-from streams.read.text_values import parse_key
+from streams.read.text_values import parse_key, split_key
 from streams.ui.row_changes import find_changes
 from streams.ui.row_picture import HEIGHT, LOWER, UPPER, draw_groups
 from streams.ui.row_query import (
@@ -143,12 +143,13 @@ def row(request: Request) -> Response:
             values["marks"] = Inspection.of(snapshot).streams()
         except TableError as error:
             values["problem"] = error
+    key = site.look().overview.schema.key
     return render(
         request,
         "row.html",
         view="data",
-        key=site.look().overview.schema.key,
-        given=dict(text.partition("=")[::2] for text in given),
+        key=key,
+        given=dict(split_key(key, text) for text in given),
         as_of=as_of,
         history=history,
         savepoints=site.watched.table.savepoints(),

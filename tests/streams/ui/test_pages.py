@@ -261,6 +261,13 @@ def test_a_row_is_drawn_with_its_winner(client: TestClient, table: Table) -> Non
     assert shown.count('<g class="event wins') == sum(version.result == "wins" for version in explanation.versions)
 
 
+@pytest.mark.parametrize("key", ["600", "id%3D600"])
+def test_a_key_of_one_column_needs_no_name(client: TestClient, key: str) -> None:
+    shown = text_of(client, f"/row?key={key}")
+    assert "<h1>Row <code>id=600</code></h1>" in shown
+    assert 'data-key="id" value="600"' in shown
+
+
 def test_a_row_that_is_hidden_or_missing_is_said(client: TestClient) -> None:
     assert "The row is not visible" in text_of(client, "/row?key=10")
     assert "999999" in text_of(client, "/row?key=999999").partition('role="alert"')[2]
