@@ -14,7 +14,7 @@ from streams.pipeline.pipeline import load_pipeline
 from streams.spark.settings import SERIAL, SMALL
 from tests.benchmarks.idle_writer import PARTITIONS, ROOT, SPAWNING, TOPIC, first_commit, produce, start, write_pipeline
 
-MINE = "-Dmine=1 -Xss2m"
+MINE = "-Dmine=1 -Xss2m -XX:TieredStopAtLevel=1"
 SPAWN_SECONDS = 60.0
 
 

@@ -24,6 +24,7 @@ from streams.read.native_or_merged import PlannerTuning, TablePlanner
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.view import planner_of
+from tests.streams.seeds import seeds
 
 CONFIG: dict[str, Any] = {
     "key": ["p", "id"],
@@ -298,7 +299,7 @@ def test_a_file_shared_with_file_groups_with_logs_is_read_by_tasks(
 # Answers -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 6))
 def test_any_mix_gives_the_rows_of_the_snapshot(spark: SparkSession, table: Table, view: str, seed: int) -> None:
     writing = Writing(table, seed)
     shapes = set()

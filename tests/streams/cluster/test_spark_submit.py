@@ -59,8 +59,9 @@ def test_a_writer_is_started_by_the_script(
     assert found == [{"id": number} for number in range(100)]
 
 
+# Nightly: the script treats compaction like a writer, and test_killed_compaction.py runs it on executors.
 @pytest.mark.spark
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_compaction_is_started_by_the_script(
     tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str], environment: Packed
