@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
-import yaml
 
 from storage.config_file import errors_at, parse_fields
 from storage.errors import InvalidInput
@@ -17,15 +16,14 @@ from streams.cli.completion import pipeline_files
 from streams.cli.examples import examples
 from streams.cli.progress import Quiet, progress
 from streams.formats.registry import check_registry_settings
-from streams.pipeline.infer import Fields, propose
+from streams.pipeline.infer import Fields, Proposal, propose
 from streams.pipeline.infer_key import Messages, fields_of
 from streams.pipeline.model import FilesSection, KafkaSection, PipelineConfig, WriterSection
 from streams.pipeline.pipeline import SECTIONS, kafka_options, resolve_references
 from streams.pipeline.pipeline_file import read_file, resolve_location
+from streams.pipeline.yaml_comments import dump
 
 infer_command = typer.Typer()
-
-_LINE: Final = 118
 
 
 @infer_command.command(epilog=examples("weft infer shop/pipeline.yaml > proposed.yaml"))
@@ -71,9 +69,10 @@ def infer(
             if fields is None:
                 raise InvalidInput("no field has a type that a column can have", hint="write schema by hand")
         found[name] = fields
-    typer.echo(_file(raw, found), nl=False)
+    proposal = propose(found)
+    typer.echo(_file(raw, found, proposal), nl=False)
     for name, fields in found.items():
-        for note in fields.notes:
+        for note in (*fields.notes, *fields.guesses, *proposal.notes.get(name, ())):
             errors.print(f"{name}: {note}", style="dim", soft_wrap=True, markup=False)
     if not given.table.config and len(found) < len(given.writers):
         rest = ", ".join(name for name in given.writers if name not in found)
@@ -116,10 +115,9 @@ def read_messages(name: str, section: WriterSection, given: PipelineConfig, fold
     return kafka_messages(Kafka(stream, options.topics, source.format, source.key_format, registry), messages)
 
 
-def _file(raw: Mapping[str, Any], found: Mapping[str, Fields]) -> str:
+def _file(raw: Mapping[str, Any], found: Mapping[str, Fields], proposal: Proposal) -> str:
     """The pipeline file with the proposal, as YAML. References such as ``${NAME}`` stay as they are written."""
     whole = {name: dict(section) if isinstance(section, dict) else section for name, section in raw.items()}
-    proposal = propose(found)
     table = {**whole["table"]}
     adds_table = "config" not in table and len(found) == len(whole["writers"])
     if adds_table:
@@ -131,22 +129,14 @@ def _file(raw: Mapping[str, Any], found: Mapping[str, Fields]) -> str:
             added = {"schema": added["schema"]}
         writers[name] = {**section, **{key: value for key, value in added.items() if key not in section}}
     new = {**whole, "table": table, "writers": writers}
-    text = yaml.safe_dump(new, sort_keys=False, allow_unicode=True, width=_LINE)
     head = "# Proposed by weft infer. Check key, ordering columns and groups, then run weft check."
-    more = proposal.notes
-    notes = [f"# {name}: {note}" for name, fields in found.items() for note in (*fields.notes, *more.get(name, ()))]
-    return "\n".join([head, *notes]) + "\n\n" + _with_texts(text, {name: each.texts for name, each in found.items()})
-
-
-def _with_texts(text: str, texts: Mapping[str, Mapping[str, str]]) -> str:
-    """The file with what the schemas say about fields, as comments in ``schema`` of each writer."""
-    lines = text.split("\n")
-    for writer, section in _members(_members(yaml.compose(text))["writers"]).items():
-        for field, kind in _members(_members(section)["schema"]).items() if texts.get(writer) else ():
-            if field in texts[writer]:
-                lines[kind.end_mark.line] += f"  # {texts[writer][field]}"
-    return "\n".join(lines)
-
-
-def _members(node: Any) -> dict[str, Any]:
-    return {name.value: value for name, value in node.value}
+    notes = [
+        f"# {name}: {note}"
+        for name, fields in found.items()
+        for note in (*fields.notes, *fields.guesses, *proposal.notes.get(name, ()))
+    ]
+    comments: dict[tuple[str, ...], str] = {}
+    for name, fields in found.items():
+        for part, texts in (("schema", fields.texts), ("select", proposal.joins.get(name, {}))):
+            comments |= {("writers", name, part, each): text for each, text in texts.items()}
+    return "\n".join([head, *notes]) + "\n\n" + dump(new, comments)

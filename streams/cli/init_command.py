@@ -18,16 +18,16 @@ from streams.cli.infer_command import read_messages
 from streams.cli.progress import Quiet, progress
 from streams.formats import FORMATS
 from streams.formats.registry import uses_registry
-from streams.pipeline.infer_key import Fields, fields_of
+from streams.pipeline.infer_key import Fields, choose_ordering, fields_of
 from streams.pipeline.model import PipelineConfig
 from streams.pipeline.new_pipeline import (
+    NewPipeline,
     NewStream,
     build,
     check_names,
     parse_fields,
     parse_groups,
     stream_name,
-    to_text,
     with_key,
 )
 from streams.pipeline.pipeline import SECTIONS
@@ -127,7 +127,9 @@ def init(
         return
     with usage_errors():
         pipeline = _Conversation(given, folder, asks=asks, quiet=quiet).pipeline()
-    _write(target, to_text(pipeline, str(target)))
+    _write(target, pipeline.text(str(target)))
+    for line in pipeline.summary:
+        typer.echo(line)
     typer.echo(f"{target} is written. Next: weft check {target}, then weft run {target}")
 
 
@@ -137,7 +139,7 @@ class _Conversation:
     def __init__(self, given: _Given, folder: Path, *, asks: bool, quiet: bool) -> None:
         self._given, self._folder, self._asks, self._quiet = given, folder, asks, quiet
 
-    def pipeline(self) -> dict[str, Any]:
+    def pipeline(self) -> NewPipeline:
         """All answers, as a pipeline.
 
         Raises:
@@ -213,7 +215,7 @@ class _Conversation:
 
         known = all(each.fields.keys for each in streams) and self._given.key is None
         if known and not shared:
-            return list(streams)  # the keys have other names in each topic, or are in Kafka's keys
+            return [self._with_own_key(stream) for stream in streams]
         key = self._answer(
             "Key of the table, fields that all topics have", _names(self._given.key), default or None, parse
         )
@@ -224,21 +226,39 @@ class _Conversation:
             for stream in streams
         ]
 
+    def _with_own_key(self, stream: NewStream) -> NewStream:
+        """A topic whose key has another name than in other topics. A key that only Kafka's key has stays."""
+        known = [part.name for part in stream.fields.keys]
+        if any(name not in stream.fields.schema for name in known):
+            return stream
+
+        def parse(text: str) -> list[str]:
+            names = column_names([_required(text)]) or []
+            check_names(names, stream, "key")
+            if len(names) != len(known):
+                raise InvalidInput(f"the key has {len(known)} fields, not {len(names)}")
+            return names
+
+        key = self._answer(
+            f"Key of {stream.topic} (no field is in all topics: values are joined)", None, ", ".join(known), parse
+        )
+        return stream if key == known else replace(stream, fields=with_key(stream.fields, key))
+
     def _with_ordering(self, stream: NewStream) -> NewStream:
         given = [part for part in stream.fields.order if part.name not in stream.fields.schema]
         said = self._given.ordering.get(stream.topic)
         if given and said is None:
             return stream  # the source has an order of its own, such as a position in a database's log
-        default = ", ".join(part.name for part in stream.fields.order)
-        if not default:
-            times = (name for name, kind in stream.fields.schema.items() if kind.startswith(("timestamp", "date")))
-            default = next(times, "")
+        keys = {part.name for part in stream.fields.keys}
+        default = ", ".join(part.name for part in stream.fields.order if part.name not in keys)
+        if not default and not stream.fields.guesses[1:]:  # nobody has looked at messages
+            schema = stream.fields.schema
+            default, _ = choose_ordering(schema, schema.keys() - keys, {})
         question = f"Fields that order the events of {stream.topic} ({NONE}: the time of the Kafka message)"
 
         def parse(text: str) -> list[str]:
             names = [] if text.strip() == NONE else column_names([text]) or []
             check_names(names, stream, "ordering")
-            keys = {part.name for part in stream.fields.keys}
             if keys & set(names):
                 raise InvalidInput("a key column orders nothing: it is the same in all events of a row")
             return names

@@ -45,12 +45,14 @@ class Proposal:
     Attributes:
         config: Configuration of the table.
         writers: ``schema`` and ``select`` by writer, and ``key`` where the Kafka key must be declared.
-        notes: What the user should look at besides the notes of `Fields`, by writer.
+        notes: What the user should look at besides the notes and guesses of `Fields`, by writer.
+        joins: What is to be checked of columns of the key that have another name in the messages: by writer, by column.
     """
 
     config: dict[str, Any]
     writers: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
+    joins: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def infer_fields(sample: Sample) -> Fields | None:
@@ -178,10 +180,10 @@ def propose(found: Mapping[str, Fields]) -> Proposal:
     for writer, each in found.items():
         columns = _Columns(each.stream, set(config["columns"]))
         for name in rest[writer]:
-            part = Part(name, quoted(name), each.schema[name])
-            columns.add(part, shared=names[name] > 1, comment=each.comments.get(name, ""))
+            columns.add(each.part(name), shared=names[name] > 1, comment=each.comments.get(name, ""))
         of_field = {sql: column for column, sql in columns.select.items()}
-        ordering = [of_field.get(part.sql) or columns.add(part) for part in each.order]
+        order = [each.part(part.name) if part.name in each.epochs else part for part in each.order]
+        ordering = [of_field.get(part.sql) or columns.add(part) for part in order]
         if not ordering:
             kafka_time = Part(f"{column_name(each.stream)}_kafka_ts", "_kafka.timestamp", "timestamp")
             ordering = [columns.add(kafka_time)]
@@ -192,9 +194,25 @@ def propose(found: Mapping[str, Fields]) -> Proposal:
         proposal.writers[writer] = {"schema": dict(each.schema), "select": select}
         if each.declared_key:
             proposal.writers[writer]["key"] = dict(each.declared_key)
+        joins = _joins(shared, parts, writer)
+        if joins:
+            proposal.joins[writer] = joins
+        notes = [f"key: {column} is {text}" for column, text in joins.items()]
         if len(each.keys) > len(shared):
-            proposal.notes[writer] = [f"the key that all writers share is {', '.join(shared)}: is it right?"]
+            notes.append(f"the key that all writers share is {', '.join(shared)}: is it right?")
+        if notes:
+            proposal.notes[writer] = notes
     return proposal
+
+
+def _joins(shared: Sequence[str], parts: Mapping[str, Sequence[Part]], writer: str) -> dict[str, str]:
+    """What is to be checked of the columns of the key that have another name in the messages of a writer."""
+    found = {}
+    for place, (column, part) in enumerate(zip(shared, parts[writer], strict=True)):
+        others = [other for other, given in parts.items() if column_name(given[place].name) == column]
+        if column_name(part.name) != column:
+            found[column] = f"field {part.name}, joined with {column} of {', '.join(others)}: is it the same?"
+    return found
 
 
 def _described(kind: str, comment: str) -> str | dict[str, str]:

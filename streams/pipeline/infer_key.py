@@ -3,14 +3,19 @@
 - The *key* are the fields that the Kafka key names; or the field that has its value; else the field ``<stream>_id`` or
   ``id``; else a field that ends in ``_id``. Fields that only the Kafka key has are read from it.
 - The *ordering* columns are those that the source gives (Debezium); else a field with a usual name (``updated_at``,
-  ``ts``, ``version``, ...) that is a time or an integer and is never null; else the timestamp of the Kafka message.
+  ``ts``, ``version``, ...) that is a time or an integer and is never null; else the first time that is never null;
+  else the timestamp of the Kafka message.
+  A field that is the same in all events of a key, such as the time when something began, orders nothing.
+- *Times* are also integers with the name of a time (``*_at``, ``*_ts``, ``*_time``, ...) whose values are all seconds,
+  all milliseconds or all microseconds since 1970, between the years 2000 and 2100. Their columns are timestamps.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -36,6 +41,17 @@ _ORDERING: Final = (
 )
 """Usual names of ordering columns, the best first. A name may also end in one of them, after an underscore."""
 _ORDERING_TYPES: Final = frozenset({"int", "bigint", "timestamp", "timestamp_ntz", "date"})
+_TIME_TYPES: Final = frozenset({"timestamp", "timestamp_ntz"})
+_TIME_NAME: Final = re.compile(
+    r"((^|_)(at|ts|time|timestamp|date)(_(s|sec|ms|millis|us|micros))?|[a-z0-9](At|Ts|Time|Timestamp|Date)(Ms|Us|Millis|Micros)?)$"
+)
+_EPOCHS: Final[Mapping[str, tuple[int, str]]] = {
+    "timestamp_seconds": (1, "seconds"),
+    "timestamp_millis": (1_000, "milliseconds"),
+    "timestamp_micros": (1_000_000, "microseconds"),
+}
+"""Functions of Spark that make a timestamp of an integer, how many of its units a second has, and their name."""
+_EPOCH_RANGE: Final = (946_684_800, 4_102_444_800)  # the years 2000 to 2100, in seconds: no two units overlap
 _KEY_TYPES: Final = frozenset({"int", "bigint", "string", "date", "timestamp", "timestamp_ntz"})
 _RESERVED: Final = ("_kafka", "_key", "_op", "_supplied", "_debezium", "__weft_")
 
@@ -96,8 +112,10 @@ class Fields:
         order: Columns that order the events; empty: the timestamp of the Kafka message.
         texts: What the schema says about fields.
         declared_key: Fields of the Kafka key that the writer must declare.
-        notes: What the user should look at.
+        notes: What the user should look at, besides key and ordering.
+        guesses: How key and ordering were chosen.
         comments: What the schema says that fields mean.
+        epochs: Functions of Spark that make timestamps of integers, by field.
     """
 
     stream: str
@@ -107,7 +125,16 @@ class Fields:
     texts: Mapping[str, str] = field(default_factory=dict)
     declared_key: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
     comments: Mapping[str, str] = field(default_factory=dict)
+    epochs: Mapping[str, str] = field(default_factory=dict)
+
+    def part(self, name: str) -> Part:
+        """The column of a field that is not in the key."""
+        function = self.epochs.get(name)
+        if function is None:
+            return Part(name, quoted(name), self.schema[name])
+        return Part(name, f"{function}({quoted(name)})", "timestamp")
 
     @property
     def key(self) -> str:
@@ -139,15 +166,26 @@ def fields_of(given: Messages) -> Fields | None:
     else:
         always = {name for name in schema if given.fields[name].required} or set(schema)
     keys, how = _key_parts(given, schema, always)
-    notes.append(f"key: {', '.join(part.name for part in keys)} ({how})")
-    order = given.ordering or _ordering_field(schema, always - {part.name for part in keys})
+    in_key = {part.name for part in keys}
+    epochs = {
+        name: function
+        for name, kind in schema.items()
+        if name not in in_key
+        and (function := epoch_function(name, kind, [row.get(name) for row in given.rows])) is not None
+    }
+    for function, (_, unit) in _EPOCHS.items():
+        if names := ", ".join(name for name, found in epochs.items() if found == function):
+            notes.append(f"{names}: {unit} since 1970, by name and values; the columns are timestamps")
+    order, why = given.ordering, "the position in the source"
+    if not order:
+        fit = always - in_key - _constant_fields(given.rows, [part.name for part in keys])
+        name, why = choose_ordering(schema, fit, epochs)
+        order = (Part(name, quoted(name), schema[name]),) if name else ()
     names = ", ".join(part.name for part in order)
-    if given.ordering:
-        notes.append(f"ordering: {names}, the position in the source")
-    elif order:
-        notes.append(f"ordering: {names}, by its name")
-    else:
-        notes.append(f"ordering: {given.time}, because no field looks like one")
+    guesses = (
+        f"key: {', '.join(part.name for part in keys)} ({how})",
+        f"ordering: {names}, {why}" if order else f"ordering: {given.time}, because no field looks like one",
+    )
     uses_key = any(part.sql.startswith("_key.") for part in keys)
     declared = {part.name: part.type for part in keys} if uses_key else {}
     if given.declares_key and given.key_fields and not uses_key:
@@ -156,7 +194,7 @@ def fields_of(given: Messages) -> Fields | None:
     texts = {name: _shown(given.fields[name]) for name in schema}
     shown = {name: text for name, text in texts.items() if text}
     comments = {name: given.fields[name].text for name in schema if given.fields[name].text}
-    return Fields(given.stream, schema, keys, order, shown, declared, tuple(notes), comments)
+    return Fields(given.stream, schema, keys, order, shown, declared, tuple(notes), guesses, comments, epochs)
 
 
 def quoted(name: str) -> str:
@@ -205,10 +243,48 @@ def _key_parts(given: Messages, schema: Mapping[str, str], always: set[str]) -> 
     return (Part(name, quoted(name), schema[name]),), "no field is never null: choose one"
 
 
-def _ordering_field(schema: Mapping[str, str], fit: set[str]) -> tuple[Part, ...]:
+def _constant_fields(rows: Sequence[Mapping[str, Any]], key: Sequence[str]) -> set[str]:
+    """Fields with one value in all events of a key, for each key; empty if no key has two different events."""
+    by_key: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_key.setdefault(repr([row.get(name) for name in key]), []).append(row)
+    repeated = [found for found in by_key.values() if any(row != found[0] for row in found)]
+    names = {name for row in rows for name in row} if repeated else set()
+    return {name for name in names if all(row.get(name) == found[0].get(name) for found in repeated for row in found)}
+
+
+def choose_ordering(schema: Mapping[str, str], fit: AbstractSet[str], epochs: Mapping[str, str]) -> tuple[str, str]:
+    """The field that orders the events, and why; empty texts if none looks like one.
+
+    Args:
+        schema: Types by field.
+        fit: Fields that may be chosen: never null, and not in the key.
+        epochs: Fields that are times as integers, see `Fields`.
+    """
     usable = [name for name, kind in schema.items() if name in fit and kind in _ORDERING_TYPES]
     for usual in _ORDERING:
         for name in usable:
             if name.lower() == usual or name.lower().endswith(f"_{usual}"):
-                return (Part(name, quoted(name), schema[name]),)
-    return ()
+                return name, "by its name"
+    for name in usable:
+        if schema[name] in _TIME_TYPES or name in epochs:
+            return name, "the first time that is never null: is it right?"
+    return "", ""
+
+
+def epoch_function(name: str, kind: str, values: Iterable[Any]) -> str | None:
+    """The function of Spark that makes a timestamp of an integer; None if it does not look like a time.
+
+    Args:
+        name: Name of the field.
+        kind: Its type.
+        values: Some values; None for those that are missing.
+    """
+    if kind not in {"int", "bigint"} or not _TIME_NAME.search(name):
+        return None
+    known = [value for value in values if value is not None]
+    first, last = _EPOCH_RANGE
+    for function, (units, _) in _EPOCHS.items():
+        if known and all(isinstance(value, int) and first * units <= value < last * units for value in known):
+            return function
+    return None

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import yaml
-
 from storage.config import build_schema, load_config
 from storage.engine import parse_type
 from storage.errors import InvalidInput
 from streams.pipeline.infer import column_name, propose
 from streams.pipeline.infer_key import Fields, Part, quoted
+from streams.pipeline.yaml_comments import dump
 
-WIDTH: Final = 118
 KAFKA_TIME: Final = "_kafka.timestamp"
 """What orders the events of a topic whose messages have nothing that does."""
 _HEAD: Final = """\
@@ -23,7 +21,6 @@ _HEAD: Final = """\
 #   weft check {file}                    everything that is wrong with this file
 #   weft run {file}                      all writers and services, until Ctrl-C; --once: what the topics hold now
 #   weft sql {file} "SELECT * FROM t"    and weft show {file}, weft ui {file}
-
 """
 
 
@@ -42,6 +39,26 @@ class NewStream:
     fields: Fields
     ordering: Sequence[str] = ()
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPipeline:
+    """A new pipeline file.
+
+    Attributes:
+        sections: What it says.
+        summary: The key and the order of the events of each topic, as they are written, and what is to be checked.
+        comments: Comments at values, see `streams.pipeline.yaml_comments.dump`.
+    """
+
+    sections: Mapping[str, Any]
+    summary: Sequence[str]
+    comments: Mapping[tuple[str, ...], str]
+
+    def text(self, file: str) -> str:
+        """The text of the file. ``file`` is its path, for the commands in its first lines."""
+        notes = "".join(f"# {line}\n" for line in self.summary)
+        return f"{_HEAD.format(file=file)}#\n{notes}\n{dump(self.sections, self.comments)}"
 
 
 def stream_name(topic: str) -> str:
@@ -104,11 +121,11 @@ def check_names(names: Sequence[str], stream: NewStream, what: str) -> None:
 def with_key(fields: Fields, key: Sequence[str]) -> Fields:
     """What is known of a topic, with another key."""
     parts = tuple(Part(name, quoted(name), fields.schema[name]) for name in key)
-    return replace(fields, keys=parts, declared_key={})
+    return replace(fields, keys=parts, declared_key={}, guesses=(f"key: {', '.join(key)}", *fields.guesses[1:]))
 
 
-def build(uri: str, brokers: str, form: str, streams: Sequence[NewStream], *, registry: str = "") -> dict[str, Any]:
-    """The pipeline as a mapping.
+def build(uri: str, brokers: str, form: str, streams: Sequence[NewStream], *, registry: str = "") -> NewPipeline:
+    """The pipeline.
 
     Args:
         uri: Location of the table.
@@ -125,7 +142,7 @@ def build(uri: str, brokers: str, form: str, streams: Sequence[NewStream], *, re
         check_names(stream.ordering, stream, "ordering")
         for name, names in stream.groups.items():
             check_names(names, stream, f"group {name}")
-        order = tuple(Part(name, quoted(name), stream.fields.schema[name]) for name in stream.ordering)
+        order = tuple(map(stream.fields.part, stream.ordering))
         found[stream.fields.stream] = replace(stream.fields, order=order or _given_order(stream))
     proposal = propose(found)
     for stream in streams:
@@ -141,17 +158,30 @@ def build(uri: str, brokers: str, form: str, streams: Sequence[NewStream], *, re
     for stream in streams:
         source = {"type": "kafka", "topic": stream.topic, "format": form}
         whole["writers"][stream.fields.stream] = {"source": source, **proposal.writers[stream.fields.stream]}
-    return {**whole, "compaction": {"every": "30 seconds"}, "clean": {"every": "10 minutes", "retain": "24 hours"}}
+    whole |= {"compaction": {"every": "30 seconds"}, "clean": {"every": "10 minutes", "retain": "24 hours"}}
+    summary: list[str] = []
+    comments: dict[tuple[str, ...], str] = {}
+    for stream in streams:
+        name = stream.fields.stream
+        joins = proposal.joins.get(name, {})
+        told = [_key_words(stream), *proposal.notes.get(name, ()), _ordering_words(stream)]
+        summary += [f"{stream.topic}: {line}" for line in told]
+        comments |= {("writers", name, "select", column): text for column, text in joins.items()}
+    return NewPipeline(whole, summary, comments)
 
 
-def to_text(pipeline: Mapping[str, Any], file: str) -> str:
-    """The pipeline as the text of a file.
+def _key_words(stream: NewStream) -> str:
+    return next(iter(stream.fields.guesses), f"key: {stream.fields.key}")
 
-    Args:
-        pipeline: The result of `build`.
-        file: Its path, for the commands in its first lines.
-    """
-    return _HEAD.format(file=file) + yaml.safe_dump(pipeline, sort_keys=False, allow_unicode=True, width=WIDTH)
+
+def _ordering_words(stream: NewStream) -> str:
+    """What orders the events of a topic, and why if that was found in its messages."""
+    fields = stream.fields
+    chosen = tuple(map(fields.part, stream.ordering)) or _given_order(stream)
+    if fields.guesses[1:] and [part.name for part in chosen] == [part.name for part in fields.order]:
+        return fields.guesses[1]
+    names = ", ".join(part.name for part in chosen)
+    return f"ordering: {names or 'the timestamp of the Kafka message'}"
 
 
 def _given_order(stream: NewStream) -> tuple[Part, ...]:
@@ -169,7 +199,7 @@ def _divide(config: dict[str, Any], writer: dict[str, Any], stream: NewStream) -
     for group, fields in stream.groups.items():
         if group in config["groups"]:
             raise InvalidInput(f"there is already a group {group!r}", hint="choose another name")
-        columns = [column_of[quoted(each)] for each in fields]
+        columns = [column_of[stream.fields.part(each).sql] for each in fields]
         wrong = [each for each in columns if each not in whole["columns"] or each in ordering]
         if wrong:
             raise InvalidInput(

@@ -98,7 +98,7 @@ def test_what_is_not_certain_is_said() -> None:
         message(id=1, gone=None, a=1, A=2, _op="d", ts=1), (None, b"not json"), (None, b"[1]"), (b"k", None)
     )
     assert found.schema == {"id": "bigint", "gone": "string", "ts": "bigint"}
-    notes = "\n".join(found.notes)
+    notes = "\n".join((*found.notes, *found.guesses))
     assert "2 of 4 messages are not JSON objects" in notes
     assert "'gone' is null in all messages" in notes
     assert "'A' is left out" in notes
@@ -106,6 +106,59 @@ def test_what_is_not_certain_is_said() -> None:
     assert "is it right?" in notes
     for nothing in ([(None, b"x"), (None, None)], []):
         assert infer_fields(Sample("s", nothing)) is None
+
+
+SECONDS = 1_767_225_600
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "sql"),
+    [
+        ("started_at", [SECONDS, None, SECONDS + 5], "timestamp_seconds(started_at)"),
+        ("ts", [SECONDS * 1000], "timestamp_millis(ts)"),
+        ("eventTime", [SECONDS * 10**6, SECONDS * 10**6 + 1], "timestamp_micros(eventTime)"),
+        ("created_ms", [SECONDS * 1000], "created_ms"),  # no name of a time: milliseconds of what?
+        ("ts_ms", [SECONDS * 1000], "timestamp_millis(ts_ms)"),
+        ("created_at", [SECONDS, SECONDS * 1000], "created_at"),  # two units
+        ("created_at", [SECONDS, 5], "created_at"),
+        ("created_at", [None], "created_at"),
+        ("lots", [SECONDS], "lots"),
+        ("flat", [SECONDS], "flat"),
+        ("format", [SECONDS], "format"),
+        ("created_at", [float(SECONDS)], "created_at"),
+    ],
+)
+def test_integers_that_are_times(name: str, values: list[Any], sql: str) -> None:
+    found = inferred(*(message(**{"id": number, name: value, "x": 1}) for number, value in enumerate(values)))
+    proposal = propose({"orders": found})
+    assert proposal.writers["orders"]["select"][name] == sql
+    assert (proposal.config["columns"][name] == "timestamp") == (sql != name)
+    assert found.schema[name] != "timestamp"
+    build_schema(load_config(proposal.config))
+
+
+def test_a_time_as_an_integer_orders_the_events() -> None:
+    found = inferred(message(id=1, began_at=SECONDS, x=3))
+    assert found.ordering == "began_at"
+    assert "ordering: began_at, the first time that is never null: is it right?" in found.guesses
+    proposal = propose({"orders": found})
+    assert proposal.config["groups"]["orders"]["ordering"] == ["began_at"]
+    assert proposal.writers["orders"]["select"] == {"id": "id", "began_at": "timestamp_seconds(began_at)", "x": "x"}
+
+
+def test_what_is_the_same_in_all_events_of_a_key_orders_nothing() -> None:
+    first, other = {"id": 1, "created_at": SECONDS}, {"id": 2, "created_at": SECONDS + 9}
+    assert inferred(message(**first, x=1), message(**other, x=1)).ordering == "created_at"
+    assert inferred(message(**first, x=1), message(**first, x=1), message(**other, x=1)).ordering == "created_at"
+    assert inferred(message(**first, x=1), message(**first, x=2), message(**other, x=1)).ordering is None
+
+
+def test_a_key_with_another_name_is_said_to_be_joined() -> None:
+    events = inferred(message(session=5, url="/"), stream="events")
+    proposal = propose({"sessions": inferred(message(session_id=5, user="a"), stream="sessions"), "events": events})
+    text = "field session, joined with session_id of sessions: is it the same?"
+    assert proposal.joins == {"events": {"session_id": text}}
+    assert proposal.notes == {"events": [f"key: session_id is {text}"]}
 
 
 def test_streams_share_a_key_and_have_columns_of_their_own() -> None:
