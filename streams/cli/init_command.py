@@ -18,7 +18,7 @@ from streams.cli.infer_command import read_messages
 from streams.cli.progress import Quiet, progress
 from streams.formats import FORMATS
 from streams.formats.registry import uses_registry
-from streams.pipeline.infer_key import Fields, choose_ordering, fields_of
+from streams.pipeline.infer_key import Fields, Messages, choose_ordering, fields_of
 from streams.pipeline.model import PipelineConfig
 from streams.pipeline.new_pipeline import (
     NewPipeline,
@@ -40,6 +40,7 @@ FILE: Final = "pipeline.yaml"
 SAMPLE: Final = 200  # messages of each topic to look at
 NONE: Final = "-"
 BROKERS: Final = "localhost:9092"
+REGISTRY: Final = "http://localhost:8081"
 EXAMPLE: Final = Path(__file__).with_name("example_pipeline.yaml")
 
 
@@ -150,10 +151,8 @@ class _Conversation:
         brokers = self._answer("Kafka's bootstrap servers", given.brokers, BROKERS, _required)
         form = self._answer(f"Format of the messages ({', '.join(FORMATS)})", given.form, "json", _checked_format)
         assert form is not None, "there is a default"
-        registry = ""
-        if uses_registry(form, {}):
-            registry = self._answer("URL of the schema registry", given.registry, "http://localhost:8081", _required)
-        streams = [NewStream(topic, self._fields(topic, brokers, form, registry)) for topic in topics]
+        registry = self._registry(form)
+        streams = [self._stream(topic, brokers, form, registry) for topic in topics]
         streams = self._with_key(streams)
         streams = [self._with_groups(self._with_ordering(stream)) for stream in streams]
         uri = self._answer(
@@ -161,13 +160,27 @@ class _Conversation:
         )
         return build(uri, brokers, form, streams, registry=registry)
 
-    def _fields(self, topic: str, brokers: str, form: str, registry: str) -> Fields:
-        stream, said = stream_name(topic), self._given.fields.get(topic)
+    def _registry(self, form: str) -> str:
+        """The URL of the schema registry; "" if there is none."""
+        given = self._given.registry
+        if uses_registry(form, {}):
+            return self._answer("URL of the schema registry", given, REGISTRY, _required)
+        if form == "json-schema":  # the messages can be read without
+            question = f"URL of the schema registry, for the types of fields ({NONE}: none)"
+            return self._answer(question, given, NONE, lambda text: text.strip().removeprefix(NONE))
+        if given is not None:
+            raise InvalidInput(
+                f"--registry: format {form} has no schemas in a registry", hint="leave it out, or --format"
+            )
+        return ""
+
+    def _stream(self, topic: str, brokers: str, form: str, registry: str) -> NewStream:
+        said = self._given.fields.get(topic)
         found = None if said is not None or not self._given.look else self._look(topic, brokers, form, registry)
         if found is not None:
-            shown = ", ".join(f"{name} {kind}" for name, kind in found.schema.items())
+            shown = ", ".join(f"{name} {kind}" for name, kind in found.fields.schema.items())
             errors.print(f"topic {topic}: {shown}", style="dim", soft_wrap=True)
-            for note in found.notes:
+            for note in found.fields.notes:
                 errors.print(f"topic {topic}: {note}", style="dim", soft_wrap=True)
             return found
         if said is None and not self._asks:
@@ -176,29 +189,39 @@ class _Conversation:
                 hint=f"--fields '{topic}=order_id bigint, status string, ts timestamp'",
             )
         schema = self._answer(f"Fields of {topic}, as NAME TYPE, ...", said, None, parse_fields)
-        return Fields(stream, schema, keys=())
+        return NewStream(topic, Fields(stream_name(topic), schema, keys=()))
 
-    def _look(self, topic: str, brokers: str, form: str, registry: str) -> Fields | None:
+    def _look(self, topic: str, brokers: str, form: str, registry: str) -> NewStream | None:
         """What the messages of a topic show; None if it is empty, or the broker does not answer."""
+        source = {"type": "kafka", "topic": topic, "format": form}
         raw: dict[str, Any] = {
             "table": {"uri": "./t"},
             "kafka": {"bootstrap.servers": brokers},
-            "writers": {stream_name(topic): {"source": {"type": "kafka", "topic": topic, "format": form}}},
+            "writers": {stream_name(topic): {"source": source}},
         }
         if registry:
             raw["registry"] = {"url": registry}
         try:
-            pipeline = parse_sections(PipelineConfig, raw, SECTIONS)
             with progress(f"looking at {topic}", quiet=self._quiet):
-                (section,) = pipeline.writers.values()
-                found = fields_of(read_messages(stream_name(topic), section, pipeline, self._folder, SAMPLE))
+                given = self._read(raw)
+                if registry and _have_schemas(given.keys):
+                    source["key_format"] = form.removeprefix("debezium-")
+                    given = self._read(raw)
+                found = fields_of(given)
         except (TableError, typer.Exit) as error:
             if isinstance(error, TableError):
                 errors.print(f"topic {topic} shows no fields: {error.message}", style="yellow", soft_wrap=True)
             return None
         if found is None:
             errors.print(f"topic {topic} shows no fields: it has no messages", style="yellow", soft_wrap=True)
-        return found
+            return None
+        return NewStream(topic, found, key_format=source.get("key_format", "json"))
+
+    def _read(self, raw: dict[str, Any]) -> Messages:
+        """The newest messages of the only writer of a pipeline."""
+        pipeline = parse_sections(PipelineConfig, raw, SECTIONS)
+        ((name, section),) = pipeline.writers.items()
+        return read_messages(name, section, pipeline, self._folder, SAMPLE)
 
     def _with_key(self, streams: Sequence[NewStream]) -> list[NewStream]:
         shared = [name for name in streams[0].fields.schema if all(name in each.fields.schema for each in streams)]
@@ -290,6 +313,12 @@ class _Conversation:
             except TableError as error:
                 print_error(error)
         return parse(default or "")
+
+
+def _have_schemas(keys: Sequence[Any]) -> bool:
+    """Whether Kafka keys, read as text, begin with the zero byte of a value with a schema in a registry."""
+    known = [key for key in keys if key is not None]
+    return bool(known) and all(isinstance(key, str) and key.startswith("\0") for key in known)
 
 
 def _names(given: Sequence[str] | None) -> str | None:

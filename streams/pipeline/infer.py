@@ -198,6 +198,8 @@ def propose(found: Mapping[str, Fields]) -> Proposal:
         if joins:
             proposal.joins[writer] = joins
         notes = [f"key: {column} is {text}" for column, text in joins.items()]
+        if shared == ("id",) and len(found) > 1:
+            notes.append("key: every topic may call something else id: is it the same in all?")
         if len(each.keys) > len(shared):
             notes.append(f"the key that all writers share is {', '.join(shared)}: is it right?")
         if notes:

@@ -33,12 +33,14 @@ class NewStream:
         fields: What its messages show, or what somebody says that they have.
         ordering: Fields that order its events; empty: the timestamp of the Kafka message.
         groups: Fields by group, if there are several; the other fields are in the group of the stream.
+        key_format: Format of the Kafka keys, if the pipeline reads them.
     """
 
     topic: str
     fields: Fields
     ordering: Sequence[str] = ()
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    key_format: str = "json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,11 @@ def build(uri: str, brokers: str, form: str, streams: Sequence[NewStream], *, re
         whole["registry"] = {"url": registry}
     whole["writers"] = {}
     for stream in streams:
+        writer = proposal.writers[stream.fields.stream]
         source = {"type": "kafka", "topic": stream.topic, "format": form}
-        whole["writers"][stream.fields.stream] = {"source": source, **proposal.writers[stream.fields.stream]}
+        if "key" in writer and stream.key_format != "json":
+            source["key_format"] = stream.key_format
+        whole["writers"][stream.fields.stream] = {"source": source, **writer}
     whole |= {"compaction": {"every": "30 seconds"}, "clean": {"every": "10 minutes", "retain": "24 hours"}}
     summary: list[str] = []
     comments: dict[tuple[str, ...], str] = {}

@@ -67,6 +67,7 @@ def test_flags_answer_everything(tmp_path: Path) -> None:
         (["--group", "orders=orders: city"], "there is already a group 'orders'"),
         (["--fields", "orders=order_id"], "'order_id' is not NAME TYPE"),
         (["--fields", "orders=order_id bigint, x nonsense"], "nonsense"),
+        (["--registry", "http://r"], "--registry: format json has no schemas in a registry"),
         (["--format", "xml"], "there is no message format 'xml'"),
         (["--topic", "b.orders"], "two topics give the stream 'orders'"),
     ],
@@ -90,3 +91,18 @@ def test_each_answer_is_checked_at_once_and_asked_again(tmp_path: Path) -> None:
     assert pipeline.table.uri.endswith("/new/lake/new_wide")
     assert pipeline.config is not None
     assert pipeline.config.groups["orders"].ordering == ["ts"]
+
+
+def test_the_summary_and_the_file_say_what_is_written(tmp_path: Path) -> None:
+    flags = ["--topic", "visits,orders", "--fields", "visits=session_id bigint, page string, at timestamp"]
+    flags += ["--fields", "orders=session_id bigint, total double, version int, at timestamp"]
+    done = weft("init", tmp_path / "new", "--no-look", *flags, "--ordering", "orders=at")
+    assert done.exit_code == 0, done.output
+    told = ["visits: key: session_id", "visits: ordering: at", "orders: key: session_id", "orders: ordering: at"]
+    assert done.stdout.splitlines()[:-1] == told
+    text = (tmp_path / "new/pipeline.yaml").read_text()
+    assert [line.removeprefix("# ") for line in text.splitlines() if line[2:] in told] == told
+    groups = yaml.safe_load(text)["table"]["config"]["groups"]
+    ordering = {name: group["ordering"] for name, group in groups.items()}
+    assert ordering == {"visits": ["visits_at"], "orders": ["orders_at"]}
+    assert weft("init", tmp_path / "other", "--no-look", *flags).stdout.splitlines()[3] == "orders: ordering: version"

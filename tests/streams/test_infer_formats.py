@@ -291,9 +291,9 @@ def files_pipeline(folder: Path, file_format: str, **source: Any) -> Path:
 
 def test_json_files(tmp_path: Path) -> None:
     path = files_pipeline(tmp_path, "json")
-    (tmp_path / "landing" / "a.json").write_text('{"order_id": 1, "at": "2024-01-01T00:00:00Z"}\n\nnot json\n')
+    (tmp_path / "landing" / "a.json").write_text('{"order_id": 1, "on": "2024-01-01"}\n\nnot json\n')
     whole, text = proposed(path)
-    assert whole["writers"]["orders"]["schema"] == {"order_id": "bigint", "at": "timestamp"}
+    assert whole["writers"]["orders"]["schema"] == {"order_id": "bigint", "on": "date"}
     assert whole["writers"]["orders"]["select"]["orders_kafka_ts"] == "_kafka.timestamp"
     assert "ordering: the time at which the file was modified" in text
 
