@@ -16,7 +16,7 @@ this module, `storage`, `storage.config`, `storage.errors`, `storage.mergers` an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as LocalPath
 from typing import Any, NamedTuple
@@ -260,7 +260,7 @@ def is_cut(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
-def base_file_groups(snapshot: Snapshot) -> list[FileSlice]:
+def base_file_groups(snapshot: Snapshot) -> Sequence[FileSlice]:
     """The file groups of a snapshot as of their last compactions: without log files, in order of file group."""
     return base_slices(snapshot.state)
 

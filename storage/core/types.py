@@ -11,6 +11,7 @@ import base64
 import datetime as dt
 import decimal
 import re
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -201,19 +202,28 @@ def encode_scalar(value: Any) -> Any:
 
 def decode_scalar(value: Any, arrow_type: pa.DataType) -> Any:
     """The Python value of a JSON form that `encode_scalar` returned for a value of ``arrow_type``."""
-    if value is None:
-        return None
+    return decode_scalars([value], arrow_type)[0]
+
+
+def decode_scalars(values: Iterable[Any], arrow_type: pa.DataType) -> list[Any]:
+    """`decode_scalar` of many values of one type."""
+    decode = _decoder(arrow_type)
+    return list(values) if decode is None else [None if value is None else decode(value) for value in values]
+
+
+def _decoder(arrow_type: pa.DataType) -> Callable[[Any], Any] | None:
+    """What makes a value of its JSON form; None if they are the same."""
     if pa.types.is_floating(arrow_type):
-        return float.fromhex(value)
+        return float.fromhex
     if pa.types.is_decimal(arrow_type):
-        return decimal.Decimal(value)
+        return decimal.Decimal
     if pa.types.is_binary(arrow_type):
-        return base64.b64decode(value)
+        return base64.b64decode
     if pa.types.is_date(arrow_type):
-        return dt.date.fromisoformat(value)
+        return dt.date.fromisoformat
     if pa.types.is_timestamp(arrow_type):
-        return dt.datetime.fromisoformat(value)
-    return value
+        return dt.datetime.fromisoformat
+    return None
 
 
 def can_be_indexed(arrow_type: pa.DataType) -> bool:

@@ -220,7 +220,7 @@ def start_of(since: Cut, state: TableState) -> cut.Seqs:
     return {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}
 
 
-def log_slices(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
+def log_slices(state: TableState, files: Sequence[LiveFile]) -> Sequence[FileSlice]:
     """All log ranges of each file group in some log files, as if nothing had been compacted or folded."""
     return plan_slices(replace(state, slices=Slices(), covered={}, folds=(), folded={}), files)
 

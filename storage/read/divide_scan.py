@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from storage.core.plan.slices import LiveFile
+import numpy as np
+
+from storage.core.plan.slices import FileSlices, LiveFile
 from storage.read.divide_file_group import divide_file_groups
 from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import bundle, read_task
@@ -53,16 +55,17 @@ def divide(
         CorruptData: A base file is missing, or its footer is damaged.
         SnapshotExpired: A base file is missing because the snapshot has expired.
     """
-    tuning, slices = scan.env.tuning, scan.slices
+    tuning, slices = scan.env.tuning, FileSlices.of(scan.slices)
     limit = tuning.task_bytes if task_bytes is None else max(task_bytes, 1)
     most = limit / _share_of_columns(scan)
-    sizes = [file_slice.log_bytes + file_slice.base_bytes for file_slice in slices]
-    target = _target_bytes(sum(sizes), parallelism, most, min(tuning.task_min_bytes, most))
-    parts = [_parts(size, target, most) if large and scan.keys is None else 1 for size in sizes]
-    whole = [(item, size) for item, size, count in zip(slices, sizes, parts, strict=True) if count == 1]
-    bundles = bundle([item for item, _ in whole], [size for _, size in whole], target)
-    tasks = [read_task(several, files) for several in bundles]
-    divided = [(item, count) for item, count in zip(slices, parts, strict=True) if count > 1]
+    sizes = slices.stored_bytes
+    target = _target_bytes(int(sizes.sum()), parallelism, most, min(tuning.task_min_bytes, most))
+    too_large = np.empty(0, np.int64)
+    if large and scan.keys is None:
+        too_large = np.flatnonzero((sizes > target * DIVIDE_FROM) | (sizes > most))
+    divided = [(slices[number], _parts(int(sizes[number]), target, most)) for number in too_large.tolist()]
+    whole = slices.chosen(np.delete(np.arange(len(slices)), too_large).tolist())
+    tasks = [read_task(several, files) for several in bundle(whole, target)]
     with explain_missing_file(scan.env, scan.at):
         for found in divide_file_groups(scan.env, scan.schema, divided, files):
             tasks.extend(read_task([part], files) for part in found)
@@ -84,7 +87,5 @@ def _target_bytes(total: int, parallelism: int, most: float, least: float) -> fl
 
 
 def _parts(size: int, target: float, most: float) -> int:
-    """Number of tasks for one file group."""
-    if size <= target * DIVIDE_FROM and size <= most:
-        return 1
+    """Number of tasks for one large file group."""
     return max(round(size / target), math.ceil(size / most))

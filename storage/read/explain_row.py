@@ -106,7 +106,7 @@ def _one_key(schema: TableSchema, key: Any) -> Sequence[Any]:
     return [tuple(key[name] for name in schema.key)]
 
 
-def _current(snapshot: SnapshotFiles, groups: Collection[FileGroup]) -> tuple[list[FileSlice], Sequence[LiveFile]]:
+def _current(snapshot: SnapshotFiles, groups: Collection[FileGroup]) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
     """What a read of the snapshot merges."""
     return snapshot.slices_of(groups), snapshot.log_files
 
@@ -121,7 +121,7 @@ def _oldest(snapshot: SnapshotFiles) -> TableState:
 
 def _history(
     snapshot: SnapshotFiles, begin: TableState, groups: Collection[FileGroup]
-) -> tuple[list[FileSlice], Sequence[LiveFile]]:
+) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
     """The oldest slice from which the snapshot follows, and all commits after it; their log files are retained (C2)."""
     files = snapshot.table_log.committed_files(begin, begin.log_start(), snapshot.cut.lanes)
     return plan_slices(begin, files, only=groups), files

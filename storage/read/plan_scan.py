@@ -46,7 +46,7 @@ def choose_slices(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
         env=snapshot.table_log.env,
         schema=schema,
         projection=projection,
-        slices=tuple(chosen),
+        slices=chosen,
         tasks=(),
         at=snapshot.cut,
         keys=keys,

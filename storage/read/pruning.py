@@ -26,10 +26,10 @@ from storage.core.keys import KeyVector
 from storage.core.log.file_refs import FileGroup
 from storage.core.merge.locate_keys import key_columns, locate_keys, partition_text
 from storage.core.plan.key_ranges import KeyRange
-from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, LiveFile
+from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, FileSlices, LiveFile
 from storage.core.predicate import ColumnRange, Condition, Known, may_hold, possible_values
 from storage.core.schema.table_schema import TableSchema
-from storage.core.types import decode_scalar
+from storage.core.types import decode_scalars
 from storage.errors import InvalidInput
 from storage.read.touched_keys import TouchedKeys
 
@@ -116,18 +116,16 @@ def _refuse(row: tuple[Any, ...]) -> Never:
     raise ValueError(f"{row!r} has {len(row)} values")
 
 
-def matching(
-    schema: TableSchema, slices: Sequence[FileSlice], predicate: Condition | None, wanted: Keys | None
-) -> list[FileSlice]:
+def matching(schema: TableSchema, slices: FileSlices, predicate: Condition | None, wanted: Keys | None) -> FileSlices:
     """The file groups that can have rows of the result, in the given order."""
     if wanted is not None:
-        return [file_slice for file_slice in slices if file_slice.group in wanted]
+        return slices.chosen([number for number, group in enumerate(slices.groups) if group in wanted])
     if predicate is None or not schema.partition_by:
-        return list(slices)
+        return slices
     named = _folders_in(schema, predicate)
-    partitions = {file_slice.group.partition for file_slice in slices}
+    partitions = {group.partition for group in slices.groups}
     kept = {partition for partition in partitions if _partition_may_match(schema, partition, predicate, named)}
-    return [file_slice for file_slice in slices if file_slice.group.partition in kept]
+    return slices.chosen([number for number, group in enumerate(slices.groups) if group.partition in kept])
 
 
 def _folders_in(schema: TableSchema, predicate: Condition) -> Mapping[str, frozenset[str]]:
@@ -191,8 +189,8 @@ def block_keys(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveF
         (files[file].index.blocks, block)
         for file, block in zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True)
     ]
-    least = [decode_scalar(of_file.key_min[block], arrow_type) for of_file, block in blocks]
-    largest = [decode_scalar(of_file.key_max[block], arrow_type) for of_file, block in blocks]
+    least = decode_scalars([of_file.key_min[block] for of_file, block in blocks], arrow_type)
+    largest = decode_scalars([of_file.key_max[block] for of_file, block in blocks], arrow_type)
     return key_values(schema, least), key_values(schema, largest)
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
+from storage.core.log.file_refs import SliceFile
 from storage.core.names import Path
-from storage.core.plan.slices import FileSlice, run_sums
+from storage.core.plan.slices import FileSlice, FileSlices
 
 # Logs and shadows of a run are held in memory. Besides their bytes (`Tuning.scan_run_bytes`) their rows are limited:
 # values that repeat are small only when stored.
@@ -23,70 +25,62 @@ RUN_BASE_ROWS: Final = 4 * RUN_ROWS
 FULL_ENOUGH: Final = 0.5  # a run that is at least this full ends where a base file ends
 
 
-def cut_runs(slices: Sequence[FileSlice], run_bytes: int) -> list[list[FileSlice]]:
+def cut_runs(slices: Sequence[FileSlice], run_bytes: int) -> list[FileSlices]:
     """All file groups as runs of at most about ``run_bytes`` stored bytes of logs and shadows; each in the given order.
 
     A run ends where a base file ends, if possible: a file in two runs is opened, and partly decoded, twice.
     """
-    log_rows = _log_rows(slices)
-    runs: list[list[FileSlice]] = []
-    for with_logs in (True, False):
-        kind = [
-            (file_slice, rows)
-            for file_slice, rows in zip(slices, log_rows, strict=True)
-            if (len(file_slice.rows) > 0) is with_logs
-        ]
-        runs += _fill(kind, run_bytes)
-    return [part for run in runs for part in _by_file(run)]
+    several = FileSlices.of(slices)
+    paths = [_base_path(made) for made in several.made]
+    runs: list[list[int]] = []
+    for kind in (several.has_logs, ~several.has_logs):
+        runs += _fill(several, np.flatnonzero(kind).tolist(), paths, run_bytes)
+    return [several.chosen(part) for run in runs for part in _by_file(run, paths)]
 
 
-def _fill(slices: Iterable[tuple[FileSlice, int]], run_bytes: int) -> list[list[FileSlice]]:
-    """Divide file groups, given with the number of their log rows, into runs."""
-    runs: list[list[FileSlice]] = []
+def _fill(several: FileSlices, numbers: Sequence[int], paths: Sequence[Path | None], run_bytes: int) -> list[list[int]]:
+    """Divide file groups, given by their numbers, into runs."""
+    shares, shared = _shares_of_run(several, run_bytes).tolist(), several.shared.tolist()
+    runs: list[list[int]] = []
     filled = 0.0
     file: Path | None = None
-    for file_slice, log_rows in slices:
-        path = _base_path(file_slice)
+    for number in numbers:
+        path = paths[number]
         same_file = path is None or path == file
         file = path or file
-        share = _share_of_run(file_slice, log_rows, run_bytes)
-        filled += share
+        filled += shares[number]
         # Rows of shared log ranges are filtered for one file group: it is a run by itself.
-        if not runs or file_slice.shared or runs[-1][-1].shared or filled > (1 if same_file else FULL_ENOUGH):
+        if not runs or shared[number] or shared[runs[-1][-1]] or filled > (1 if same_file else FULL_ENOUGH):
             runs.append([])
-            filled = share
-        runs[-1].append(file_slice)
+            filled = shares[number]
+        runs[-1].append(number)
     return runs
 
 
-def _by_file(run: Sequence[FileSlice]) -> list[list[FileSlice]]:
+def _by_file(run: list[int], paths: Sequence[Path | None]) -> list[list[int]]:
     """Split a run if its base files alternate, so that each file is opened and decoded once.
 
     Files alternate after some file groups of a shared file got newer slices in another file. Each part keeps its order.
     """
-    paths = [_base_path(file_slice) for file_slice in run]
-    visits = Counter(path for path, _ in itertools.groupby(filter(None, paths)))
-    parts: dict[Path | None, list[FileSlice]] = {}
-    for file_slice, path in zip(run, paths, strict=True):
-        parts.setdefault(path if path is not None and visits[path] > 1 else None, []).append(file_slice)
+    visits = Counter(path for path, _ in itertools.groupby(filter(None, (paths[number] for number in run))))
+    if all(count == 1 for count in visits.values()):
+        return [run]
+    parts: dict[Path | None, list[int]] = {}
+    for number in run:
+        path = paths[number]
+        parts.setdefault(path if path is not None and visits[path] > 1 else None, []).append(number)
     return list(parts.values())
 
 
-def _base_path(file_slice: FileSlice) -> Path | None:
-    made = file_slice.slice
+def _base_path(made: SliceFile | None) -> Path | None:
     return made.base.path if made is not None and made.base is not None else None
 
 
-def _log_rows(slices: Sequence[FileSlice]) -> list[int]:
-    """Number of log rows of each file group."""
-    bounds = np.cumsum([0, *(len(file_slice.rows) for file_slice in slices)])
-    return run_sums(np.concatenate([np.empty(0, np.int64), *(file_slice.rows for file_slice in slices)]), bounds)
-
-
-def _share_of_run(file_slice: FileSlice, log_rows: int, run_bytes: int) -> float:
-    """The size of a file group as a fraction of the largest run."""
-    base_rows, shadow_rows, held_bytes = 0, 0, file_slice.log_bytes
-    if file_slice.slice is not None:
-        base_rows, shadow_rows = file_slice.slice.base_rows, file_slice.slice.shadow_rows
-        held_bytes += file_slice.slice.shadow_bytes
-    return max(held_bytes / run_bytes, (shadow_rows + log_rows) / RUN_ROWS, base_rows / RUN_BASE_ROWS)
+def _shares_of_run(several: FileSlices, run_bytes: int) -> npt.NDArray[np.float64]:
+    """The size of each file group as a fraction of the largest run."""
+    base_rows, shadow_rows, _, shadow_bytes = several.sizes.T
+    held = (several.log_bytes + shadow_bytes) / run_bytes
+    found: npt.NDArray[np.float64] = np.maximum.reduce(
+        [held, (shadow_rows + several.log_rows) / RUN_ROWS, base_rows / RUN_BASE_ROWS]
+    )
+    return found

@@ -6,6 +6,7 @@ not to the other file groups, lanes or rows of the table.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from storage.core.log.file_refs import Blocks, LogIndex, LogRanges, SliceFile
-from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.plan.slices import FileSlice, FileSlices, LiveFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,45 +29,43 @@ class ReadTask:
         files: The log files that ``slices`` refer to by position, in version order.
     """
 
-    slices: tuple[FileSlice, ...]
+    slices: Sequence[FileSlice]
     files: tuple[LiveFile, ...]
 
     @property
     def bytes(self) -> int:
         """Stored bytes of logs and base files, all columns."""
-        return sum(file_slice.log_bytes + file_slice.base_bytes for file_slice in self.slices)
+        return int(FileSlices.of(self.slices).stored_bytes.sum())
 
     def __reduce__(self) -> tuple[Any, ...]:
         slices, files = only_needed(self.slices, self.files)
         return ReadTask, (tuple(replace(part, slice=_without_lanes(part.slice)) for part in slices), files)
 
 
-def bundle(slices: Sequence[FileSlice], sizes: Sequence[int], target_bytes: float) -> list[list[FileSlice]]:
+def bundle(slices: FileSlices, target_bytes: float) -> list[FileSlices]:
     """Neighbouring file groups of about ``target_bytes`` together, or one larger one.
 
     Args:
         slices: File groups in order.
-        sizes: Stored bytes of each, logs and base.
-        target_bytes: Stored bytes of a bundle.
+        target_bytes: Stored bytes of a bundle, logs and base.
     """
-    bundles: list[list[FileSlice]] = []
+    starts: list[int] = []
     filled = 0.0
-    for file_slice, size in zip(slices, sizes, strict=True):
-        if not bundles or filled + size / 2 > target_bytes * len(bundles):
-            bundles.append([])
-        bundles[-1].append(file_slice)
+    for number, size in enumerate(slices.stored_bytes.tolist()):
+        if not starts or filled + size / 2 > target_bytes * len(starts):
+            starts.append(number)
         filled += size
-    return bundles
+    return [slices[start:end] for start, end in itertools.pairwise([*starts, len(slices)])]
 
 
 def read_task(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadTask:
     """The task that reads these file groups (at least one); it carries only the log files that they need."""
-    used = np.unique(np.concatenate([file_slice.file for file_slice in slices]))
+    columns = FileSlices.of(slices)
+    used = np.unique(columns.file)
     if len(used) == len(files):
-        return ReadTask(tuple(slices), tuple(files))
+        return ReadTask(columns, tuple(files))
     return ReadTask(
-        tuple(replace(file_slice, file=np.searchsorted(used, file_slice.file)) for file_slice in slices),
-        tuple(files[position] for position in used.tolist()),
+        replace(columns, file=np.searchsorted(used, columns.file)), tuple(files[position] for position in used.tolist())
     )
 
 

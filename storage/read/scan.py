@@ -28,7 +28,7 @@ from storage.core.modes import Mergers, mode_of
 from storage.core.names import Path
 from storage.core.plan.key_ranges import KeyRange
 from storage.core.plan.overlaid import only_file
-from storage.core.plan.slices import FileSlice, combine_slices
+from storage.core.plan.slices import FileSlice, FileSlices, combine_slices
 from storage.core.schema.evolution import reads_as_it_is
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -63,7 +63,7 @@ class Scan:
     env: Environment
     schema: TableSchema
     projection: Projection
-    slices: tuple[FileSlice, ...]
+    slices: Sequence[FileSlice]
     tasks: tuple[ReadTask, ...]
     at: Cut
     keys: Keys | None = None
@@ -82,11 +82,12 @@ class Scan:
 
         A file may contain rows of file groups that were skipped: the filter removes them.
         """
-        if self.projection.states(self.schema) or any(len(file_slice.rows) for file_slice in self.slices):
+        several = FileSlices.of(self.slices)
+        if self.projection.states(self.schema) or len(several.rows):
             return None
         values = self.projection.values(self.schema)
         files: dict[Path, FileRef] = {}
-        for made in (file_slice.slice for file_slice in self.slices):
+        for made in several.made:
             if made is not None and made.base is not None:
                 file = only_file(self.schema, made, values)
                 if (
@@ -101,7 +102,8 @@ class Scan:
     @property
     def divided(self) -> int:
         """Number of file groups that several tasks read."""
-        parts = [part.group for task in self.tasks for part in task.slices if part.within is not None]
+        columns = [FileSlices.of(task.slices) for task in self.tasks]
+        parts = [several.groups[i] for several in columns for i, within in enumerate(several.within) if within]
         return len(set(parts))
 
     def without_tasks(self) -> Scan:
@@ -150,7 +152,7 @@ class Scan:
         for run in runs:
             run_keys = None
             if wanted is not None:
-                run_keys = keys.union([wanted[file_slice.group] for file_slice in run.slices])
+                run_keys = keys.union([wanted[group] for group in run.slices.groups])
             try:
                 state = logs.collapse(run.logs, run.needs.groups, run.needs.values, run_keys)
                 for stitched in self._stitch(run, run_keys, state, loaded):
@@ -171,7 +173,7 @@ class Scan:
         self, run: _Run, wanted: KeyVector | None, logs: LogState | None, loaded: Mergers
     ) -> Iterator[Stitched]:
         need = run.needs
-        files = [file_slice.slice for file_slice in run.slices]
+        files = run.slices.made
         bounds = stored_bounds(self.schema, need.groups, files)
         columns = need.stored_columns(self.schema, _newest(need.groups, logs, bounds))
         stitch = Stitch(
@@ -257,8 +259,8 @@ def _newest(groups: Sequence[Group], logs: LogState | None, bounds: Bounds) -> l
     return [group for group, of_group, bound in merged if not contested(group, of_group, bound).any()]
 
 
-def _cuts_row_groups(slices: Sequence[FileSlice]) -> bool:
-    return any(part.within is not None and part.within.within_row_groups for part in slices)
+def _cuts_row_groups(slices: FileSlices) -> bool:
+    return any(within is not None and within.within_row_groups for within in slices.within)
 
 
 def _of_range(schema: TableSchema, rows: Arrays, key_range: KeyRange) -> Arrays:
@@ -286,13 +288,13 @@ class _Run:
         needs: What must be read of the file groups.
     """
 
-    slices: tuple[FileSlice, ...]
+    slices: FileSlices
     logs: FileSlice
     needs: _Needs
 
     @classmethod
-    def of(cls, schema: TableSchema, projection: Projection, slices: Sequence[FileSlice], *, keyed: bool) -> _Run:
-        return cls(tuple(slices), combine_slices(slices), _needs(schema, projection, slices, keyed=keyed))
+    def of(cls, schema: TableSchema, projection: Projection, slices: FileSlices, *, keyed: bool) -> _Run:
+        return cls(slices, combine_slices(slices), _needs(schema, projection, slices, keyed=keyed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,19 +325,16 @@ class _Needs:
         return tuple(name for name in self.columns if name in self.result or name not in replaced)
 
 
-def _needs(schema: TableSchema, projection: Projection, slices: Sequence[FileSlice], *, keyed: bool) -> _Needs:
+def _needs(schema: TableSchema, projection: Projection, slices: FileSlices, *, keyed: bool) -> _Needs:
     """The columns to read of file groups; ``keyed`` if rows have to be chosen by key."""
     values = projection.values(schema)
     states = projection.states(schema)
-    if all(len(file_slice.rows) == 0 for file_slice in slices):
+    if len(slices.rows) == 0:
         wanted = {*values, *states, *((schema.sort_column,) if keyed else ())}
         # At least one column must be read, to count the rows.
         columns = tuple(name for name in schema.slice.names if name in wanted) or (schema.sort_column,)
         return _Needs(values, columns, frozenset(), (), exact=False, result=frozenset(columns))
-    exact = any(
-        file_slice.deletes or (file_slice.slice is not None and file_slice.slice.shadow is not None)
-        for file_slice in slices
-    )
+    exact = bool(slices.deletes.any()) or any(made is not None and made.shadow is not None for made in slices.made)
     # A merge function may return that its group is absent despite upserts, which can hide a row.
     exact |= any(mode_of(group).may_hide_upsert for group in schema.groups)
     groups = schema.groups if exact else projection.groups(schema)

@@ -21,7 +21,7 @@ from storage.core.log.table_state import TableState
 from storage.core.merge.locate_keys import key_columns, locate_keys
 from storage.core.model import Group
 from storage.core.plan.completeness import check_complete
-from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.plan.slices import FileSlices, LiveFile
 from storage.core.plan.watermarks import Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import format_type
@@ -219,7 +219,7 @@ class Snapshot:
         return self._files.log_files
 
     @property
-    def slices(self) -> list[FileSlice]:
+    def slices(self) -> FileSlices:
         """Every file group that has rows, with its base, shadow and log ranges, in order of file group."""
         return self._files.slices
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup
 from storage.core.log.table_state import TableState
-from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
+from storage.core.plan.slices import FileSlices, LiveFile, plan_slices
 from storage.core.schema.table_schema import TableSchema
 from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
@@ -28,7 +28,7 @@ class SnapshotFiles:
         self.table_log, self.state, self.cut = table_log, state, cut
         # Not cached properties: before Python 3.12 those hold a lock of the whole class while they read the store.
         self._log_files: list[LiveFile] | None = None
-        self._slices: list[FileSlice] | None = None
+        self._slices: FileSlices | None = None
 
     @property
     def schema(self) -> TableSchema:
@@ -53,14 +53,14 @@ class SnapshotFiles:
         return self._log_files
 
     @property
-    def slices(self) -> list[FileSlice]:
+    def slices(self) -> FileSlices:
         """One slice for every file group that has rows, in order of file group."""
         if self._slices is None:
             self._slices = plan_slices(self.state, self.log_files)
         return self._slices
 
-    def slices_of(self, groups: Collection[FileGroup]) -> list[FileSlice]:
+    def slices_of(self, groups: Collection[FileGroup]) -> FileSlices:
         """The slices of these file groups, in order of file group; does not plan the others."""
         if self._slices is None:
             return plan_slices(self.state, self.log_files, only=groups)
-        return [file_slice for file_slice in self._slices if file_slice.group in groups]
+        return self._slices.chosen([number for number, group in enumerate(self._slices.groups) if group in groups])

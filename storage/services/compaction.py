@@ -232,7 +232,7 @@ def _task(
     return CompactionTask(
         env=table_log.env,
         schema=snapshot.table_schema,
-        slices=work.slices,
+        slices=tuple(work.slices),
         files=work.files,
         at=snapshot.cut,
         plan=plan.slot,

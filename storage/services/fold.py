@@ -137,7 +137,7 @@ def _task(table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, run: list[
     return FoldTask(
         env=table_log.env,
         schema=snapshot.table_schema,
-        slices=work.slices,
+        slices=tuple(work.slices),
         files=work.files,
         at=snapshot.cut,
         plan=plan.slot,

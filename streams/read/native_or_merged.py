@@ -206,7 +206,7 @@ class PinnedSnapshot:
         return tuple(name for name in self.options.require if name not in known)
 
     @cached_property
-    def slices(self) -> list[FileSlice]:
+    def slices(self) -> Sequence[FileSlice]:
         """All file groups that a read with these options may need."""
         return base_file_groups(self.snapshot) if self.options.read_optimized else self.snapshot.slices
 

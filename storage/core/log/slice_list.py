@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, overload
+from typing import Final, NamedTuple, overload
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -53,6 +53,25 @@ _SLICE: Final = re.compile(
 _MEMBER: Final = '"slices":['
 
 
+class SliceSizes(NamedTuple):
+    """Rows and stored bytes of the base and the shadow of a slice."""
+
+    base_rows: int
+    shadow_rows: int
+    base_bytes: int
+    shadow_bytes: int
+
+
+NO_SIZES: Final = SliceSizes(0, 0, 0, 0)
+
+
+def sizes_of(made: SliceFile | None) -> SliceSizes:
+    """The sizes of a slice; those of a file group without a slice are 0."""
+    if made is None:
+        return NO_SIZES
+    return SliceSizes(made.base_rows, made.shadow_rows, made.base_bytes, made.shadow_bytes)
+
+
 class StoredSlice:
     """One slice of a list: the values that the table state needs, decoded, and the rest as stored text.
 
@@ -62,11 +81,12 @@ class StoredSlice:
         cut: Last entry of each lane that is in it.
     """
 
-    __slots__ = ("_stored", "cut", "group", "parent")
+    __slots__ = ("_sizes", "_stored", "cut", "group", "parent")
 
     def __init__(self, group: FileGroup, parent: Seqs, cut: Seqs, stored: SliceFile | tuple[str, str]) -> None:
         """``stored`` is the whole slice, or the texts of its members before and after the two cuts."""
         self.group, self.parent, self.cut, self._stored = group, parent, cut, stored
+        self._sizes: SliceSizes | None = None
 
     @classmethod
     def of(cls, file: SliceFile) -> StoredSlice:
@@ -85,6 +105,13 @@ class StoredSlice:
             vars(file).update(parent=self.parent, cut=self.cut)
             self._stored = file
         return self._stored
+
+    @property
+    def sizes(self) -> SliceSizes:
+        """The sizes of its files; computed once, because every plan needs those of all slices."""
+        if self._sizes is None:
+            self._sizes = sizes_of(self.file)
+        return self._sizes
 
 
 class SliceList(Sequence[SliceFile]):

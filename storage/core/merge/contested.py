@@ -19,7 +19,7 @@ from storage.core.log.file_refs import SliceFile
 from storage.core.model import Group
 from storage.core.modes import Registers, mode_of
 from storage.core.schema.table_schema import TableSchema
-from storage.core.types import decode_scalar
+from storage.core.types import decode_scalars
 
 Bounds = Mapping[int, pa.Scalar]
 """By id of a column group, the largest first ordering value of some slices; NULL if they have no such value."""
@@ -42,7 +42,7 @@ def stored_bounds(schema: TableSchema, groups: Iterable[Group], slices: Sequence
         of_group = [made.ordering_max for made in slices if made is not None and group.id in made.groups]
         if mode_of(group).replaces and group.ordering and all(group.id in largest for largest in of_group):
             ordering_type = schema.column_by_name[group.ordering[0]].type
-            stored = (decode_scalar(largest[group.id], ordering_type) for largest in of_group)
+            stored = decode_scalars((largest[group.id] for largest in of_group), ordering_type)
             known = [value for value in stored if value is not None]
             bounds[group.id] = pa.scalar(max(known) if known else None, ordering_type)
     return bounds

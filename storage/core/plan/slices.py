@@ -1,20 +1,22 @@
 """File slices: the base file, shadow file and log ranges of each file group of a snapshot (PROTOCOL.md, rule R5).
 
-Log ranges are rows of NumPy arrays, not Python objects. Memory and time are proportional to the live ranges, not to the
-history of the table.
+Log ranges are rows of NumPy arrays, not Python objects, and so are the file groups of a plan (`FileSlices`). Memory and
+time are proportional to the live ranges, not to the history of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.core.log import cut
 from storage.core.log.file_refs import FileGroup, LogFile, LogIndex, SliceFile
+from storage.core.log.slice_list import NO_SIZES, SliceSizes, StoredSlice, sizes_of
 from storage.core.log.table_state import TableState
 from storage.core.names import LaneName, Path
 from storage.core.plan.key_ranges import KeyRange
@@ -107,32 +109,180 @@ class FileSlice:
         return int(self.rows.sum()) + stored
 
 
-def base_slices(state: TableState) -> list[FileSlice]:
+@dataclass(frozen=True, slots=True, eq=False)
+class FileSlices(Sequence[FileSlice]):
+    """File groups of a plan in columns. A read may have thousands of small ones, and an object for each takes longer
+    than the rest of planning; `FileSlice` objects are made when they are asked for.
+
+    Attributes:
+        groups, made: The file groups, and the slice of each; None if it was never compacted.
+        sizes: A row for each: the values of `SliceSizes`.
+        first: Position of the first log range of each, then the number of ranges: those of number i end at
+            ``first[i + 1]``.
+        file, block, start, rows: The log ranges of all, see `FileSlice`.
+        deletes, log_bytes, shared, within: An element for each, see `FileSlice`; ``within`` is empty if no file group
+            was divided.
+    """
+
+    groups: Sequence[FileGroup]
+    made: Sequence[SliceFile | None]
+    sizes: Ints
+    first: Ints
+    file: Ints
+    block: Ints
+    start: Ints
+    rows: Ints
+    deletes: Ints
+    log_bytes: Ints
+    shared: npt.NDArray[np.bool_]
+    within: Sequence[KeyRange | None] = ()
+
+    @classmethod
+    def of(cls, slices: Sequence[FileSlice]) -> FileSlices:
+        """The same file groups in columns; none of them is combined."""
+        if isinstance(slices, FileSlices):
+            return slices
+        made = [each.slice for each in slices]
+        within = [each.within for each in slices]
+        none = [np.empty(0, np.int64)]
+        return cls(
+            groups=[each.group for each in slices],
+            made=made,
+            sizes=_sizes([sizes_of(each) for each in made]),
+            first=np.cumsum([0, *(len(each.rows) for each in slices)]),
+            file=np.concatenate(none + [each.file for each in slices]),
+            block=np.concatenate(none + [each.block for each in slices]),
+            start=np.concatenate(none + [each.start for each in slices]),
+            rows=np.concatenate(none + [each.rows for each in slices]),
+            deletes=np.array([each.deletes for each in slices], np.int64),
+            log_bytes=np.array([each.log_bytes for each in slices], np.int64),
+            shared=np.array([each.shared for each in slices], np.bool_),
+            within=within if any(each is not None for each in within) else (),
+        )
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @overload
+    def __getitem__(self, place: int) -> FileSlice: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> FileSlices: ...
+
+    def __getitem__(self, place: int | slice) -> FileSlice | FileSlices:
+        if isinstance(place, slice):
+            return self.chosen(range(len(self))[place])
+        number = range(len(self))[place]
+        span = slice(*self.first[number : number + 2].tolist())
+        return FileSlice(
+            group=self.groups[number],
+            slice=self.made[number],
+            file=self.file[span],
+            block=self.block[span],
+            start=self.start[span],
+            rows=self.rows[span],
+            deletes=int(self.deletes[number]),
+            log_bytes=int(self.log_bytes[number]),
+            within=self.within[number] if self.within else None,
+            shared=bool(self.shared[number]),
+        )
+
+    def __iter__(self) -> Iterator[FileSlice]:
+        return map(self.__getitem__, range(len(self)))
+
+    def chosen(self, numbers: Sequence[int]) -> FileSlices:
+        """Some of the file groups, by their ascending numbers; neighbours are not copied."""
+        if len(numbers) == len(self):
+            return self
+        if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers):
+            here = slice(numbers[0], numbers[-1] + 1)
+            first = self.first[here.start : here.stop + 1]
+            ranges = slice(*first[[0, -1]].tolist())
+            return replace(
+                self,
+                groups=self.groups[here],
+                made=self.made[here],
+                within=self.within[here],
+                first=first - first[0],
+                **{name: getattr(self, name)[here] for name in _GROUP_COLUMNS},
+                **{name: getattr(self, name)[ranges] for name in RANGE_COLUMNS},
+            )
+        chosen = np.array(numbers, np.int64)
+        counts = np.diff(self.first)[chosen]
+        first = np.cumsum([0, *counts.tolist()])
+        places = np.repeat(self.first[chosen] - first[:-1], counts) + np.arange(first[-1])
+        return replace(
+            self,
+            groups=[self.groups[number] for number in numbers],
+            made=[self.made[number] for number in numbers],
+            within=[self.within[number] for number in numbers] if self.within else (),
+            first=first,
+            **{name: getattr(self, name)[chosen] for name in _GROUP_COLUMNS},
+            **{name: getattr(self, name)[places] for name in RANGE_COLUMNS},
+        )
+
+    @property
+    def stored_bytes(self) -> Ints:
+        """Stored bytes of the logs, base and shadow of each."""
+        return self.log_bytes + self.sizes[:, 2] + self.sizes[:, 3]
+
+    @property
+    def has_logs(self) -> npt.NDArray[np.bool_]:
+        """Which of them have log ranges."""
+        return self.first[1:] > self.first[:-1]
+
+    @property
+    def log_rows(self) -> Ints:
+        """Number of log rows of each."""
+        return np.array(run_sums(self.rows, self.first), np.int64)
+
+
+_GROUP_COLUMNS: Final = ("sizes", "deletes", "log_bytes", "shared")
+"""Names of the arrays of `FileSlices` that have an element for each file group."""
+
+
+def _sizes(sizes: Sequence[SliceSizes]) -> Ints:
+    return np.array(sizes, np.int64).reshape(len(sizes), len(NO_SIZES))
+
+
+def base_slices(state: TableState) -> FileSlices:
     """The slices of a state that have a base, without log ranges; in order of file group."""
-    none = np.empty(0, np.int64)
-    return [
-        FileSlice(group, file, file=none, block=none, start=none, rows=none, deletes=0, log_bytes=0)
-        for group, file in sorted(state.slices.items())
-        if file.base is not None
-    ]
+    found = [(group, file) for group, file in sorted(state.slices.items(), key=_group) if file.base is not None]
+    none, zeros = np.empty(0, np.int64), np.zeros(len(found), np.int64)
+    return FileSlices(
+        groups=[group for group, _ in found],
+        made=[file for _, file in found],
+        sizes=_sizes([state.slices.stored[group].sizes for group, _ in found]),
+        first=np.zeros(len(found) + 1, np.int64),
+        file=none,
+        block=none,
+        start=none,
+        rows=none,
+        deletes=zeros,
+        log_bytes=zeros,
+        shared=zeros.astype(np.bool_),
+    )
 
 
-def whole_files(slices: Iterable[FileSlice]) -> frozenset[Path]:
+_group: Final = operator.itemgetter(0)
+
+
+def whole_files(slices: Sequence[FileSlice]) -> frozenset[Path]:
     """Base files of which every row belongs to one of these slices, without log ranges.
 
     A shared file may have rows of file groups that have a newer slice in another file; these rows are unused.
     """
     rest: dict[Path, int] = {}
-    for file_slice in slices:
-        made = file_slice.slice
-        if made is not None and made.base is not None and len(file_slice.rows) == 0:
+    columns = FileSlices.of(slices)
+    for made, logs in zip(columns.made, columns.has_logs.tolist(), strict=True):
+        if made is not None and made.base is not None and not logs:
             rest[made.base.path] = rest.get(made.base.path, made.base.rows) - made.base_rows
     return frozenset(path for path, rows in rest.items() if rows == 0)
 
 
 def plan_slices(
     state: TableState, files: Sequence[LiveFile], *, folds: bool = True, only: Collection[FileGroup] | None = None
-) -> list[FileSlice]:
+) -> FileSlices:
     """Every file group that has rows, in order of file group.
 
     Args:
@@ -143,7 +293,7 @@ def plan_slices(
         only: Plan only these file groups, for a look-up of few keys; None for all. Those that the state does not have
             are left out: a look-up locates its keys at all `TableState.levels`.
     """
-    slices: Mapping[FileGroup, SliceFile] = state.slices
+    slices: Mapping[FileGroup, StoredSlice] = state.slices.stored
     levels = state.levels
     regrouped = len(levels) > 1 or any(live.file.bits not in levels for live in files)
     if only is not None:
@@ -155,29 +305,24 @@ def plan_slices(
     ranges = {name: values[live] for name, values in ranges.items()}
     order = np.lexsort((ranges["start"], ranges["block"], ranges["file"], ranges["group"]))
     ranges = {name: values[order] for name, values in ranges.items()}
-    bounds = np.searchsorted(ranges["group"], np.arange(len(groups) + 1))
-    deletes, log_bytes = (run_sums(ranges[name], bounds) for name in ("deletes", "bytes"))
-    ends = bounds.tolist()
-    result = []
-    for number, group in enumerate(groups):
-        span = slice(ends[number], ends[number + 1])
-        made = slices.get(group)
-        if span.start == span.stop and made is None:
-            continue
-        result.append(
-            FileSlice(
-                group=group,
-                slice=made,
-                file=ranges["file"][span],
-                block=ranges["block"][span],
-                start=ranges["start"][span],
-                rows=ranges["rows"][span],
-                deletes=deletes[number],
-                log_bytes=log_bytes[number],
-                shared=regrouped and bool(ranges["shared"][span].any()),
-            )
-        )
-    return result
+    first = np.searchsorted(ranges["group"], np.arange(len(groups) + 1))
+    stored = [slices.get(group) for group in groups]
+    shared = run_sums(ranges["shared"], first) if regrouped else [0] * len(groups)
+    found = FileSlices(
+        groups=groups,
+        made=[None if item is None else item.file for item in stored],
+        sizes=_sizes([NO_SIZES if item is None else item.sizes for item in stored]),
+        first=first,
+        file=ranges["file"],
+        block=ranges["block"],
+        start=ranges["start"],
+        rows=ranges["rows"],
+        deletes=np.array(run_sums(ranges["deletes"], first), np.int64),
+        log_bytes=np.array(run_sums(ranges["bytes"], first), np.int64),
+        shared=np.array(shared, np.bool_),
+    )
+    has_rows = found.has_logs | np.array([item is not None for item in stored], np.bool_)
+    return found.chosen(np.flatnonzero(has_rows).tolist())
 
 
 def run_sums(values: Ints, bounds: Ints) -> list[int]:
@@ -206,22 +351,22 @@ def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
     """
     if len(slices) == 1:
         return slices[0]
-    assert not any(part.shared for part in slices), "rows of shared ranges are filtered for one file group"
-    file, block, start, rows = (np.concatenate([getattr(part, name) for part in slices]) for name in RANGE_COLUMNS)
-    slice_ordinal = np.repeat(np.arange(len(slices)), [len(part.rows) for part in slices])
-    order = np.lexsort((start, block, file))
-    file, block, start, rows = file[order], block[order], start[order], rows[order]
+    several = FileSlices.of(slices)
+    assert not several.shared.any(), "rows of shared ranges are filtered for one file group"
+    slice_ordinal = np.repeat(np.arange(len(several)), np.diff(several.first))
+    order = np.lexsort((several.start, several.block, several.file))
+    file, block, start, rows = (getattr(several, name)[order] for name in RANGE_COLUMNS)
     same = (file[1:] == file[:-1]) & (block[1:] == block[:-1]) & (start[1:] == start[:-1] + rows[:-1])
     first = np.flatnonzero(np.concatenate([np.ones(min(len(file), 1), np.bool_), ~same]))
     return FileSlice(
-        group=slices[0].group,
+        group=several.groups[0],
         slice=None,
         file=file[first],
         block=block[first],
         start=start[first],
         rows=np.add.reduceat(rows, first) if len(first) else rows,
-        deletes=sum(part.deletes for part in slices),
-        log_bytes=sum(part.log_bytes for part in slices),
+        deletes=int(several.deletes.sum()),
+        log_bytes=int(several.log_bytes.sum()),
         slice_ordinal=np.repeat(slice_ordinal[order], rows),
     )
 

@@ -306,7 +306,7 @@ def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> list[
     in_logs = bool(search.in_logs(table_log, snapshot.state, snapshot.cut.lanes))
     chosen = [part for part in snapshot.slices if (in_logs and len(part.rows)) or _is_in(part, stored)]
     if in_logs and not chosen:
-        chosen = snapshot.slices[:1]  # all rows are in slices already: only `covered` has to be moved
+        chosen = list(snapshot.slices[:1])  # all rows are in slices already: only `covered` has to be moved
     return chosen
 
 
