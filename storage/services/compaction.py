@@ -26,7 +26,7 @@ from storage.core.names import Path
 from storage.core.plan.covered import covered_up_to
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.overlaid import overlaid_groups
-from storage.core.plan.regroup_slices import as_targets, in_bits, merged_parts, other_bits, without
+from storage.core.plan.regroup_slices import as_targets, in_order, merged_parts, other_bits, without
 from storage.core.plan.share_work import next_share, sharing_plans
 from storage.core.plan.slices import FileSlice
 from storage.environment import Tuning
@@ -241,11 +241,10 @@ def _task(
 
 
 def _regrouped(task: CompactionTask, run: Sequence[FileSlice], bits: int) -> CompactionTask:
-    """The task with the parts of file groups that are split; a large one is split into separate files."""
+    """The task with the table's number of bits; a large file group is split into separate files."""
     is_large = len(run) == 1 and task.bytes >= task.env.tuning.small_group_bytes
-    return replace(
-        task, slices=tuple(in_bits(task.slices, bits)), bits=bits, apart=is_large and run[0].group.bits < bits
-    )
+    apart = is_large and run[0].group.bits < bits
+    return replace(task, slices=tuple(in_order(task.slices, bits)), bits=bits, apart=apart)
 
 
 def _results(execute: Execute, tasks: Iterator[CompactionTask]) -> Generator[list[MadeSlice]]:

@@ -6,10 +6,14 @@ until a BASE entry names them (`storage.services.compaction`).
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+import math
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
 
 from storage import mergers
 from storage.core import names
@@ -17,13 +21,13 @@ from storage.core.arrays import Arrays, take_rows
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup, FilePart, FileRef, Replaced, SliceFile
 from storage.core.merge.contested import stored_bounds
-from storage.core.merge.locate_keys import in_bucket
+from storage.core.merge.locate_keys import buckets
 from storage.core.merge.merge_sorted import merge_sorted
 from storage.core.merge.stitch import LogState, Stitch, Stitched
 from storage.core.modes import Mergers
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
+from storage.environment import Environment, Tuning
 from storage.files.base_file import read_base, read_shadow
 from storage.files.log_reader import LogReader
 from storage.files.row_groups import LastRowGroups
@@ -35,6 +39,9 @@ from storage.services.overlay_task import overlaid_slice, plan_overlay, write_ov
 from storage.services.row_change import RowChange
 from storage.services.service_plan import delete_files
 from storage.services.tasks import UNPACKED, WORKING_BYTES
+
+OPEN_ROW_GROUPS: Final = 4
+"""Rows that wait in memory while the parts of a large file group are written, in row groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +63,21 @@ class MadeSlice:
 class CompactionTask:
     """Work on one file group, or on several small ones that share files. Can be pickled and run in any process.
 
-    Of a file group that is split all parts are in the task, and all file groups that are merged into one.
+    A file group with fewer than ``bits`` is split: it is read once, and all its parts are written. All file groups that
+    are merged into one are in one task.
 
     Attributes:
         env: The table's environment.
         schema: Schema of the snapshot.
-        slices: The file groups to compact, as planned at the snapshot; in order of `target`, then of file group.
+        slices: The file groups to compact, as planned at the snapshot; in order of what they become.
         files: The log files that ``slices`` refer to by number.
         at: Cut of the snapshot: the new slices contain all its commits.
         plan: Slot of the compaction's PLAN, which is part of the names of its files.
         rev: Revision of ``schema``.
         change: A change of the rows; None for a compaction, which changes no row.
-        bits: Bits of the new slices: file groups with more become one with all others that are parts of it. None: the
-            bits that they have.
-        apart: Write separate files for each of the file groups.
+        bits: Bits of the new slices: file groups with more become one with all others that are parts of it, and those
+            with fewer become several. None: the bits that they have.
+        apart: Write separate files for each part of the (one) file group, which is split.
     """
 
     env: Environment
@@ -84,19 +92,42 @@ class CompactionTask:
     apart: bool = False
 
     def target(self, file_slice: FileSlice) -> FileGroup:
-        """The file group of the new slice that one of the file groups becomes a part of."""
+        """The file group that one of the file groups becomes a part of, or itself."""
         group = file_slice.group
         return group if self.bits is None or group.bits <= self.bits else group.within(self.bits)
 
     @property
     def bytes(self) -> int:
         """Stored bytes that the task reads."""
-        return sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
+        passes = (
+            math.ceil((1 << self._split_bits(self.slices[0])) / parts_at_once(self.env.tuning)) if self.apart else 1
+        )
+        return passes * sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
 
     @property
     def memory_bytes(self) -> int:
-        """Estimate of the memory that the task needs: the logs of one file group are in memory at once."""
-        return WORKING_BYTES + UNPACKED * max(file_slice.log_bytes for file_slice in self.slices)
+        """Estimate of the memory that the task needs: the logs of one file group are in memory at once.
+
+        So are the parts of file groups that share files, and some row groups of large ones.
+        """
+        split = sum(each.base_bytes for each in self.slices if self._split_bits(each))
+        if self.apart:
+            rows = max(self.slices[0].stored_rows, 1)
+            split = split * min(OPEN_ROW_GROUPS * self.env.tuning.row_group_rows, rows) // rows
+        return WORKING_BYTES + UNPACKED * (split + max(file_slice.log_bytes for file_slice in self.slices))
+
+    def _split_bits(self, file_slice: FileSlice) -> int:
+        """How many bits the parts of a file group have more than it; 0 if it is not split."""
+        return 0 if self.bits is None else max(self.bits - file_slice.group.bits, 0)
+
+    def targets(self) -> list[tuple[FileGroup, tuple[FileSlice, ...]]]:
+        """The file groups of the new slices, in order, each with those that it is made from."""
+        found: dict[FileGroup, tuple[FileSlice, ...]] = {}
+        for each in self.slices:
+            parts = each.group.parts(each.group.bits + self._split_bits(each))
+            for target in parts if self._split_bits(each) else (self.target(each),):
+                found[target] = (*found.get(target, ()), each)
+        return sorted(found.items(), key=operator.itemgetter(0))
 
     def __reduce__(self) -> tuple[Any, ...]:
         slices, files = only_needed(self.slices, self.files)
@@ -113,16 +144,12 @@ class CompactionTask:
         """
         loaded = mergers.load(self.schema, self.env.mergers)
         with explain_missing_file(self.env, self.at):
-            if not self.apart:
-                return _write_slices(self, loaded)
-            made: list[MadeSlice] = []
-            try:
-                for each in self.slices:
-                    made += _write_slices(replace(self, slices=(each,)), loaded)
-            except Exception:
-                delete_files(self.env.store, (file.path for each in made for file in each.file.objects))
-                raise
-            return made
+            return _write_apart(self, loaded) if self.apart else _write_together(self, loaded)
+
+
+def parts_at_once(tuning: Tuning) -> int:
+    """Parts of a large file group that are written in one pass over it, so that memory is bounded."""
+    return OPEN_ROW_GROUPS * tuning.row_group_rows // min(tuning.shared_row_group_rows, tuning.row_group_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,59 +164,142 @@ class _WrittenSlice:
     left_out: tuple[int, int]
 
 
-def _write_slices(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
-    env, schema = task.env, task.schema
-    targets = [(group, tuple(parts)) for group, parts in itertools.groupby(task.slices, task.target)]
+class _MergedRows:
+    """The merged rows of the file groups of a task. Each is read once, in about the order of the task."""
+
+    def __init__(self, task: CompactionTask, loaded: Mergers) -> None:
+        schema = task.schema
+        self._task, self._columns = task, tuple(schema.slice.names)
+        wanted = frozenset((*self._columns, names.OP, names.SUPPLIED))
+        self._logs = LogReader(task.env, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
+        self._collapsed: dict[FileGroup, LogState | None] = {}
+        result = frozenset(self._columns)
+        self._stitch = Stitch(
+            schema, self._columns, schema.groups, exact=True, ordered=True, result=result, mergers=loaded
+        )
+        self._last_base, self._last_shadow = LastRowGroups(), LastRowGroups()
+        self._parts: dict[FileGroup, list[Stitched]] = {}
+
+    def logs_of(self, before: FileSlice) -> LogState | None:
+        """The collapsed logs of a file group."""
+        if before.group not in self._collapsed:
+            self._collapsed[before.group] = self._logs.collapse(before, self._task.schema.groups, self._columns)
+        return self._collapsed[before.group]
+
+    def of(self, before: FileSlice) -> Iterator[Stitched]:
+        """The rows of a file group, in key order."""
+        env, schema = self._task.env, self._task.schema
+        base = read_base(env, schema, [before.slice], self._columns, last=self._last_base)
+        shadow = read_shadow(env, schema, [before.slice], self._columns, self._last_shadow)
+        merge = replace(self._stitch, bounds=stored_bounds(schema, schema.groups, [before.slice]))
+        logs = self.logs_of(before)
+        del self._collapsed[before.group]
+        yield from merge.run(base, shadow, logs)
+
+    def of_target(self, target: FileGroup, before: Sequence[FileSlice]) -> Iterator[Stitched]:
+        """The rows of a new slice, in key order. The other parts of a file group that is split wait in memory."""
+        first, schema = before[0], self._task.schema
+        if first.group.bits >= target.bits:
+            yield from merge_sorted(schema, list(map(self.of, before)))
+            return
+        if target not in self._parts:
+            parts = list(first.group.parts(target.bits))
+            self._parts |= {part: [] for part in parts}
+            for stitched in self.of(first):
+                for part, rows in zip(parts, rows_of_parts(schema, stitched, parts), strict=True):
+                    self._parts[part].append(rows)
+        yield from self._parts.pop(target)
+
+
+class _Files:
+    """The files of new slices that are being written: one base and one shadow."""
+
+    def __init__(self, task: CompactionTask, env: Environment, folder: str, *, shared: bool) -> None:
+        schema, unique = task.schema, env.ids.new()
+        self._task = task
+        self._base = SliceFileWriter(
+            env, names.base_path(folder, task.plan, unique), schema, shared=shared, index=schema.index
+        )
+        self._shadow = SliceFileWriter(env, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
+        self._written: list[_WrittenSlice] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._statistics, self._left_out = SliceStatistics(self._task.schema), [0, 0]
+
+    def write(self, stitched: Stitched) -> None:
+        """Append rows of the slice that was begun."""
+        schema, change = self._task.schema, self._task.change
+        for i, (writer, found) in enumerate(((self._base, stitched.visible), (self._shadow, stitched.hidden))):
+            rows: Arrays = found
+            if change is not None and found:
+                changed = change.apply(schema, rows)
+                self._left_out[i] += len(rows[schema.sort_column]) - len(changed[schema.sort_column])
+                rows = changed
+            self._statistics.add(rows)
+            writer.write(rows)
+
+    def end_slice(self, group: FileGroup, before: Sequence[FileSlice]) -> None:
+        """End a slice, and begin the next one."""
+        base, shadow, (visible, hidden) = self._base.end_part(), self._shadow.end_part(), self._left_out
+        self._written.append(_WrittenSlice(group, tuple(before), base, shadow, self._statistics, (visible, hidden)))
+        self._begin()
+
+    def close(self) -> list[MadeSlice]:
+        """Finish the files, durably."""
+        base, shadow = self._base.close(), self._shadow.close()
+        return [MadeSlice(_slice_file(self._task, made, base, shadow), *made.left_out) for made in self._written]
+
+    def discard(self, error: BaseException) -> None:
+        """Discard the files, because of ``error``."""
+        self._base.discard(error)
+        self._shadow.discard(error)
+
+
+def _write_together(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
+    """Write the slices of a task, of several file groups into the same files."""
+    targets, rows, alone = task.targets(), _MergedRows(task, loaded), task.slices[0]
     shared = len(targets) > 1
-    columns = tuple(schema.slice.names)
-    wanted = frozenset((*columns, names.OP, names.SUPPLIED))
-    logs = LogReader(env, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
-    collapsed: dict[FileGroup, LogState | None] = {}
-    alone = task.slices[0]
-    continued = task.target(alone) == alone.group and not alone.shared
-    if not shared and task.change is None and schema.overlays and continued:
-        collapsed[alone.group] = logs.collapse(alone, schema.groups, columns)
-        overlaid = _overlaid(task, alone, collapsed[alone.group], loaded)
+    continued = targets[0][0] == alone.group and not alone.shared
+    if not shared and task.change is None and task.schema.overlays and continued:
+        overlaid = _overlaid(task, alone, rows.logs_of(alone), loaded)
         if overlaid is not None:
             return [overlaid]
-    folder, unique = names.SHARED if shared else str(targets[0][0]), env.ids.new()
-    base = SliceFileWriter(env, names.base_path(folder, task.plan, unique), schema, shared=shared, index=schema.index)
-    shadow = SliceFileWriter(env, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
-    stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns), mergers=loaded)
-    last_base, last_shadow = LastRowGroups(), LastRowGroups()
-
-    def stitched_rows(before: FileSlice) -> Iterator[Stitched]:
-        old_base = read_base(env, schema, [before.slice], columns, last=last_base)
-        old_shadow = read_shadow(env, schema, [before.slice], columns, last_shadow)
-        if before.group not in collapsed:
-            collapsed[before.group] = logs.collapse(before, schema.groups, columns)
-        merge = replace(stitch, bounds=stored_bounds(schema, schema.groups, [before.slice]))
-        for stitched in merge.run(old_base, old_shadow, collapsed.pop(before.group)):
-            yield _in_bucket(schema, stitched, before.group) if before.shared else stitched
-
-    written = []
+    files = _Files(task, task.env, names.SHARED if shared else str(targets[0][0]), shared=shared)
     try:
         for group, before in targets:
-            statistics, left_out = SliceStatistics(schema), [0, 0]
-            for stitched in merge_sorted(schema, list(map(stitched_rows, before))):
-                for i, (writer, found) in enumerate(((base, stitched.visible), (shadow, stitched.hidden))):
-                    rows: Arrays = found
-                    if task.change is not None and found:
-                        changed = task.change.apply(schema, rows)
-                        left_out[i] += len(rows[schema.sort_column]) - len(changed[schema.sort_column])
-                        rows = changed
-                    statistics.add(rows)
-                    writer.write(rows)
-            made = _WrittenSlice(
-                group, before, base.end_part(), shadow.end_part(), statistics, (left_out[0], left_out[1])
-            )
-            written.append(made)
-        base_file, shadow_file = base.close(), shadow.close()
+            for stitched in rows.of_target(group, before):
+                files.write(stitched)
+            files.end_slice(group, before)
+        return files.close()
     except BaseException as error:
-        base.discard(error)
-        shadow.discard(error)
+        files.discard(error)
         raise
-    return [MadeSlice(_slice_file(task, made, base_file, shadow_file), *made.left_out) for made in written]
+
+
+def _write_apart(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
+    """Write the parts of one large file group, each into its own files, in as few passes over it as possible."""
+    ((before,), tuning) = task.slices, task.env.tuning
+    targets, most, made = [group for group, _ in task.targets()], parts_at_once(task.env.tuning), list[MadeSlice]()
+    for start in range(0, len(targets), most):
+        parts = targets[start : start + most]
+        # All files together have the pending rows of a few row groups.
+        rows = max(OPEN_ROW_GROUPS * tuning.row_group_rows // len(parts), 1)
+        env = task.env.tuned(row_group_rows=min(rows, tuning.row_group_rows))
+        files = [_Files(task, env, str(part), shared=False) for part in parts]
+        try:
+            for stitched in _MergedRows(task, loaded).of(before):
+                for of_part, of_file in zip(rows_of_parts(task.schema, stitched, parts), files, strict=True):
+                    of_file.write(of_part)
+            for part, of_file in zip(parts, files, strict=True):
+                of_file.end_slice(part, [before])
+                made += of_file.close()
+        except BaseException as error:
+            for of_file in files:
+                of_file.discard(error)
+            delete_files(task.env.store, (file.path for each in made for file in each.file.objects))
+            raise
+    return made
 
 
 def _overlaid(task: CompactionTask, before: FileSlice, logs: LogState | None, loaded: Mergers) -> MadeSlice | None:
@@ -233,10 +343,17 @@ def _slice_file(
     )
 
 
-def _in_bucket(schema: TableSchema, stitched: Stitched, group: FileGroup) -> Stitched:
-    """Those of the rows that are in the bucket of a file group."""
-    kinds = (stitched.visible, stitched.hidden)
-    return Stitched(*(take_rows(rows, in_bucket(schema, rows, group)) if rows else rows for rows in kinds))
+def rows_of_parts(schema: TableSchema, stitched: Stitched, parts: Sequence[FileGroup]) -> list[Stitched]:
+    """Rows of a file group as those of each of some of its parts, which have equal bits."""
+    divided = [_divided(schema, rows, parts) for rows in (stitched.visible, stitched.hidden)]
+    return [Stitched(visible, hidden) for visible, hidden in zip(*divided, strict=True)]
+
+
+def _divided(schema: TableSchema, rows: dict[str, pa.Array], parts: Sequence[FileGroup]) -> list[dict[str, pa.Array]]:
+    if not rows:
+        return [rows] * len(parts)
+    bucket = buckets(schema, rows, parts[0].bits)
+    return [take_rows(rows, np.flatnonzero(bucket == part.bucket)) for part in parts]
 
 
 def _file_and_part(file: FileRef | None, part: FilePart | None) -> tuple[FileRef | None, FilePart | None]:

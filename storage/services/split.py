@@ -34,7 +34,7 @@ class SplitResult:
         before: The number that it had, if this call has changed it; else the same.
         file_groups: New file groups that were written.
         rows: Visible rows in them.
-        bytes_read: Stored bytes that were merged. A file group is read once for each of its parts.
+        bytes_read: Stored bytes that were merged.
         bytes_written: Stored bytes of the new base and shadow files.
         seconds: Wall-clock time.
     """

@@ -22,6 +22,10 @@ def everything(_: Any) -> Any:
     return lambda schema, rows, group: np.ones(len(next(iter(rows.values()))), np.bool_)
 
 
+def all_rows(_: Any) -> Any:
+    return lambda schema, stitched, parts: [stitched] * len(parts)
+
+
 def only_slices(merged_parts: Any) -> Any:
     def broken(slices: Any, chosen: Any, bits: int) -> Any:
         found = merged_parts(slices, chosen, bits)
@@ -43,7 +47,7 @@ def of_the_schema(_: Any) -> Any:
 
 
 SPLITS: Final[Mapping[str, Mutant]] = {
-    "S15 a part has the rows of the others": Mutant(compaction_task, "in_bucket", everything, THEME),
+    "S15 a part has the rows of the others": Mutant(compaction_task, "rows_of_parts", all_rows, THEME),
     "S11 every part reads all rows of older buckets": Mutant(log_reader, "in_bucket", everything, THEME),
     "S15 slices are published beside their parts": Mutant(compaction, "may_follow", all_offered, THEME),
     "G2 logs without a slice are not merged": Mutant(compaction, "merged_parts", only_slices, THEME),

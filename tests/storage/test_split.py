@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -209,12 +210,45 @@ def test_the_price_of_a_split_is_one_rewrite(tmp_path: Path) -> None:
     before = sum(part.base_bytes for part in table.snapshot().slices)
     result = table.split(8)
     assert 0.8 * before < result.bytes_written < 1.3 * before
+    assert result.bytes_read == before
     assert (result.before, result.buckets, result.file_groups, result.rows) == (2, 8, 8, 200_000)
     again = table.split(8)
     assert (again.file_groups, again.bytes_written) == (0, 0)
     merged = table.split(2)
     assert merged.bytes_written < 1.3 * before
     assert merged.rows == 200_000
+
+
+@pytest.mark.parametrize(
+    ("tuning", "opened"),
+    [
+        ({"small_group_bytes": 0}, 1),  # all 16 parts of a file group in one pass
+        ({"small_group_bytes": 0, "row_group_rows": 64, "shared_row_group_rows": 64}, 4),  # four parts in each
+        ({}, 1),  # the parts of both file groups share a file
+    ],
+    ids=["one pass", "four passes", "shared file"],
+)
+def test_each_file_group_is_read_once_and_its_parts_are_written(
+    tmp_path: Path, tuning: dict[str, int], opened: int
+) -> None:
+    """The number of parts that are written at once bounds the memory."""
+    table = Table.create(tmp_path / "t", {**SHOP, "buckets": 2})
+    table = Table(table.env.tuned(**tuning))
+    append(table, orders(*range(3000)))
+    append(table, payments(*range(2900, 3100)), "payments")
+    table.compact()
+    append(table, orders(*range(0, 3000, 9), op="D", ts=2))
+    append(table, orders(*range(2500, 3500), status="late", ts=3))
+    rows, before = contents(table), [part.base_bytes + part.log_bytes for part in table.snapshot().slices]
+    bases = {made.base.path for made in table.state().slices.values() if made.base}
+    watched = FaultyStore(open_store(table.uri))
+    result = Table(replace(table.env, store=watched)).split(32)
+    reads = Counter(path for call, path in watched.calls if call == "open_input")
+    assert {reads[path] for path in bases} == {opened}
+    assert result.bytes_read == opened * sum(before)
+    assert (result.file_groups, result.rows) == (32, len(rows))
+    assert contents(table) == rows
+    assert table.verify().ok
 
 
 @pytest.mark.parametrize("buckets", [8, 1], ids=["split", "merge"])

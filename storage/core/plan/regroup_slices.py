@@ -54,13 +54,13 @@ def as_targets(
     return [found[group] for group in sorted(found)]
 
 
-def in_bits(run: Sequence[FileSlice], bits: int) -> list[FileSlice]:
-    """The file groups of a task, with the parts of those that have fewer bits; in order of what they become."""
-    parts = (each.split(bits) if each.group.bits < bits else [each] for each in run)
-    return sorted(
-        (part for several in parts for part in several),
-        key=lambda part: (part.group.within(bits) if part.group.bits > bits else part.group, part.group),
-    )
+def in_order(run: Iterable[FileSlice], bits: int) -> list[FileSlice]:
+    """The file groups of a task in order of the (first) file group with ``bits`` that they become."""
+
+    def first_target(group: FileGroup) -> FileGroup:
+        return next(group.parts(bits)) if group.bits < bits else group.within(bits)
+
+    return sorted(run, key=lambda each: (first_target(each.group), each.group))
 
 
 def without(chosen: Iterable[FileSlice], taken: Collection[FileGroup], bits: int) -> list[FileSlice]:

@@ -74,8 +74,8 @@ class FileSlice:
         log_bytes: Stored bytes of the ranges, all columns, in proportion to their rows.
         slice_ordinal: If file groups were combined by `combine_slices`: for each row of the ranges, in order, the
             position of its file group in the combined list; None for a single file group.
-        shared: Whether its slice or some of its log ranges have rows of other file groups, too, because their bits are
-            fewer than those of the file group: only rows with its keys count.
+        shared: Whether some of its log ranges have rows of other file groups, too, because their bits are fewer than
+            those of the file group: only rows with its keys count.
         within: Key range of a part of a file group, made by `storage.read.divide_file_group`: only these keys are read.
             The part has only the log ranges and row groups that can have such keys. None for the whole file group.
     """
@@ -91,11 +91,6 @@ class FileSlice:
     slice_ordinal: Ints | None = None
     within: KeyRange | None = None
     shared: bool = False
-
-    def split(self, bits: int) -> list[FileSlice]:
-        """Its parts of more bits. Each reads all of it: only rows with the keys of the part count."""
-        parts = list(self.group.parts(bits))
-        return [replace(self, group=part, log_bytes=self.log_bytes // len(parts), shared=True) for part in parts]
 
     @property
     def base_bytes(self) -> int:
