@@ -38,13 +38,15 @@ def demo(
 
     Orders refer to customers, which a fifth writer without Spark updates meanwhile. At the end the whole table, with
     the columns of the customers, is compared with dedupe + joins in Spark over the same topics; the exit code is 1 if
-    they differ.
+    they differ. It takes as long as the machine needs; if nothing is done any more for minutes, or at Ctrl-C, it ends
+    and says what is missing.
     """
     from rich.console import Console
 
     from storage.errors import TableError
     from streams.demo import shop
-    from streams.demo.run_demo import DemoFailed, Interrupted, run_demo
+    from streams.demo.outcome import DemoFailed, Unfinished
+    from streams.demo.run_demo import run_demo
 
     # A pipe or a file has no width.
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
@@ -60,10 +62,7 @@ def demo(
         return
     try:
         equal = run_demo(rows, console, keep=keep, seed=seed, report=report)
-    except (Interrupted, KeyboardInterrupt) as error:
-        error_console.print(str(error) or "stopped by SIGINT", markup=False)
-        raise typer.Exit(1) from None
-    except (DemoFailed, TableError) as error:
+    except (DemoFailed, TableError, Unfinished) as error:
         error_console.print(str(error), markup=False)
         raise typer.Exit(1) from None
     if keep is not None:

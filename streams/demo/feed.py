@@ -95,6 +95,7 @@ class TableProgress:
     """How much of its topic each lane of a table has committed.
 
     Attributes:
+        wanted: Number of messages that each lane has in the end.
         messages: Number of messages before the offsets in the last commit, by lane; offsets of a topic start at 0.
         events: Number of rows of all commits, by lane, ignored rows included. An event that was committed twice counts
             twice.
@@ -105,19 +106,19 @@ class TableProgress:
         self, table: str | Path, lanes: Mapping[str, Topic], storage_options: Mapping[str, Any] | None = None
     ) -> None:
         self._observer = LaneObserver(table, storage_options)
-        self._wanted = {name: topic.rows for name, topic in lanes.items()}
+        self.wanted = {name: topic.rows for name, topic in lanes.items()}
         self.messages = dict.fromkeys(lanes, 0)
         self.events = dict.fromkeys(lanes, 0)
         self.claims = dict.fromkeys(lanes, 0)
 
     def share(self, lane: str) -> float:
         """The fraction of its topic that a lane has read, from 0 to 1."""
-        return self.messages[lane] / self._wanted[lane]
+        return self.messages[lane] / self.wanted[lane]
 
     @property
     def complete(self) -> bool:
         """Whether every lane has its whole topic."""
-        return self.messages == self._wanted
+        return self.messages == self.wanted
 
     @property
     def total(self) -> int:
@@ -130,7 +131,7 @@ class TableProgress:
         Raises:
             TableError: The log is damaged or not accessible.
         """
-        for lane in self._wanted:
+        for lane in self.wanted:
             claims, rows, source = self._observer.news(lane)
             self.claims[lane] += claims
             self.events[lane] += rows

@@ -51,7 +51,7 @@ class Facts:
     Attributes:
         equal: Whether the table equals Spark's join.
         verdict: The same in words.
-        seconds: From the first message until the table had all.
+        seconds: From the first message until the table had all, or until the run ended early.
         streams: Names of the streams.
         samples: What was measured meanwhile.
         events: What happened, with the seconds since the beginning.

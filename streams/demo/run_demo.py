@@ -7,8 +7,8 @@
                        +--> Spark: dedupe + joins ====== ? == live view
 
 The demo uses what users use: a pipeline file, `streams.pipeline.run`, the supervisor, a view. It ends when the table
-has all messages, not after some time. However it ends, also by Ctrl-C or the time limit, no process is left, and no
-file unless the user wants to keep them.
+has all messages, not after some time: only if nothing is done any more for a while, it gives up. However it ends, also
+by Ctrl-C, it says what is missing, and no process is left, and no file unless the user wants to keep them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 from rich.console import Console
 
@@ -34,8 +33,11 @@ from streams.demo import shop
 from streams.demo.broker import EmbeddedBroker
 from streams.demo.customers import CustomersWriter
 from streams.demo.feed import Feed, TableProgress
+from streams.demo.outcome import DemoFailed, Unfinished, Verdict, missing_messages, unfinished
 from streams.demo.samples import Samples
+from streams.demo.watch import Interrupted, Watch, watch_signals
 from streams.demo.workload import Topic, plan_customers, plan_topics
+from streams.demo.write_report import write_report
 from streams.pipeline.pipeline import Pipeline, load_pipeline
 from streams.pipeline.run import COMPACTION, make_jobs, open_table
 from streams.pipeline.supervisor import ENDED, JobStatus, Supervisor
@@ -53,23 +55,11 @@ PART_SECONDS: Final = 0.5
 POLL_SECONDS: Final = 0.1
 MID_BATCH_SECONDS: Final = 3.0
 """Seconds to wait for a batch of the writer before it is killed anyway; it starts one every two seconds."""
-LIMIT_SECONDS: Final = 600.0
-"""Time limit of a run of the default size, which takes about one and a half minutes on two cores."""
-LIMIT_ROWS_PER_SECOND: Final = 2_000
-"""A larger run gets additional time at this rate; an idle machine with two cores is ten times as fast."""
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
-
-
-class DemoFailed(Exception):
-    """The demo failed; the message says why, with the last lines of a log."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal or the time limit has ended the demo.
-
-    Not an `Exception`: py4j would treat that as an error of its connection.
-    """
+STALL_SECONDS: Final = 120.0
+"""The demo gives up if nothing is committed or computed for this time. An idle machine with two cores takes one and a
+half minutes for all of the default size."""
+STALL_ROWS_PER_SECOND: Final = 5_000
+"""A larger run has larger batches and tasks, and gets additional time at this rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,41 +86,82 @@ def run_demo(
         InvalidInput: An argument is invalid; nothing was started.
         NotFound: Java is not installed.
         DemoFailed: A process of the demo failed and was not restarted.
-        Interrupted: A signal or the time limit ended the demo.
+        Unfinished: A signal has come, or nothing was done any more for a while; the message says what is missing.
         TableError: The table cannot be read.
     """
     if report is not None and not report.absolute().parent.is_dir():  # known now, not at the end
         raise InvalidInput(f"--report {report}: there is no such folder", hint="give a file in a folder that exists")
     topics, customers = plan_topics(rows, seed), plan_customers(rows, seed)
     check_java()
-    with _limited(LIMIT_SECONDS + rows / LIMIT_ROWS_PER_SECOND), _folder(keep) as folder, EmbeddedBroker() as broker:
-        feed = Feed(broker, {**topics, customers.name: customers})
-        table = Table.create(folder / shop.CUSTOMERS, shop.CUSTOMERS_CONFIG)
-        pipeline = load_pipeline(shop.write_pipeline(folder, broker.bootstrap_servers, customers=True))
-        open_table(pipeline)
-        messages = rows + customers.rows
-        console.print(
-            f"{messages} messages for {len(topics) + 1} topics of an embedded Kafka broker at "
-            f"{broker.bootstrap_servers}; {len(topics)} writer processes and compaction on one table, and a writer "
-            "without Spark on the table of customers that it refers to"
-        )
-        with CustomersWriter(table, broker.bootstrap_servers, customers) as writer:
-            samples, seconds = _run_streams(
-                pipeline,
-                feed,
-                topics,
-                _Customers(writer, TableProgress(table.uri, {customers.name: customers})),
-                console,
-            )
-        # Not before now: a Spark session in this process would slow the writers down.
-        from streams.demo.verdict import judge
-        from streams.demo.write_report import write_report
-
-        verdict = judge(pipeline, broker.bootstrap_servers, messages, console)
-        if report is not None:
-            settings = {"messages": f"{messages:,}", "seed": str(seed), "topics": ", ".join((*topics, customers.name))}
-            write_report(report, verdict, samples, seconds, list(topics), settings)
+    notes = _Notes()
+    verdict = Verdict(equal=False, text="failed")
+    with watch_signals(STALL_SECONDS + rows / STALL_ROWS_PER_SECOND) as watch, _folder(keep) as folder:
+        try:
+            with EmbeddedBroker() as broker:
+                verdict = _run(folder, broker, topics, customers, _Around(console, watch, notes))
+        except Interrupted as error:
+            verdict = Verdict(equal=False, text=unfinished(str(error), notes.missing()))
+            raise Unfinished(verdict.text) from None
+        except Exception as error:
+            verdict = Verdict(equal=False, text=f"failed: {str(error).partition(chr(10))[0]}")
+            raise
+        finally:
+            if report is not None:
+                messages = f"{rows + customers.rows:,}"
+                settings = {"messages": messages, "seed": str(seed), "topics": ", ".join((*topics, customers.name))}
+                write_report(report, verdict, notes.samples, notes.seconds, list(topics), settings)
         return verdict.equal
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What is known of a run, however it ends.
+
+    Attributes:
+        samples: What was measured.
+        complete_seconds: Seconds until the tables had all messages; None before.
+        missing: Says what is missing, besides the comparison.
+    """
+
+    samples: Samples = field(default_factory=Samples)
+    complete_seconds: float | None = None
+    missing: Callable[[], list[str]] = lambda: ["all messages"]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the streams took, or have run."""
+        return self.samples.seconds if self.complete_seconds is None else self.complete_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What every part of the run needs."""
+
+    console: Console
+    watch: Watch
+    notes: _Notes
+
+
+def _run(
+    folder: Path, broker: EmbeddedBroker, topics: Mapping[str, Topic], customers: Topic, around: _Around
+) -> Verdict:
+    feed = Feed(broker, {**topics, customers.name: customers})
+    table = Table.create(folder / shop.CUSTOMERS, shop.CUSTOMERS_CONFIG)
+    pipeline = load_pipeline(shop.write_pipeline(folder, broker.bootstrap_servers, customers=True))
+    open_table(pipeline)
+    messages = sum(topic.rows for topic in (*topics.values(), customers))
+    around.console.print(
+        f"{messages} messages for {len(topics) + 1} topics of an embedded Kafka broker at "
+        f"{broker.bootstrap_servers}; {len(topics)} writer processes and compaction on one table, and a writer "
+        "without Spark on the table of customers that it refers to"
+    )
+    with CustomersWriter(table, broker.bootstrap_servers, customers) as writer:
+        progress = TableProgress(table.uri, {customers.name: customers})
+        _run_streams(pipeline, feed, topics, _Customers(writer, progress), around)
+    # Not before now: a Spark session in this process would slow the writers down.
+    from streams.demo.verdict import judge
+
+    return judge(pipeline, broker.bootstrap_servers, messages, around.console, around.watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +178,15 @@ class _Customers:
 
 
 def _run_streams(
-    pipeline: Pipeline, feed: Feed, topics: Mapping[str, Topic], customers: _Customers, console: Console
-) -> tuple[Samples, float]:
-    """Run the writers until both tables have every message, and kill one of them in between.
-
-    Returns:
-        What was measured meanwhile, and the seconds that it took.
-    """
+    pipeline: Pipeline, feed: Feed, topics: Mapping[str, Topic], customers: _Customers, around: _Around
+) -> None:
+    """Run the writers until both tables have every message, and kill one of them in between."""
     progress = TableProgress(Path(pipeline.table.uri), topics)
     supervisor = Supervisor(make_jobs(pipeline))
-    started, samples = time.monotonic(), Samples()
+    console, notes = around.console, around.notes
+    notes.samples = samples = Samples()
     stages = _Stages(feed, progress, customers, supervisor, console)
+    notes.missing = stages.missing
     try:
         supervisor.start()
         with show_jobs(console) as show_statuses:
@@ -165,7 +194,8 @@ def _run_streams(
                 show_statuses(supervisor.statuses)
                 if samples.due:
                     _measure(samples, feed, progress, supervisor, stages)
-            seconds = time.monotonic() - started
+                around.watch.check(stages.done)
+            notes.complete_seconds = samples.seconds
             _measure(samples, feed, progress, supervisor, stages)
         statuses = supervisor.stop()
     finally:
@@ -181,13 +211,12 @@ def _run_streams(
     assert kill is not None, "the run ends only after the kill"
     console.print(
         f"all {progress.total + customers.progress.total} messages are in the tables, each once, "
-        f"after {seconds:.1f} s; "
+        f"after {notes.seconds:.1f} s; "
         f"{status[COMPACTION].report.commits} compactions meanwhile\n"
         f"writer {VICTIM!r} was killed when it had committed {kill.committed} of {kill.produced} messages of its topic "
         f"({topics[VICTIM].rows} in the end);\nafter restart {status[VICTIM].restarts}, with claim "
         f"{progress.claims[VICTIM]} of its lane, it continued exactly there"
     )
-    return samples, seconds
 
 
 def _measure(samples: Samples, feed: Feed, progress: TableProgress, supervisor: Supervisor, stages: _Stages) -> None:
@@ -210,6 +239,7 @@ class _Stages:
         self._supervisor, self._console = supervisor, console
         self._next_part = time.monotonic()
         self._kill_until: float | None = None
+        self._compacted, self._restarts = False, 0
 
     def step(self) -> bool:
         """Do the next step if it is due; returns whether the demo is complete."""
@@ -231,9 +261,27 @@ class _Stages:
         elif due and behind:
             self._kill_until = self._kill_until or now + MID_BATCH_SECONDS
             self._kill(next(status for status in statuses if status.name == VICTIM), at_once=now >= self._kill_until)
-        compacted = any(status.name == COMPACTION and status.report.commits for status in statuses)
-        complete = self._progress.complete and self._customers.progress.complete
-        return self._feed.finished and self.kill is not None and complete and compacted
+        self._compacted = any(status.name == COMPACTION and status.report.commits for status in statuses)
+        self._restarts = sum(status.restarts for status in statuses)
+        return self._feed.finished and not self.missing()
+
+    @property
+    def done(self) -> object:
+        """All that was done so far; what writers report while they wait does not count."""
+        tables = (self._progress, self._customers.progress)
+        commits = [(dict(table.claims), dict(table.messages)) for table in tables]
+        return commits, self._feed.sent, self.kill, self._compacted, self._restarts
+
+    def missing(self) -> list[str]:
+        """What is missing, in words."""
+        found = [
+            part
+            for table in (self._progress, self._customers.progress)
+            for part in missing_messages(table.wanted, table.messages)
+        ]
+        if self.kill is None:
+            found.append(f"the kill of writer {VICTIM!r}")
+        return found if self._compacted else [*found, "a compaction"]
 
     def _kill(self, victim: JobStatus, *, at_once: bool) -> None:
         """Send SIGKILL to the writer, its JVM and its workers, if it is in a batch or ``at_once``."""
@@ -291,27 +339,3 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     if occupied:
         raise InvalidInput(f"--keep {keep}: the folder is not empty", hint="give a new folder; nothing is overwritten")
     yield keep
-
-
-@contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Raise `Interrupted` in the block on a signal, or when the time is up.
-
-    Further signals are ignored, so that a second Ctrl-C does not interrupt the clean-up, which has time limits.
-    """
-
-    def interrupt(number: int, _: FrameType | None) -> NoReturn:
-        for other in _SIGNALS:
-            signal.signal(other, signal.SIG_IGN)
-        if number == signal.SIGALRM:
-            raise Interrupted(f"the demo did not end within {seconds:.0f} s")
-        raise Interrupted(f"stopped by {signal.Signals(number).name}")
-
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)

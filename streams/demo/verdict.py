@@ -9,12 +9,13 @@ import contextlib
 import os
 import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
@@ -22,12 +23,19 @@ from rich.table import Table
 
 import streams
 from streams.demo import reference, shop
+from streams.demo.outcome import Verdict
 from streams.demo.reference import Comparison
+from streams.demo.watch import Interrupted, Watch
 from streams.pipeline.pipeline import Pipeline
+from streams.spark.running_tasks import running_tasks
 from streams.spark.session import build_session
 
 RUNS: Final = 2
 """Number of times that each query is timed. The fastest counts: the first one includes the warm-up of the JVM."""
+POLL_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 1.0
+CANCEL_SECONDS: Final = 30.0
+"""Longest time to wait for the end of what is cancelled; a JVM that is starting has to start first."""
 JVM_END_SECONDS: Final = 10.0
 """A JVM ends when its standard input is closed, usually in less than a second. After this time it is killed."""
 
@@ -46,35 +54,95 @@ _QUERIES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verdict.
-
-    Attributes:
-        equal: Whether the table equals Spark's join.
-        text: The same in words.
-        figures: Times of both, by name.
-    """
-
-    equal: bool
-    text: str
-    figures: Mapping[str, str]
+class _Cancelled(Exception):
+    """The work has to end."""
 
 
-def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Console) -> Verdict:
+class _Work:
+    """What the thread of the work does, and a way to end it."""
+
+    def __init__(self) -> None:
+        self.what = "starting Spark"
+        self.spark: SparkSession | None = None
+        self.done: object = None
+        """Changes with each step, and with each task of Spark that has ended."""
+        self._cancelled = threading.Event()
+
+    def begin(self, what: str) -> None:
+        """Say what comes now. Raises `_Cancelled` if nothing shall."""
+        if self._cancelled.is_set():
+            raise _Cancelled
+        self.what = what
+
+    def look(self, thread: threading.Thread) -> None:
+        """Look at the tasks of Spark while the thread of the work runs; in another thread, for Spark may not answer."""
+        while thread.is_alive():
+            stage = None if self.spark is None else running_tasks(self.spark, self.what)
+            self.done = self.what, None if stage is None else (stage.done, stage.total)
+            time.sleep(LOOK_SECONDS)
+
+    def cancel(self, thread: threading.Thread) -> None:
+        """End the work, or leave it alone after `CANCEL_SECONDS`."""
+        self._cancelled.set()
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while thread.is_alive() and time.monotonic() < deadline:
+            if self.spark is not None:
+                threading.Thread(target=self._cancel_jobs, args=(self.spark,), daemon=True).start()
+            thread.join(LOOK_SECONDS)
+
+    @staticmethod
+    def _cancel_jobs(spark: SparkSession) -> None:
+        with contextlib.suppress(Py4JError, OSError, AssertionError, AttributeError):  # the session is ending
+            spark.sparkContext.cancelAllJobs()
+
+
+def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Console, watch: Watch) -> Verdict:
     """Query the table, and compare it with Spark's join over the same topics.
 
     Both show the columns of the customers that the table refers to. ``rows`` is the number of messages of all topics.
+    Spark is used in a thread, because it cannot be interrupted in the middle of a request.
 
     Raises:
+        Interrupted: See `Watch.check`.
         TableError: The table cannot be read.
         pyspark.errors.PySparkException: The join in Spark failed.
     """
+    work = _Work()
+    found: list[Verdict] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(_judge(pipeline, bootstrap_servers, rows, console, work))
+        except BaseException as error:  # of the thread: raised again below
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="verdict", daemon=True)
+    thread.start()
+    threading.Thread(target=work.look, args=(thread,), name="progress of Spark", daemon=True).start()
+    try:
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
+            watch.check(work.done)
+    except Interrupted as error:
+        what = work.what
+        work.cancel(thread)
+        raise Interrupted(f"{error} while {what}") from None
+    if raised:
+        raise raised[0]
+    return found[0]
+
+
+def _judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Console, work: _Work) -> Verdict:
     folder = pipeline.state / "reference"
     with _session(pipeline.state) as spark:
+        work.spark = spark
+        work.begin("querying the table")
         streams.create_view(spark, pipeline.table.uri, shop.TABLE)
-        for question, query in _QUERIES.items():
+        for number, (question, query) in enumerate(_QUERIES.items(), 1):
+            work.begin(f"running query {number} of {len(_QUERIES)}")
             _show(spark, question, query, console)
+        work.begin("reading the topics with Spark")
         console.print("the same with Spark alone: reading the topics from their beginning ...")
         try:
             messages = reference.load_topics(spark, bootstrap_servers, folder)
@@ -83,15 +151,19 @@ def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Consol
                 console.print(text, style="bold red")
                 return Verdict(equal=False, text=text, figures={})
             view, join = spark.table(shop.TABLE), reference.join_query(spark)
-            times = (_seconds(view), _seconds(join))
-            _show_times(*times, console)
+            work.begin("reading the whole view")
+            view_seconds = _seconds(view)
+            work.begin("computing the join in Spark")
+            join_seconds = _seconds(join)
+            _show_times(view_seconds, join_seconds, console)
+            work.begin("comparing the view with the join")
             found = reference.compare(view, join)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     _show_comparison(found, console)
     figures = {
-        "every row and column of the live view": f"{times[0]:.2f} s",
-        "every row and column of the join in Spark": f"{times[1]:.2f} s",
+        "every row and column of the live view": f"{view_seconds:.2f} s",
+        "every row and column of the join in Spark": f"{join_seconds:.2f} s",
     }
     return Verdict(found.equal, _words(found), figures)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from storage.errors import InvalidInput
+from streams.demo.outcome import Verdict
 from streams.demo.report import Facts, report_html
 from streams.demo.samples import Samples
-from streams.demo.verdict import Verdict
 
 _PACKAGES: Final = ("weft", "pyspark", "pyarrow", "confluent-kafka")
 
@@ -31,7 +31,7 @@ def write_report(
         file: Where; an existing file is replaced.
         verdict: The result.
         samples: What was measured.
-        seconds: From the first message until the tables had all.
+        seconds: From the first message until the tables had all, or until the run ended early.
         streams: Names of the streams.
         settings: Settings of the run, by name.
 

@@ -27,9 +27,11 @@ from streams.demo import shop
 from streams.demo.broker import PARTITION_LIMIT_BYTES, EmbeddedBroker
 from streams.demo.customers import CustomersWriter
 from streams.demo.feed import Feed, TableProgress
+from streams.demo.outcome import DemoFailed, missing_messages, unfinished
 from streams.demo.reference import Comparison
-from streams.demo.run_demo import DemoFailed, Interrupted, _check_alive, _folder, _limited
+from streams.demo.run_demo import _check_alive, _folder
 from streams.demo.verdict import _show_comparison
+from streams.demo.watch import Interrupted, Watch, watch_signals
 from streams.demo.workload import MAX_PARTITIONS, Topic, plan_topics
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.run import open_table
@@ -243,28 +245,35 @@ def test_customers_are_written_once_in_several_sessions_and_read_with_the_orders
 # --- run -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_time_limit_ends_the_run() -> None:
-    with pytest.raises(Interrupted, match=r"within 0 s"), _limited(0.05):
-        time.sleep(30)
+def test_only_a_stall_ends_the_run() -> None:
+    watch = Watch(0.05)
+    for done in range(20):
+        time.sleep(0.01)
+        watch.check(done)
+    time.sleep(0.06)
+    with pytest.raises(Interrupted, match="no progress for 0 s"):
+        watch.check(done)
 
 
-def test_a_second_signal_does_not_interrupt_the_clean_up() -> None:
+def test_a_signal_ends_the_run_at_the_next_step_and_a_second_one_changes_nothing() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    cleaned = []
-
-    def run() -> None:
-        with _limited(60):
-            try:
-                signal.raise_signal(signal.SIGTERM)
-            finally:
-                signal.raise_signal(signal.SIGTERM)
-                signal.raise_signal(signal.SIGINT)
-                cleaned.append(True)
-
-    with pytest.raises(Interrupted, match="SIGTERM"):
-        run()
-    assert cleaned
+    with watch_signals(60) as watch:
+        watch.check(0)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM"):
+            watch.check(1)
+        signal.raise_signal(signal.SIGINT)  # in the clean-up
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_verdict_says_what_is_missing() -> None:
+    wanted = {"orders": 2_000, "clicks": 10}
+    assert missing_messages(wanted, wanted) == []
+    missing = missing_messages(wanted, {"orders": 500, "clicks": 10})
+    assert missing == ["1,500 of 2,000 messages of orders"]
+    text = unfinished("no progress for 5 s", missing)
+    assert text == f"unfinished, no progress for 5 s; missing: {missing[0]}; the comparison with the join in Spark"
 
 
 def test_a_temporary_folder_is_always_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from playwright.sync_api import Browser
 from rich.console import Console
 
 from storage.errors import InvalidInput
+from streams.demo.outcome import Verdict
 from streams.demo.report import Facts, chart, report_html
 from streams.demo.run_demo import run_demo
 from streams.demo.samples import Sample, Samples, freshness, lag, throughput
-from streams.demo.verdict import Verdict
 from streams.demo.write_report import write_report
 from tests.streams.ui.browser import Unavailable, axe_findings, axe_script
 
