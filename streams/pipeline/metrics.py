@@ -207,6 +207,12 @@ def _of_parts(statuses: Sequence[JobStatus], now_ms: int) -> Iterator[Metric]:
         ],
     )
     yield _gauge(
+        "publication_interval_seconds",
+        "Time from one look of the publisher to the next: every of the section publish.",
+        "part",
+        [(job, report.publish_seconds) for job, report in publishers],
+    )
+    yield _gauge(
         "publication_fails",
         "1 if the last publication to an Iceberg or a Delta table has failed. It is tried again.",
         "part",

@@ -97,6 +97,7 @@ class PublishRound:
         problem: Why targets are not up to date, and when they are tried again; empty if all are.
         errors: The errors of this round.
         complete: Whether all targets show the base files that the table had when the round began.
+        every: Seconds from one round to the next.
     """
 
     changed: int = 0
@@ -104,6 +105,7 @@ class PublishRound:
     problem: str = ""
     errors: Sequence[Exception] = ()
     complete: bool = True
+    every: float | None = None
 
     def report(self, last: Report) -> dict[str, Any]:
         """The changes to the report."""
@@ -114,6 +116,7 @@ class PublishRound:
             "publish_problem": self.problem,
             "publications": last.publications + self.changed,
             "published_at_ms": now_ms if self.complete else last.published_at_ms,
+            "publish_seconds": self.every,
         }
 
 
@@ -171,6 +174,7 @@ class Publisher:
             problem="; ".join(self._problem(known) for known in self._targets if known.error is not None),
             errors=errors,
             complete=all(known.version == version for known in self._targets),
+            every=self.section.every,
         )
 
     def _is_due(self, known: _Published, version: object) -> bool:

@@ -79,6 +79,7 @@ class Report:
         expired_at_ms: Time of the last expiry that ended; None before the first one.
         publications: Publications that changed a published table.
         published_at_ms: Time when all published tables were last known to show all base files; None before.
+        publish_seconds: Time between two looks of the publisher; None if the job publishes nothing.
         publish_problem: Why a published table is not up to date; empty if all are.
         steady: Whether the job now reports every second, so that silence means that it hangs.
         delay_seconds: Wait before each batch as of the last look at the table, because its reads cost too much; 0 if
@@ -120,6 +121,7 @@ class Report:
     expired_at_ms: int | None = None
     publications: int = 0
     published_at_ms: int | None = None
+    publish_seconds: float | None = None
     publish_problem: str = ""
     steady: bool = False
     delay_seconds: float | None = None
