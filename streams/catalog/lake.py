@@ -156,6 +156,30 @@ class Lake:
         found = self._children(parent)
         return None if found is None else [name for name, inside in found.items() if _TABLE_FOLDER not in inside]
 
+    def all_tables(self, depth: int, most: int) -> list[Names]:
+        """Names of all tables, those in the root first.
+
+        Args:
+            depth: How many levels of namespaces are looked into.
+            most: Ends the search after about so many tables, or ten times as many folders.
+
+        Raises:
+            TableError: The store does not list its folders.
+        """
+        found: list[Names] = []
+        namespaces: list[Names] = [()]
+        looked = 0
+        for _ in range(depth + 1):
+            level, namespaces = namespaces, []
+            for names in level:
+                children = self._children(names) or {}
+                for name, inside in children.items():
+                    (found if _TABLE_FOLDER in inside else namespaces).append((*names, name))
+                looked += len(children)
+                if len(found) >= most or looked >= 10 * most:
+                    return found[:most]
+        return found
+
     def has_namespace(self, names: Sequence[str]) -> bool:
         """Whether a folder exists and has no table. The root always exists. Raises as `tables`."""
         if not names:

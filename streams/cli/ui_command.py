@@ -1,4 +1,4 @@
-"""``weft ui``: a web page about a table and its pipeline, served on this machine."""
+"""``weft ui``: a web page about tables and their pipelines, served on this machine."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ from typing import Annotated
 import typer
 
 from storage.errors import NotFound
-from streams.cli.arguments import StorageOption, Target, errors, load_target
+from streams.cli.arguments import StorageOption, errors, load_target
+from streams.cli.completion import places
 from streams.cli.examples import examples
 from streams.pipeline.pipeline import is_pipeline
 
 ui_command = typer.Typer()
 
 
-@ui_command.command(epilog=examples("weft ui lake/orders_wide", "weft ui shop/pipeline.yaml --port 8088 --write"))
+@ui_command.command(
+    epilog=examples("weft ui lake/orders_wide", "weft ui shop/pipeline.yaml --port 8088 --write", "weft ui lake")
+)
 def ui(
-    target: Target,
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PIPELINE|URI...",
+            help="Pipeline files (*.yaml), locations of tables, or folders of tables.",
+            autocompletion=places,
+        ),
+    ],
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 takes a free one.")] = 8088,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on. Others than 127.0.0.1 need a token.")
@@ -36,20 +46,23 @@ def ui(
 ) -> None:
     """Show a table and its pipeline in a browser, live: weft ui shop/orders_wide, then open the printed address.
 
+    Of several tables, or of a folder of them, a start page has a line for each, the worst first.
+
     Overview with what is wrong, timeline of the log, file groups, rows and why they are so, changes, SQL, completeness
     and dead letters. Lag and dead letters need a pipeline file. Nothing is changed unless --write is given.
 
     The token is that of the environment variable WEFT_UI_TOKEN; without it, a new one at each start. Stop with Ctrl-C.
     """
-    settings = load_target(target, storage_option, "spark", "compaction")
+    shown = [(load_target(each, storage_option, "spark", "compaction"), is_pipeline(each) and each) for each in targets]
     try:
         from streams.ui.serve import Serving, serve
+        from streams.ui.table_list import Shown
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"starlette", "uvicorn", "jinja2", "anyio"}:
             raise
         raise NotFound(f"weft ui needs the package {error.name}", hint="pip install 'weft[ui]'") from error
     serving = Serving(host, port, token, tuple(allow_host or ()), write)
-    serve(settings, target if is_pipeline(target) else None, serving, _print_address)
+    serve([Shown(settings, pipeline or None) for settings, pipeline in shown], serving, _print_address)
 
 
 def _print_address(address: str) -> None:

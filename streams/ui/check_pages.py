@@ -24,7 +24,7 @@ def checks(request: Request) -> Response:
 def start(request: Request) -> Response:
     """Begin a run."""
     site_of(request).checks.start()
-    return RedirectResponse("/checks", HTTPStatus.SEE_OTHER)
+    return RedirectResponse(f"{site_of(request).root}/checks", HTTPStatus.SEE_OTHER)
 
 
 ROUTES: Final[list[Any]] = [Route("/checks", checks), Route("/checks/start", start, methods=["POST"])]

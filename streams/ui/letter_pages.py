@@ -56,7 +56,7 @@ def replay(request: Request) -> Response:
     only = request.query_params.get("writer") or None
     choose_places(book.places, only)
     book.replay(only)
-    return RedirectResponse("/letters", HTTPStatus.SEE_OTHER)
+    return RedirectResponse(f"{site_of(request).root}/letters", HTTPStatus.SEE_OTHER)
 
 
 def _book(request: Request) -> LetterBook:

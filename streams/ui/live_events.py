@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -22,17 +24,24 @@ _ALIVE_SECONDS: Final = 15.0  # a comment tells proxies and the browser that the
 
 async def events(request: Request) -> Response:
     """A stream of events ``table`` (it has changed) and ``trouble`` (it cannot be read)."""
-    return StreamingResponse(_events(site_of(request)), media_type="text/event-stream")
+    site = site_of(request)
+    return StreamingResponse(follow(site.ending, partial(_state, site)), media_type="text/event-stream")
 
 
-async def _events(site: Site) -> AsyncIterator[str]:
+async def follow(ending: threading.Event, state: Callable[[], tuple[str, str]]) -> AsyncIterator[str]:
+    """Events with the state of something, one whenever it has changed.
+
+    Args:
+        ending: Ends the stream.
+        state: Returns the name of the event, and the state.
+    """
     last, spoke = "", time.monotonic()
     yield "retry: 2000\n\n"
-    while not site.ending.is_set():
-        name, state = await anyio.to_thread.run_sync(_state, site)
-        if state != last:
-            last, spoke = state, time.monotonic()
-            yield f"event: {name}\ndata: {json.dumps(state)}\n\n"
+    while not ending.is_set():
+        name, text = await anyio.to_thread.run_sync(state)
+        if text != last:
+            last, spoke = text, time.monotonic()
+            yield f"event: {name}\ndata: {json.dumps(text)}\n\n"
         elif time.monotonic() - spoke > _ALIVE_SECONDS:
             spoke = time.monotonic()
             yield ": alive\n\n"

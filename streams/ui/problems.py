@@ -55,12 +55,14 @@ class Problem:
         title: What is wrong, in a few words.
         action: What to do about it.
         view: The view that shows more; "" for none.
+        guide: Document and section that explain it; "" for none.
     """
 
     severity: Severity
     title: str
     action: str
     view: str = ""
+    guide: str = ""
 
 
 def find_problems(

@@ -2,6 +2,7 @@
 
 serve         checks what was given, opens the table, listens, and runs the application
 application   the routes; guard: who may ask; site: what pages need, and templates
+table_list    the tables of a page that shows several; table_summaries: what its start_page says of each
 *_pages       one function for each page: it asks the table, and renders a template
 assets        style and scripts; vendor: htmx, idiomorph and uPlot as published, with their licences
 """
@@ -20,14 +21,11 @@ from typing import Final
 
 import uvicorn
 
-from storage.errors import InvalidInput
-from streams.pipeline.model import CommandSettings
-from streams.ui.application import build_application
+from storage.errors import InvalidInput, NotFound
+from streams.ui.application import build_application, build_list_application
 from streams.ui.guard import Access
-from streams.ui.letter_book import LetterBook
 from streams.ui.site import Site
-from streams.ui.source_lag import SourceLag
-from streams.ui.watched_table import WatchedTable
+from streams.ui.table_list import Shown, TableList, is_folder, open_site
 
 LOCAL: Final = "127.0.0.1"
 TOKEN_VARIABLE: Final = "WEFT_UI_TOKEN"  # noqa: S105 - the name of a variable
@@ -54,56 +52,57 @@ class Serving:
     write: bool = False
 
 
-def serve(settings: CommandSettings, pipeline: str | None, serving: Serving, on_ready: Callable[[str], None]) -> None:
+def serve(targets: Sequence[Shown], serving: Serving, on_ready: Callable[[str], None]) -> None:
     """Serve the page until SIGINT or SIGTERM.
 
     Args:
-        settings: Settings of the table.
-        pipeline: The pipeline file; None for a location.
+        targets: Tables, and folders of tables. One table alone has the page for itself.
         serving: Where and how.
         on_ready: Called with the address of the page, which has the token.
 
     Raises:
         NotFound: There is no table.
-        StoreUnavailable: The store does not answer.
+        StoreUnavailable: A store does not answer.
         InvalidInput: The address or the port cannot be used, or the token is too short.
     """
-    policy = None if settings.compaction is None else settings.compaction.policy
-    watched = WatchedTable(settings.table, policy)
-    site = Site(
-        settings,
-        watched,
-        write=serving.write,
-        pipeline=pipeline,
-        letters=None if pipeline is None else LetterBook(pipeline, watched.table, settings.table),
-        lag=None if pipeline is None else SourceLag(pipeline),
-    )
+    shown = _open(targets, write=serving.write)
     with _listening(serving.host, serving.port) as listener:
         port = listener.getsockname()[1]
         access = access_of(serving, port)
-        shown = "localhost" if _is_any(serving.host) else serving.host
-        host = f"[{shown}]" if ":" in shown else shown
+        name = "localhost" if _is_any(serving.host) else serving.host
+        host = f"[{name}]" if ":" in name else name
         on_ready(f"http://{host}:{port}/" + (f"?token={access.token}" if access.token else ""))
         config = uvicorn.Config(
-            build_application(site, access),
+            build_application(shown, access) if isinstance(shown, Site) else build_list_application(shown, access),
             log_level="warning",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended in order
-            _Server(config, site).run(sockets=[listener])
+            _Server(config, shown.end).run(sockets=[listener])
+
+
+def _open(targets: Sequence[Shown], *, write: bool) -> Site | TableList:
+    """The pages of one table, or the list of several."""
+    if len(targets) == 1:
+        try:
+            return open_site(targets[0], write=write)
+        except NotFound:
+            if not is_folder(targets[0]):
+                raise
+    return TableList(targets, write=write)
 
 
 class _Server(uvicorn.Server):
-    """Tells pages that follow the table that the server stops."""
+    """Tells pages that follow a table that the server stops."""
 
-    def __init__(self, config: uvicorn.Config, site: Site) -> None:
+    def __init__(self, config: uvicorn.Config, end: Callable[[], None]) -> None:
         super().__init__(config)
-        self._site = site
+        self._end = end
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._site.ending.set()
+        self._end()
         super().handle_exit(sig, frame)
 
 

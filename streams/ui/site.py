@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
@@ -26,6 +26,7 @@ from streams.ui.checks import Checks
 from streams.ui.lane_history import LaneHistory
 from streams.ui.letter_book import LetterBook
 from streams.ui.source_lag import SourceLag
+from streams.ui.spark_turn import SparkTurn
 from streams.ui.sql_box import SqlBox
 from streams.ui.stream_rows import StreamRow, stream_rows
 from streams.ui.watched_table import Look, WatchedTable
@@ -42,13 +43,38 @@ VIEWS: Final = (
     ("checks", "/checks", "Checks"),
 )
 """Name, address and title of each view, in the order of the menu."""
+SITE: Final = "weft.site"
+"""The site in the scope of a request, if the page shows several tables."""
 PATHS: Final = {name: path for name, path, _ in VIEWS}
 _CELL: Final = 300  # characters of a value in a grid
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What is around the content of each page.
+
+    Attributes:
+        name: Of the table, or of all tables.
+        place: Where it is.
+        root: What the addresses of its pages begin with, quoted; "" if the page shows one table alone.
+        views: The menu: name, address below the root, and title.
+        write: Whether pages may change something.
+        pipeline: The pipeline file; None for a location.
+        several: Whether the page shows several tables, which are listed at "/".
+    """
+
+    name: str
+    place: str
+    root: str = ""
+    views: Sequence[tuple[str, str, str]] = VIEWS
+    write: bool = False
+    pipeline: str | None = None
+    several: bool = False
+
+
 @dataclass
 class Site:
-    """Everything that the pages need.
+    """Everything that the pages of a table need.
 
     Attributes:
         settings: Of the table, from the pipeline file or the command line.
@@ -57,6 +83,8 @@ class Site:
         pipeline: The pipeline file; None for a location.
         letters: Its dead letters; None for a location.
         lag: Measures how far its writers are behind; None for a location.
+        root: What the addresses of its pages begin with, quoted; "" if the page shows this table alone.
+        turn: When it may have a session of Spark.
         history: The log.
         sql: Queries in Spark SQL.
         checks: What ``weft doctor`` checks.
@@ -69,6 +97,8 @@ class Site:
     pipeline: str | None = None
     letters: LetterBook | None = None
     lag: SourceLag | None = None
+    root: str = ""
+    turn: SparkTurn = field(default_factory=SparkTurn)
     history: LaneHistory = field(default_factory=LaneHistory)
     sql: SqlBox = field(init=False)
     checks: Checks = field(init=False)
@@ -76,8 +106,32 @@ class Site:
 
     def __post_init__(self) -> None:
         """Nothing is started before the first query."""
-        self.sql = SqlBox(self.settings)
+        self.sql = SqlBox(self.settings, self.turn)
         self.checks = Checks(self.watched.location, self.pipeline)
+
+    @property
+    def frame(self) -> Frame:
+        """What is around its pages."""
+        place = self.watched.table.uri
+        return Frame(self.watched.name, place, self.root, VIEWS, self.write, self.pipeline, several=bool(self.root))
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for something that was begun here."""
+        replay = None if self.letters is None else self.letters.replayed
+        return any(each.open for each in self.sql.history()) or (replay is not None and replay.exit_code is None)
+
+    def end(self) -> None:
+        """End the pages that follow the table."""
+        self.ending.set()
+
+    def close(self) -> None:
+        """End what runs in the background, too."""
+        self.end()
+        self.sql.close()
+        self.history.close()
+        if self.lag is not None:
+            self.lag.close()
 
     def look(self) -> Look:
         """The table now; the history has all entries that this look knows."""
@@ -99,24 +153,28 @@ class Site:
 
 
 def site_of(request: Request) -> Site:
-    """The site of a request."""
-    found: Site = request.app.state.site
+    """The site of the table that a request asks for."""
+    found: Site = request.scope.get(SITE) or request.app.state.site
     return found
+
+
+def frame_of(request: Request) -> Frame:
+    """What is around the page of a request: of its table, or of the list of all tables."""
+    listed: Frame | None = getattr(request.app.state, "frame", None)
+    return site_of(request).frame if listed is None else listed
 
 
 def render(request: Request, template: str, status: int = HTTPStatus.OK, **values: Any) -> Response:
     """A page; for a request of htmx, which renews a part of a page, that part alone, unless it selects it itself."""
-    site = site_of(request)
+    frame = frame_of(request)
     found = _templates().get_template(template)
     text = found.render(
         layout="part.html" if _renews_part(request) else "page.html",
-        views=VIEWS,
-        path=request.url.path,
-        here=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
-        table_name=site.watched.name,
-        table_uri=site.watched.table.uri,
-        pipeline=site.pipeline,
-        write=site.write,
+        frame=frame,
+        root=frame.root,
+        here=quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else ""),
+        pipeline=frame.pipeline,
+        write=frame.write,
         **values,
     )
     return HTMLResponse(text, status)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ import pyarrow as pa
 from storage.errors import Conflict, InvalidInput, NotFound, TableError
 from streams.pipeline.model import CommandSettings
 from streams.read.as_of import parse_point
+from streams.ui.spark_turn import SparkTurn
 
 if TYPE_CHECKING:
     from streams.read.sql_query import SqlSession
@@ -32,6 +34,7 @@ MOST_WHOLE: Final = 1_000_000
 LONGEST: Final = 100_000  # characters of a query
 IDLE_SECONDS: Final = 900.0
 _CANCEL_SECONDS: Final = 0.3
+_LOOK_SECONDS: Final = 0.5
 _WAITING: Final = 5  # queries that may wait for others
 
 
@@ -88,9 +91,9 @@ class SqlAnswer:
 class SqlBox:
     """The queries of the page. Usable from any thread."""
 
-    def __init__(self, settings: CommandSettings) -> None:
+    def __init__(self, settings: CommandSettings, turn: SparkTurn) -> None:
         """Start nothing yet."""
-        self._settings = settings
+        self._settings, self._turn = settings, turn
         self._numbers = itertools.count(1)
         self._answers: dict[int, SqlAnswer] = {}
         self._queue: queue.Queue[SqlAnswer | None] = queue.Queue()
@@ -182,28 +185,40 @@ class SqlBox:
         """Run the queries of the queue until none comes for a while."""
         first = self._queue.get()
         while first is not None:
-            self._progress(first, Phase.STARTING)
-            try:
-                with self._new_session() as session:
-                    self._session = session
-                    self._run_all(session, first)
-            except Exception as error:
-                self._fail(first, error)
-            finally:
-                self._session = None
+            with self._turn.taken(partial(getattr, first, "open")) as mine:
+                if mine and self._progress(first, Phase.STARTING):
+                    self._run_session(first)
             with self._lock:
                 if self._queue.empty():
                     self._thread = None
                     return
             first = self._queue.get()
 
+    def _run_session(self, first: SqlAnswer) -> None:
+        try:
+            with self._new_session() as session:
+                self._session = session
+                self._run_all(session, first)
+        except Exception as error:
+            self._fail(first, error)
+        finally:
+            self._session = None
+
     def _run_all(self, session: SqlSession, first: SqlAnswer) -> None:
-        """Run a query and those that follow, until none comes for `IDLE_SECONDS`, or the box is closed."""
+        """Run a query and those that follow, until none comes for long, another box waits, or this one is closed."""
         item: SqlAnswer | None = first
-        with contextlib.suppress(queue.Empty):
-            while item is not None:
-                self._run(session, item)
-                item = self._queue.get(timeout=IDLE_SECONDS)
+        while item is not None:
+            self._run(session, item)
+            item = self._next()
+
+    def _next(self) -> SqlAnswer | None:
+        """The next query; None if none comes for `IDLE_SECONDS`, or another box waits for Spark."""
+        end = time.monotonic() + IDLE_SECONDS
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._queue.get(timeout=_LOOK_SECONDS)
+            if self._turn.wanted or time.monotonic() >= end:
+                return None
 
     @contextlib.contextmanager
     def _new_session(self) -> Iterator[SqlSession]:

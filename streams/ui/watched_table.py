@@ -20,13 +20,10 @@ from storage.engine import (
     clock_lead_ms,
     measure,
 )
-from storage.errors import NotFound
 from streams.pipeline.model import TableLocation
 
 LOOK_SECONDS: Final = 1.0  # a look that is younger is shown again
 PAUSE: Final = 4.0  # and one that is younger than this many times what it took to read it
-
-_LISTED: Final = 5  # tables of a folder in a hint
 
 T = TypeVar("T")
 
@@ -99,20 +96,6 @@ class Look:
         return clock_lead_ms(self.table)
 
 
-def _no_table(location: TableLocation) -> NotFound | None:
-    """An error that lists the tables of a folder; None for a folder without tables."""
-    from streams.catalog.lake import Lake
-
-    lake = Lake(location.uri, location.storage_options)
-    found = list(lake.tables(()) or ())
-    for namespace in lake.namespaces(()) or ():
-        found += [f"{namespace}/{name}" for name in lake.tables((namespace,)) or ()]
-    if not found:
-        return None
-    commands = ", ".join(f"weft ui {location.uri.rstrip('/')}/{name}" for name in found[:_LISTED])
-    return NotFound(f"{location.uri} is a folder of tables; a page shows one of them", hint=commands)
-
-
 class WatchedTable:
     """The table, opened once; usable from any thread."""
 
@@ -125,10 +108,7 @@ class WatchedTable:
         """
         check_reachable(location.uri, location.storage_options)
         self.location, self._policy = location, policy
-        try:
-            self.table = Table.open(location.uri, storage_options=location.storage_options)
-        except NotFound as error:
-            raise _no_table(location) or error from None
+        self.table = Table.open(location.uri, storage_options=location.storage_options)
         self._lock = threading.Lock()
         self._look: Look | None = None
         self._looked = float("-inf")

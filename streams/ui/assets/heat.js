@@ -82,7 +82,7 @@ export function drawHeat(box) {
 
   function open(number) {
     const query = new URLSearchParams({ name: found.names[number] });
-    htmx.ajax("GET", `/files/group?${query}`, { target: "#group", swap: "innerHTML show:top" });
+    htmx.ajax("GET", `${document.body.dataset.root}/files/group?${query}`, { target: "#group", swap: "innerHTML show:top" });
   }
 
   async function renew() {

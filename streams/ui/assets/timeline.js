@@ -208,7 +208,7 @@ export function drawTimeline(box) {
     const { best, bar, row } = at(event);
     if (!best && !bar) return;
     const query = new URLSearchParams({ lane: row.lane, seq: (best || bar).seq });
-    htmx.ajax("GET", `/timeline/entry?${query}`, { target: "#entry", swap: "innerHTML show:top" });
+    htmx.ajax("GET", `${document.body.dataset.root}/timeline/entry?${query}`, { target: "#entry", swap: "innerHTML show:top" });
   }
 
   function zoomTo(next) {

@@ -44,7 +44,7 @@ function follow() {
   let first = true;
 
   function open() {
-    source = new EventSource("/events");
+    source = new EventSource(`${document.body.dataset.root}/events`);
     source.addEventListener("table", () => {
       trouble.hidden = true;
       button.classList.remove("trouble");

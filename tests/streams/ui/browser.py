@@ -20,9 +20,10 @@ from typing import Any, Final
 import uvicorn
 from playwright.sync_api import Browser, Error, sync_playwright
 
-from streams.ui.application import build_application
+from streams.ui.application import build_application, build_list_application
 from streams.ui.guard import Access
 from streams.ui.site import Site
+from streams.ui.table_list import TableList
 from tests.download_cache import locked_cache
 
 AXE: Final = "axe-core@4.14.1"
@@ -82,13 +83,14 @@ def _fetch(cache: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def served(site: Site, port: int = 0) -> Iterator[str]:
+def served(shown: Site | TableList, port: int = 0) -> Iterator[str]:
     """The page on a real server in a thread; its address. Port 0: any."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     listener.listen()
-    application = build_application(site, Access(frozenset({"127.0.0.1"})))
+    access = Access(frozenset({"127.0.0.1"}))
+    application = build_application(shown, access) if isinstance(shown, Site) else build_list_application(shown, access)
     config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
@@ -100,7 +102,7 @@ def served(site: Site, port: int = 0) -> Iterator[str]:
             time.sleep(0.02)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        site.ending.set()
+        shown.end()
         server.should_exit = True
         thread.join(20)
         listener.close()

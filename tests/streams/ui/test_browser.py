@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from storage import Table
+from streams.pipeline.model import CommandSettings, TableLocation
 from streams.ui import row_pages, row_query
+from streams.ui.table_list import Shown, TableList
 from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, served
 from tests.streams.ui.site import make_site
 
@@ -258,3 +261,31 @@ def test_the_quick_choices_fill_in_a_time(browser: Browser, address: str) -> Non
         page.click("button[data-point=since][data-ago='300']")
         given = dt.datetime.fromisoformat(page.input_value("input[name=since]"))
         assert abs((dt.datetime.now(dt.UTC) - given).total_seconds() - 300) < 60
+
+
+def test_a_start_page_of_several_tables(browser: Browser, axe: str, tmp_path: Path) -> None:
+    """Its lines follow the tables, its links lead to their pages and back, and it fits on a telephone."""
+    for name in ("orders_wide", "shop/a_table_with_a_rather_long_name_of_many_words"):
+        table = Table.create(tmp_path / name, CONFIG)
+    with table.writer("orders") as writer:
+        writer.append(pa.table({"id": [1], "orders_n": [1], "orders_ts": [1]}))
+    tables = TableList([Shown(CommandSettings(TableLocation(str(tmp_path))))], write=False)
+    with served(tables) as place, visited(browser, place, "/", color_scheme="light") as page:
+        expect(page.locator("#live tbody tr").last).to_contain_text("1 event in logs")
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, width
+            assert axe_findings(page, axe) == [], width
+            page.click("#theme-button")
+        Table.create(tmp_path / "new", CONFIG)
+        expect(page.locator("#live tbody tr")).to_have_count(3, timeout=30_000)
+        page.click("text=a_table_with")
+        expect(page.locator("h1")).to_have_text("Overview")
+        ready(page)
+        page.click("nav >> text=File groups")
+        page.click("#live tbody a")
+        expect(page.locator("#group h2")).to_contain_text("b0")
+        assert axe_findings(page, axe) == []
+        shutil.rmtree(tmp_path / "new")
+        page.click("nav >> text=All tables")
+        expect(page.locator("#live tbody tr")).to_have_count(2, timeout=30_000)

@@ -104,15 +104,34 @@ def test_an_unknown_table_and_a_missing_file_are_named(tmp_path: Path) -> None:
     assert weft("ui", tmp_path / "none.yaml").exit_code == 2
 
 
-def test_the_tables_of_a_folder_are_named(tmp_path: Path) -> None:
+def test_a_folder_of_tables_has_a_start_page(tmp_path: Path) -> None:
     Table.create(tmp_path / "lake/shop/wide", SHOP)
     Table.create(tmp_path / "lake/plain", SHOP)
+    with running(str(tmp_path / "lake")) as (process, address):
+        status, text = get(address)
+        assert status == 200
+        assert 'href="/tables/plain/"' in text
+        assert "Overview" in get(f"{address}tables/shop/wide/")[1]
+        with urllib.request.urlopen(f"{address}events", timeout=30) as followed:
+            assert followed.readline() == b"retry: 2000\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_a_folder_without_tables_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    (tmp_path / "lake/shop").mkdir(parents=True)
     result = weft("ui", tmp_path / "lake")
     assert result.exit_code == 1
-    assert "is a folder of tables; a page shows one of them" in result.stderr
-    shown = result.stderr.replace("\n", "").replace(" ", "")
-    assert "lake/plain" in shown
-    assert "lake/shop/wide" in shown
+    assert f"there is no table in {tmp_path / 'lake'}, nor in the folders there" in result.stderr
+    assert "hint: weft ui takes tables, folders of tables and pipeline files" in result.stderr
+
+
+def test_one_of_several_tables_that_is_missing_is_named(table: Table, tmp_path: Path) -> None:
+    result = weft("ui", table.uri, tmp_path / "none")
+    assert result.exit_code == 1
+    assert f"there is no table at file://{tmp_path}/none" in result.stderr
 
 
 def test_a_missing_extra_is_named(table: Table, tmp_path: Path) -> None:
