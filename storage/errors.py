@@ -55,8 +55,9 @@ class TableError(Exception):
         return self.message + "".join(more)
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as JSON values: ``code``, ``message``, ``hint``, and the ``fields`` of its class."""
-        return {"code": self.code, "message": self.message, "hint": self.hint, "fields": self._fields()}
+        """The error as JSON values: ``code``, ``message``, ``hint``, ``guide``, and the ``fields`` of its class."""
+        texts = {"code": self.code, "message": self.message, "hint": self.hint, "guide": self.guide}
+        return {**texts, "fields": self._fields()}
 
     def _fields(self) -> dict[str, Any]:
         return {

@@ -97,5 +97,6 @@ def test_an_error_says_where_the_guide_explains_it() -> None:
         "  hint: copy it back",
         "  guide: deploy/docs/recovery.md#objects-are-missing-or-damaged",
     ]
+    assert lost.to_dict()["guide"] == CorruptData.guide
     assert str(pickle.loads(pickle.dumps(lost))) == str(error_from_dict(lost.to_dict())) == str(lost)
     assert "guide" not in str(InvalidInput("this is wrong"))

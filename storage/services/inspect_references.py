@@ -29,6 +29,7 @@ class ReferenceReport:
         columns: The columns that it shows, with their prefix.
         problem: What is wrong, beginning with the field; "" if its columns can be read.
         hint: What to do about it.
+        guide: Document and section that explain it; "" for none.
         kept_since_ms: Since when the referenced table keeps its snapshots; None if it keeps all, or is not readable.
         streams: Watermarks of the referenced table, for the groups of these columns.
     """
@@ -39,6 +40,7 @@ class ReferenceReport:
     columns: tuple[str, ...]
     problem: str = ""
     hint: str = ""
+    guide: str = ""
     kept_since_ms: int | None = None
     streams: tuple[StreamReport, ...] = ()
 
@@ -56,7 +58,7 @@ def inspect_references(env: Environment, schema: TableSchema) -> Iterator[Refere
         except TableError as error:
             field = f"references.{reference.name}"
             message = error.message if error.message.startswith(field) else f"{field}: {error.message}"
-            yield replace(_named(env, reference), problem=message, hint=error.hint or "")
+            yield replace(_named(env, reference), problem=message, hint=error.hint, guide=error.guide)
 
 
 def _inspected(env: Environment, schema: TableSchema, reference: Reference) -> ReferenceReport:

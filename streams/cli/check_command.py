@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -128,11 +129,12 @@ class _Output:
 
     def _print(self, problem: FileProblem, severity: str) -> None:
         if self._as_json:
-            said = {"severity": severity, "line": problem.line, "message": problem.message, "hint": problem.hint}
-            print_json(said)
+            print_json({"severity": severity, **asdict(problem)})
             return
         place = self.pipeline.name if problem.line is None else f"{self.pipeline.name}:{problem.line}"
         kind = "warning: " if severity == "warning" else ""
         console().print(f"{place}: {kind}{problem.message}", soft_wrap=True)
         if problem.hint:
             console().print(f"    hint: {problem.hint}", style="dim", soft_wrap=True)
+        if problem.guide:
+            console().print(f"    guide: {problem.guide}", style="dim", soft_wrap=True)

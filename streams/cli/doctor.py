@@ -89,3 +89,5 @@ def _print(finding: Finding) -> None:
     typer.echo(f"{finding.level:8} {finding.check}: {finding.text}")
     if finding.hint:
         typer.echo(f"         what to do: {finding.hint}")
+    if finding.guide:
+        typer.echo(f"         guide: {finding.guide}")

@@ -30,12 +30,14 @@ class Finding(Shown):
         level: How bad it is.
         text: What was found.
         hint: What to do; empty if there is nothing to do.
+        guide: Document and section that explain it; empty for none.
     """
 
     check: str
     level: Level
     text: str
     hint: str = ""
+    guide: str = ""
 
 
 class Findings:
@@ -53,8 +55,8 @@ class Findings:
     def warning(self, check: str, text: str, hint: str) -> None:
         self.all.append(Finding(check, Level.WARNING, text, hint))
 
-    def problem(self, check: str, text: str, hint: str) -> None:
-        self.all.append(Finding(check, Level.PROBLEM, text, hint))
+    def problem(self, check: str, text: str, hint: str, guide: str = "") -> None:
+        self.all.append(Finding(check, Level.PROBLEM, text, hint, guide))
 
     @contextmanager
     def guarded(self, check: str) -> Iterator[None]:
@@ -62,6 +64,6 @@ class Findings:
         try:
             yield
         except TableError as error:
-            self.problem(check, error.message, error.hint or "")
+            self.problem(check, error.message, error.hint, error.guide)
         except Exception as error:
             self.problem(check, describe(error), "this check itself failed; the message may say why")

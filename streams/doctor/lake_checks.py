@@ -50,7 +50,7 @@ def _check_table(lake: Lake, names: Names, found: Findings) -> None:
         snapshot = lake.table(names).snapshot()
     except TableError as error:
         hint = f"{error.hint}; " if error.hint else ""
-        found.problem(name, error.message, f"{hint}weft verify {uri} lists every problem")
+        found.problem(name, error.message, f"{hint}weft verify {uri} lists every problem", error.guide)
         return
     missing = [each for each in snapshot.references if isinstance(each.found, TableError)]
     for each in missing:

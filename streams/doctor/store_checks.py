@@ -92,7 +92,7 @@ def check_references(pipeline: Pipeline, schema: TableSchema, found: Findings) -
         reports = reference_reports(pipeline.table.uri, schema, pipeline.table.storage_options)
         problems = list(reference_problems(pipeline, reports))
         for problem in problems:
-            found.problem("references", problem.message, problem.hint or "")
+            found.problem("references", problem.message, problem.hint, problem.guide)
         if not problems:
             names = ", ".join(f"{report.name} ({report.table})" for report in reports)
             found.ok("references", f"{names}: there, with the key and the columns")

@@ -38,11 +38,13 @@ class FileProblem:
         message: What is wrong; it begins with the field.
         hint: What to do; may be empty.
         line: Line of the field, or of the section that lacks it, from 1; None if the file has neither.
+        guide: Document and section that explain it; empty for none.
     """
 
     message: str
     hint: str
     line: int | None
+    guide: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def placed(path: Path, problems: Sequence[TableError]) -> list[FileProblem]:
     """Problems with their lines, in the order of the file; those without a line come first."""
     lines = _Lines(path)
     unique = {problem.message: problem for problem in problems}
-    each = [FileProblem(error.message, error.hint, lines.of(error.message)) for error in unique.values()]
+    each = [FileProblem(error.message, error.hint, lines.of(error.message), error.guide) for error in unique.values()]
     return sorted(each, key=lambda problem: problem.line or 0)
 
 

@@ -96,7 +96,8 @@ def _unexpected_error(request: Request, error: Exception) -> Response:
     """An error that is none of weft: the server raises it again after this answer, so its log has the rest."""
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     hint = "what weft ui has printed says more; please report it"
-    answer = render(request, "error.html", status, message=f"the page failed: {type(error).__name__}", hint=hint)
+    shown = TableError(f"the page failed: {type(error).__name__}", hint=hint)
+    answer = render(request, "error.html", status, error=shown)
     answer.headers.update(SECURITY_HEADERS)  # the guard is within this handler
     return answer
 
@@ -105,7 +106,7 @@ def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     message = f"there is no page {request.url.path}" if status is HTTPStatus.NOT_FOUND else status.phrase
-    return render(request, "error.html", status, message=message, hint="the menu has all pages")
+    return render(request, "error.html", status, error=TableError(message, hint="the menu has all pages"))
 
 
 _TABLE_ROUTES: Final[list[BaseRoute]] = [

@@ -83,7 +83,7 @@ def find_problems(
     if unmeasured:
         found.append(Problem(Severity.NOTE, f"Lag is not measured: {unmeasured}", "weft check says what to change."))
     found += [
-        Problem(_SEVERITY[each.level], f"{each.check}: {each.text}", each.hint, "checks")
+        Problem(_SEVERITY[each.level], f"{each.check}: {each.text}", each.hint, "checks", each.guide)
         for each in findings
         if each.level in _SEVERITY
     ]
@@ -168,4 +168,4 @@ def _of_stream(stream: StreamRow) -> Iterator[Problem]:
 def _of_references(look: Look) -> Iterator[Problem]:
     for reference in look.overview.references:
         if reference.problem:
-            yield Problem(Severity.CRITICAL, reference.problem, reference.hint)
+            yield Problem(Severity.CRITICAL, reference.problem, reference.hint, guide=reference.guide)

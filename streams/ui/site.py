@@ -61,6 +61,7 @@ class Frame:
         write: Whether pages may change something.
         pipeline: The pipeline file; None for a location.
         several: Whether the page shows several tables, which are listed at "/".
+        seen: The state of the table that the page shows, as events tell it; "" if that is not known.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Frame:
     write: bool = False
     pipeline: str | None = None
     several: bool = False
+    seen: str = ""
 
 
 @dataclass
@@ -113,7 +115,8 @@ class Site:
     def frame(self) -> Frame:
         """What is around its pages."""
         place = self.watched.table.uri
-        return Frame(self.watched.name, place, self.root, VIEWS, self.write, self.pipeline, several=bool(self.root))
+        several, seen = bool(self.root), self.watched.seen
+        return Frame(self.watched.name, place, self.root, VIEWS, self.write, self.pipeline, several, seen)
 
     @property
     def busy(self) -> bool:
@@ -194,12 +197,12 @@ def render_error(request: Request, error: Exception) -> Response:
     else:
         status = HTTPStatus.BAD_REQUEST
     if request.url.path.endswith(".json"):
-        return JSONResponse({"error": error.message, "hint": error.hint}, status)
+        return JSONResponse({"error": error.message, "hint": error.hint, "guide": error.guide}, status)
     if _renews_part(request):
         # htmx leaves a page as it is after an error; here the message is to be shown instead of the part.
         # A whole page may stay, with what was entered: its script says what failed.
-        return render(request, "error_part.html", message=error.message, hint=error.hint)
-    return render(request, "error.html", status, message=error.message, hint=error.hint)
+        return render(request, "error_part.html", error=error)
+    return render(request, "error.html", status, error=error)
 
 
 def fields_of(request: Request) -> dict[str, list[str]]:

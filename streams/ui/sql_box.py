@@ -62,7 +62,7 @@ class SqlAnswer:
         seconds: How long it ran.
         rows: The answer; None before it is done, and for a statement without one.
         more: Whether there are more rows.
-        error, hint: Why it failed.
+        error, hint, guide: Why it failed, what to do, and where that is explained.
     """
 
     number: int
@@ -76,6 +76,7 @@ class SqlAnswer:
     more: bool = False
     error: str = ""
     hint: str = ""
+    guide: str = ""
 
     @property
     def whole(self) -> bool:
@@ -263,7 +264,7 @@ class SqlBox:
         if not item.open:
             return
         if isinstance(error, TableError):
-            item.error, item.hint = error.message, error.hint
+            item.error, item.hint, item.guide = error.message, error.hint, error.guide
         else:
             item.error = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         self._progress(item, Phase.FAILED)

@@ -118,6 +118,12 @@ class WatchedTable:
         """Name of the table's folder."""
         return self.location.name
 
+    @property
+    def seen(self) -> str:
+        """The cut of the last look; "" before the first one."""
+        known = self._look
+        return "" if known is None else known.cut
+
     def look(self, max_age: float = LOOK_SECONDS) -> Look:
         """The last look, or a new one if it is older than ``max_age`` seconds, and than `PAUSE` times what it took.
 

@@ -226,7 +226,7 @@ def test_the_problems_are_printed_with_their_lines(tmp_path: Path) -> None:
     assert "2 problems" in done.stdout
     done = weft("check", file, "--without-spark", "--without-messages", "--json")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [set(line) for line in lines] == [{"severity", "line", "message", "hint"}] * 2
+    assert [set(line) for line in lines] == [{"severity", "line", "message", "hint", "guide"}] * 2
 
 
 @pytest.mark.spark

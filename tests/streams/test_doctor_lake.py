@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import Table
+from storage.errors import CorruptData
 from streams.catalog.lake import Lake
 from tests.streams.catalog.shop_lake import CUSTOMERS, ORDERS, SMALL, WITH_CUSTOMERS
 from tests.streams.pipelines import weft
@@ -25,6 +26,8 @@ def root(tmp_path: Path) -> Path:
 def doctor(root: Path) -> tuple[int, dict[str, tuple[str, str, str]]]:
     done = weft("doctor", root, "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
+    guides = {each["check"]: each["guide"] for each in found}
+    assert all(not guides[each["check"]] for each in found if each["level"] == "ok")
     return done.exit_code, {each["check"]: (each["level"], each["text"], each["hint"]) for each in found}
 
 
@@ -46,6 +49,14 @@ def test_every_table_is_opened_and_a_damaged_one_is_named(root: Path) -> None:
     assert (code, level, found["shop.eu.2024-orders"][0]) == (1, "problem", "ok")
     assert f"weft verify {Lake(str(root), {}).location(('shop', 'orders_wide'))} lists every problem" in hint
     assert Lake(str(root), {}).tables(("shop",)) == ["orders_wide"], "SHOW TABLES lists it with the others"
+
+
+def test_damage_names_the_guide(root: Path) -> None:
+    for entry in (root / "shop/orders_wide/_weft").rglob("*.json"):
+        entry.write_text("{", encoding="utf-8")
+    assert f"guide: {CorruptData.guide}" in weft("doctor", root).stdout
+    found = [json.loads(line) for line in weft("doctor", root, "--json").stdout.splitlines()]
+    assert {each["check"] for each in found if each["guide"] == CorruptData.guide} == {"shop.orders_wide"}
 
 
 def test_a_reference_that_cannot_be_read_is_a_problem(root: Path) -> None:

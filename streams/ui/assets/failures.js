@@ -42,12 +42,13 @@ export function wordsOf(status, type, text) {
   if (type?.startsWith("text/plain") && text.trim()) return { what: text.trim(), hint: "" };
   if (type?.startsWith("text/html")) {
     const lines = new DOMParser().parseFromString(text, "text/html").querySelectorAll("main [role=alert]:not([hidden]) p");
-    if (lines.length) return { what: lines[0].textContent, hint: lines[1]?.textContent ?? "" };
+    const [what, ...rest] = Array.from(lines, (line) => line.textContent);
+    if (what) return { what, hint: rest.join(" ") };
   }
   if (type?.startsWith("application/json")) {
     try {
-      const { error, hint } = JSON.parse(text);
-      if (error) return { what: error, hint: hint ?? "" };
+      const { error, hint, guide } = JSON.parse(text);
+      if (error) return { what: error, hint: [hint, guide && `guide: ${guide}`].filter(Boolean).join(" ") };
     } catch {
       // it is none of weft ui
     }

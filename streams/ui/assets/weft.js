@@ -45,14 +45,14 @@ function follow() {
 
   function open() {
     source = new EventSource(`${document.body.dataset.root}/events`);
-    source.addEventListener("table", () => {
+    source.addEventListener("table", (event) => {
       trouble.hidden = true;
       button.classList.remove("trouble");
       text.textContent = "live";
-      if (first) {
-        first = false;
-        return;
-      }
+      // What the page shows may be older than the first event.
+      const known = first && JSON.parse(event.data) === document.body.dataset.seen;
+      first = false;
+      if (known) return;
       document.body.dispatchEvent(new CustomEvent("weft-news"));
     });
     source.addEventListener("trouble", (event) => say(JSON.parse(event.data)));

@@ -19,9 +19,13 @@ from starlette.testclient import TestClient
 
 from storage import Table
 from storage.engine import Inspection
+from storage.errors import CorruptData
+from streams.doctor.finding import Finding, Level
 from streams.ui import problems, row_query
+from streams.ui.checks import Examination
 from streams.ui.problems import ALERT_TEXTS, find_problems
 from streams.ui.site import PATHS
+from streams.ui.watched_table import WatchedTable
 from tests.faulty_store import FakeClock
 from tests.storage.shop import SHOP, append, fill_with_every_state, orders, payments
 from tests.streams.letters.rig import CONFIG, Place, bad, good
@@ -367,6 +371,26 @@ def test_a_table_that_is_gone_is_said_on_the_page(tmp_path: Path) -> None:
     part = client.get("/files", headers={"HX-Request": "true"})  # htmx shows nothing of an answer with an error
     assert part.status_code == 200
     assert "there is no table at" in part.text
+
+
+def test_an_error_names_its_guide(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the terminal does: on a page, in a part of one, in JSON, on the list of what is wrong, and in a box."""
+
+    def damaged(_: WatchedTable, max_age: float = 0) -> None:  # noqa: ARG001
+        raise CorruptData("entry 3 is missing", hint="restore it")
+
+    site = make_site(table.uri)
+    client = client_of(site)
+    finding = Finding("tables", Level.PROBLEM, "entry 3 is missing", "restore it", CorruptData.guide)
+    site.checks.last = Examination(findings=[finding])
+    guide = f"guide: <code>{CorruptData.guide}</code>"
+    for path in ("/", "/checks"):
+        assert guide in text_of(client, path), path
+    monkeypatch.setattr(WatchedTable, "look", damaged)
+    for headers in ({}, {"HX-Request": "true"}):
+        assert guide in client.get("/files", headers=headers).text
+    found = client.get("/files/cells.json").json()
+    assert found == {"error": "entry 3 is missing", "hint": "restore it", "guide": CorruptData.guide}
 
 
 def test_an_unexpected_error_is_a_page_too(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

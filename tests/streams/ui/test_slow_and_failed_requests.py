@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -110,6 +111,19 @@ def test_a_request_that_fails_is_said_until_it_succeeds_or_is_closed(page: Page,
     page.click("text=Show rows")
     expect(page.locator("table.data tbody tr")).to_have_count(2)
     expect(failed).to_be_hidden()
+
+
+def test_a_commit_before_the_page_follows_the_table_is_shown(page: Page, tmp_path: Path) -> None:
+    """It is in the first event already, and none may come after it."""
+    table = Table.create(tmp_path / "wide", {**CONFIG, "streams": {"s": {"groups": ["g"]}}})
+    with served(make_site(table.uri)) as place:
+        release = hold(page, "weft.js")
+        page.goto(place, wait_until="commit")
+        expect(page.locator(".tile").first).to_contain_text("all compacted")
+        with table.writer("s") as writer:
+            writer.append(pa.table({"id": [1], "n": [1]}))
+        release()
+        expect(page.locator(".tile").first).to_contain_text("1 event in logs")
 
 
 PROXY = "<html><body><h1>Bad gateway</h1></body></html>"

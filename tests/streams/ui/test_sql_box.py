@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 import pyarrow.parquet as pq
@@ -179,6 +181,30 @@ def test_the_box_answers_and_refuses(client: httpx2.Client, table: Table) -> Non
     assert "cancelled" in client.post(f"/sql/answers/{number}/cancel", headers=_HEADERS).text
     assert "1 row" in ask(client, "SELECT 1 AS one")[1]  # the session still answers
     assert "SELECT 1 AS one" in client.get("/sql").text
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+def test_the_tables_of_a_folder_take_turns_with_spark(tmp_path: Path) -> None:
+    """A query waits for a session that is used, and then has its own, over its own table."""
+    for name, count in (("one", 1), ("two", 2)):
+        append(Table.create(tmp_path / name, SHOP), orders(*range(count)))
+    slow = "SELECT sum(a.id * b.id) FROM range(1000000) a CROSS JOIN range(1000000) b"
+    with running(str(tmp_path)) as (_, address), contextlib.ExitStack() as clients:
+        origin = {"Origin": address.rstrip("/")}
+        one, two = (
+            clients.enter_context(httpx2.Client(base_url=f"{address}tables/{name}", headers=origin, timeout=60))
+            for name in ("one", "two")
+        )
+        assert "1 row" in ask(one, "SELECT * FROM t")[1]
+        begun = one.post("/sql/run", data={"sql": slow}, headers=_HEADERS)
+        number = int(re.search(r'id="answer-(\d+)"', begun.text).group(1))
+        waiting = two.post("/sql/run", data={"sql": "SELECT * FROM t"}, headers=_HEADERS)
+        of_two = int(re.search(r'id="answer-(\d+)"', waiting.text).group(1))
+        assert "waiting" in two.get(f"/sql/answers/{of_two}", headers=_HEADERS).text
+        one.post(f"/sql/answers/{number}/cancel", headers=_HEADERS)
+        assert "2 rows" in finished(two, of_two)
+        assert "1 row" in ask(one, "SELECT * FROM one")[1]
 
 
 def test_the_examples_name_the_system_tables() -> None:
