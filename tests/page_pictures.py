@@ -15,10 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from playwright.sync_api import Browser, Page, expect
 
+from storage import Table
+from streams.pipeline.model import CommandSettings, TableLocation
+from streams.ui.table_list import Shown, TableList
 from tests.streams.ui.browser import chromium, served
-from tests.streams.ui.busy_shop import busy_shop
+from tests.streams.ui.busy_shop import CONFIG, busy_shop
+from tests.streams.ui.site import make_site
 
 THEMES: Final = ("light", "dark")
 WIDTHS: Final = (1440, 390)
@@ -40,6 +45,38 @@ def click(selector: str, shows: str) -> Callable[[Page], None]:
     return act
 
 
+def hold(pattern: str) -> Callable[[Page], None]:
+    """Leave requests without an answer: what a slow store looks like."""
+
+    def act(page: Page) -> None:
+        page.route(pattern, lambda _: None)
+
+    return act
+
+
+def fail(pattern: str) -> Callable[[Page], None]:
+    """Let requests fail: what a server that has ended looks like."""
+
+    def act(page: Page) -> None:
+        page.route(pattern, lambda route: route.abort())
+
+    return act
+
+
+def refused(page: Page) -> None:
+    """Ask for a snapshot that is none, which needs no Spark."""
+    page.fill("[name=as_of]", "2026:11")
+    page.press("#sql-text", "Control+Enter")
+    page.locator("#answer [role=alert]").wait_for()
+
+
+def unanswered(page: Page) -> None:
+    """Ask a server that does not answer."""
+    fail("**/data?*")(page)
+    page.click("text=Show rows")
+    page.locator("#failed:visible").wait_for()
+
+
 VIEWS: Final[dict[str, tuple[str, Callable[[Page], None] | None]]] = {
     "overview": ("/", None),
     "timeline": ("/timeline", None),
@@ -51,14 +88,34 @@ VIEWS: Final[dict[str, tuple[str, Callable[[Page], None] | None]]] = {
     "row": ("/row?key=order_id%3D1537&history=1", None),
     "changes": ("/changes?since=before-sale", None),
     "sql": ("/sql", click("summary", ".examples")),
+    "sql-refused": ("/sql", refused),
+    "data-unanswered": ("/data", unanswered),
     "checks": ("/checks", click("text=Run the checks", ".checks")),
     "completeness": ("/completeness?through=2030-01-01T00:00:00Z", None),
     "letters": ("/letters?writer=orders", None),
     "letter": ("/letters?writer=orders", click("a[hx-target='#letter']", "#letter h2")),
     "missing": ("/nothing", None),
 }
-
-
+EMPTY: Final[dict[str, tuple[str, Callable[[Page], None] | None]]] = {
+    "empty-overview": ("/", None),
+    "empty-timeline": ("/timeline", None),
+    "empty-files": ("/files", None),
+    "empty-data": ("/data?limit=5", None),
+    "empty-row": ("/row?key=order_id%3D7", None),
+    "empty-changes": ("/changes?since=2026-01-01", None),
+    "empty-completeness": ("/completeness", None),
+    "empty-letters": ("/letters", None),
+    "empty-checks": ("/checks", None),
+}
+"""Views of a table without rows."""
+BEFORE: Final[dict[str, tuple[str, Callable[[Page], None]]]] = {
+    "loading-overview": ("/", hold("**/rates.json*")),
+    "loading-timeline": ("/timeline", hold("**/cells.json*")),
+    "loading-files": ("/files", hold("**/cells.json*")),
+    "failed-timeline": ("/timeline", fail("**/cells.json*")),
+    "failed-files": ("/files", fail("**/cells.json*")),
+}
+"""Views whose charts wait for an answer, or get none: what is done before the page is opened."""
 OF_README: Final = {"overview": 800, "timeline": 560, "row": 860}
 """Views of the README, and the height of their pictures."""
 PICTURES: Final = Path(__file__).resolve().parents[1] / "deploy/pictures"
@@ -94,21 +151,49 @@ def shown() -> Iterator[tuple[str, Browser]]:
 def take(folder: Path, only: str | None) -> None:
     """All pictures into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with shown() as (address, browser):
+    with shown() as (address, browser), contextlib.ExitStack() as running:
+        place = Path(running.enter_context(tempfile.TemporaryDirectory()))
+        Table.create(place / "orders_wide", CONFIG)
+        empty = running.enter_context(served(make_site(str(place / "orders_wide"))))
+        start = running.enter_context(served(several(place)))
         for width in WIDTHS:
             for theme in THEMES:
-                context = browser.new_context(
-                    viewport={"width": width, "height": 900 if width > 800 else 844}, color_scheme=_scheme(theme)
-                )
-                page = context.new_page()
-                for name, (path, act) in VIEWS.items():
-                    if only is None or only == name:
-                        page.goto(address + path, wait_until="load")
+                size: Any = {"width": width, "height": 900 if width > 800 else 844}
+                for name, (base, path, before, after) in {
+                    **{name: (address, path, None, act) for name, (path, act) in VIEWS.items()},
+                    **{name: (empty, path, None, act) for name, (path, act) in EMPTY.items()},
+                    **{name: (address, path, act, None) for name, (path, act) in BEFORE.items()},
+                    "start": (start, "/", None, read),
+                }.items():
+                    if only is not None and only != name:
+                        continue
+                    context = browser.new_context(viewport=size, color_scheme=_scheme(theme))
+                    page = context.new_page()
+                    if before is not None:
+                        before(page)
+                    page.goto(base + path, wait_until="load")
+                    if before is None and base == address:
                         ready(page)
-                        if act is not None:
-                            act(page)
-                        page.screenshot(path=folder / f"{name}-{theme}-{width}.png", full_page=True)
-                context.close()
+                    if after is not None:
+                        after(page)
+                    page.screenshot(path=folder / f"{name}-{theme}-{width}.png", full_page=True)
+                    context.close()
+
+
+def read(page: Page) -> None:
+    """Wait until each line of the start page was read."""
+    expect(page.locator("td.empty")).to_have_count(0, timeout=30_000)
+
+
+def several(place: Path) -> TableList:
+    """A list of tables: an empty one, one with rows, one whose name is long, and one that is damaged."""
+    for name in ("shop/eu/customers", "an_archive_of_orders_of_many_years_with_a_long_name"):
+        table = Table.create(place / name, CONFIG)
+        with table.writer("orders") as writer:
+            writer.append(pa.table({"order_id": [1, 2, 3], "status": ["new"] * 3}))
+    Table.create(place / "damaged", CONFIG)
+    (place / "damaged/_weft/timeline/table/00000000000000000001.json").write_text("{", encoding="utf-8")
+    return TableList([Shown(CommandSettings(TableLocation(str(place))))], write=False)
 
 
 def _scheme(theme: str) -> Any:
@@ -118,7 +203,7 @@ def _scheme(theme: str) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("page-pictures"))
-    parser.add_argument("--only", choices=VIEWS, help="name of one view")
+    parser.add_argument("--only", choices=[*VIEWS, *EMPTY, *BEFORE, "start"], help="name of one view")
     parser.add_argument("--readme", action="store_true", help="the pictures of the README instead")
     given = parser.parse_args()
     if given.readme:
