@@ -31,7 +31,9 @@ export function showFailures() {
   });
   document.getElementById("failed-close").addEventListener("click", close);
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !box.hidden) close();
+    if (event.key !== "Escape" || box.hidden) return;
+    event.preventDefault(); // one thing at a time
+    close();
   });
   addEventListener("pagehide", () => (leaving = true));
   addEventListener("pageshow", () => (leaving = false));

@@ -14,6 +14,7 @@ const OF_TABLE = [
 
 export function drawTimeline(box) {
   const note = document.getElementById("timeline-note");
+  const announced = document.getElementById("timeline-said");
   const label = tip(box);
   let plot = null;
   let found = null;
@@ -22,6 +23,7 @@ export function drawTimeline(box) {
   let bars = [];
   let span = null; // [begin, end] in milliseconds; null: everything
   let asked = 0;
+  let chosen = null; // { label, seq } of the entry that the keyboard has reached
 
   const width = () => Math.max(280, box.clientWidth - 12);
   const gutter = () => (box.clientWidth < 500 ? 92 : 150);
@@ -103,6 +105,12 @@ export function drawTimeline(box) {
       }
     });
     ctx.globalAlpha = 1;
+    const stop = chosenStop();
+    if (stop && box.matches(":focus")) {
+      ctx.strokeStyle = colour("ink");
+      ctx.lineWidth = 2 * ratio;
+      ctx.strokeRect(left + wide * stop.from - 2 * ratio, top + row * stop.number + ratio, Math.max(least, wide * (stop.to - stop.from)) + 4 * ratio, row - 2 * ratio);
+    }
     ctx.restore();
   }
 
@@ -188,27 +196,76 @@ export function drawTimeline(box) {
 
   const said = (time) => new Date(time).toISOString().replace("T", " ").slice(0, 19);
 
+  function wordsOfBar(bar) {
+    const what = bar.kind === "plan" ? "compaction" : bar.kind;
+    const long = duration((bar.end - bar.begin) / 1000);
+    return `${what}, entry ${bar.seq}: ${bar.open ? `open for ${long}` : `took ${long}`}\nbegun ${said(bar.begin)} UTC`;
+  }
+
+  function wordsOfCell(cell, row) {
+    const when = said(timeOf(cell.part));
+    if (cell.guessed) return `${row.label} · about ${cell.count.toLocaleString("en")} entries, not read yet\n${when} UTC`;
+    const many = cell.count === 1 ? `${cell.kind} ${cell.seq}` : `${cell.count.toLocaleString("en")} × ${cell.kind}, up to ${cell.seq}`;
+    const sum = cell.rows ? `\n${cell.rows.toLocaleString("en")} rows` : "";
+    return `${row.label} · ${many}${sum}\n${when} UTC`;
+  }
+
   function hover(event) {
     const { best, bar, row, x, y } = at(event);
     plot.over.style.cursor = best || bar ? "pointer" : "crosshair";
-    if (bar) {
-      const what = bar.kind === "plan" ? "compaction" : bar.kind;
-      const long = duration((bar.end - bar.begin) / 1000);
-      return label.show(`${what}, entry ${bar.seq}: ${bar.open ? `open for ${long}` : `took ${long}`}\nbegun ${said(bar.begin)} UTC`, x, y);
-    }
-    if (!best) return label.hide();
-    const when = said(timeOf(best.part));
-    if (best.guessed) return label.show(`${row.label} · about ${best.count.toLocaleString("en")} entries, not read yet\n${when} UTC`, x, y);
-    const many = best.count === 1 ? `${best.kind} ${best.seq}` : `${best.count.toLocaleString("en")} × ${best.kind}, up to ${best.seq}`;
-    const sum = best.rows ? `\n${best.rows.toLocaleString("en")} rows` : "";
-    label.show(`${row.label} · ${many}${sum}\n${when} UTC`, x, y);
+    if (bar || best) label.show(bar ? wordsOfBar(bar) : wordsOfCell(best, row), x, y);
+    else label.hide();
   }
 
   function choose(event) {
     const { best, bar, row } = at(event);
-    if (!best && !bar) return;
-    const query = new URLSearchParams({ lane: row.lane, seq: (best || bar).seq });
+    if (best || bar) open(row, (best || bar).seq);
+  }
+
+  function open(row, seq) {
+    const query = new URLSearchParams({ lane: row.lane, seq });
     htmx.ajax("GET", `${document.body.dataset.root}/timeline/entry?${query}`, { target: "#entry", swap: "innerHTML show:top" });
+  }
+
+  // What the keyboard goes through in a row, by time: cells and bars, with their place as a share of the span.
+  function stopsOf(number) {
+    const whole = found.end - found.begin + 1;
+    const stop = (each, from, to, words) => ({ number, seq: each.seq, from, to, words });
+    const ofCells = cells[number].map((each) => stop(each, each.part / found.parts, (each.part + 1) / found.parts, () => wordsOfCell(each, rows[number])));
+    const ofBars = bars[number].map((each) => stop(each, (each.begin - found.begin) / whole, (each.end - found.begin) / whole, () => wordsOfBar(each)));
+    return [...ofCells, ...ofBars].filter((each) => each.to >= 0 && each.from <= 1).sort((one, other) => one.from - other.from || one.seq - other.seq);
+  }
+
+  function chosenStop() {
+    if (!chosen || !found) return null;
+    const number = rows.findIndex((row) => row.label === chosen.label);
+    if (number < 0) return null;
+    const stops = stopsOf(number);
+    return stops.find((each) => each.seq === chosen.seq) ?? stops.findLast((each) => each.seq <= chosen.seq) ?? stops.at(-1) ?? null;
+  }
+
+  function go(along, across) {
+    if (!found) return;
+    const stop = chosenStop();
+    let next = null;
+    if (!stop) {
+      for (let number = 0; number < rows.length && !next; number++) next = stopsOf(number).at(-1) ?? null; // the newest one
+    } else if (along) {
+      const stops = stopsOf(stop.number);
+      next = stops[stops.findIndex((each) => each.seq === stop.seq && each.from === stop.from) + along] ?? null;
+    } else {
+      for (let number = stop.number + across; rows[number] && !next; number += across) {
+        next = stopsOf(number).reduce((best, each) => (best && Math.abs(best.from - stop.from) <= Math.abs(each.from - stop.from) ? best : each), null);
+      }
+    }
+    if (next) chosen = { label: rows[next.number].label, seq: next.seq };
+    announced.textContent = chosenStop()?.words().replaceAll("\n", ", ") ?? "";
+    plot.redraw();
+  }
+
+  function show() {
+    const stop = chosenStop();
+    if (stop) open(rows[stop.number], stop.seq);
   }
 
   function zoomTo(next) {
@@ -247,12 +304,16 @@ export function drawTimeline(box) {
     if (found.loaded < 1) setTimeout(renew, 700);
   }
 
-  const keys = { "+": () => zoomBy(0.5), "=": () => zoomBy(0.5), "-": () => zoomBy(2), ArrowLeft: () => zoomBy(1, -0.25), ArrowRight: () => zoomBy(1, 0.25), 0: () => zoomTo(null) };
+  const keys = { "+": () => zoomBy(0.5), "=": () => zoomBy(0.5), "-": () => zoomBy(2), 0: () => zoomTo(null), ArrowLeft: () => go(-1, 0), ArrowRight: () => go(1, 0), ArrowUp: () => go(0, -1), ArrowDown: () => go(0, 1), Enter: show };
+  const shifted = { ArrowLeft: () => zoomBy(1, -0.25), ArrowRight: () => zoomBy(1, 0.25) };
   box.addEventListener("keydown", (event) => {
-    if (!(event.key in keys) || event.ctrlKey || event.metaKey) return;
+    const act = (event.shiftKey && shifted[event.key]) || keys[event.key];
+    if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    keys[event.key]();
+    act();
   });
+  box.addEventListener("focus", () => plot?.redraw());
+  box.addEventListener("blur", () => plot?.redraw());
   for (const button of document.querySelectorAll("[data-zoom]")) {
     button.addEventListener("click", () => {
       const given = button.dataset.zoom;

@@ -3,6 +3,7 @@ import { drawRates } from "./rates.js";
 import { drawTimeline } from "./timeline.js";
 import { drawHeat } from "./heat.js";
 import { showFailures } from "./failures.js";
+import { followCards } from "./cards.js";
 
 const charts = { rates: drawRates, timeline: drawTimeline, heat: drawHeat };
 const drawn = [];
@@ -23,6 +24,7 @@ function start() {
   document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   addEventListener("resize", later(() => drawn.forEach((chart) => chart.resize()), 150));
   showFailures();
+  followCards();
   follow();
   document.addEventListener("DOMContentLoaded", () => window.htmx && weftPage.ready()); // htmx begins then, too, and before
 }
