@@ -11,18 +11,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 from playwright.sync_api import Browser, Page, expect
 
 from storage import Table
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.ui.table_list import Shown, TableList
 from tests.streams.ui.browser import chromium, served
-from tests.streams.ui.busy_shop import CONFIG, busy_shop
+from tests.streams.ui.busy_shop import CONFIG, Traffic, busy_shop
 from tests.streams.ui.site import make_site
 
 THEMES: Final = ("light", "dark")
@@ -190,7 +190,7 @@ def several(place: Path) -> TableList:
     for name in ("shop/eu/customers", "an_archive_of_orders_of_many_years_with_a_long_name"):
         table = Table.create(place / name, CONFIG)
         with table.writer("orders") as writer:
-            writer.append(pa.table({"order_id": [1, 2, 3], "status": ["new"] * 3}))
+            writer.append(Traffic().batch("orders", time.time_ns() // 1_000_000))
     Table.create(place / "damaged", CONFIG)
     (place / "damaged/_weft/timeline/table/00000000000000000001.json").write_text("{", encoding="utf-8")
     return TableList([Shown(CommandSettings(TableLocation(str(place))))], write=False)
