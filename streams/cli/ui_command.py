@@ -55,8 +55,8 @@ def ui(
     """
     shown = [(load_target(each, storage_option, "spark", "compaction"), is_pipeline(each) and each) for each in targets]
     try:
+        from streams.ui.listed_tables import Shown
         from streams.ui.serve import Serving, serve
-        from streams.ui.table_list import Shown
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"starlette", "uvicorn", "jinja2", "anyio"}:
             raise

@@ -2,7 +2,7 @@
 
 serve         checks what was given, opens the table, listens, and runs the application
 application   the routes; guard: who may ask; site: what pages need, and templates
-table_list    the tables of a page that shows several; table_summaries: what its start_page says of each
+listed_tables the tables of a page that shows several; table_summaries: what its start_page says of each
 *_pages       one function for each page: it asks the table, and renders a template
 assets        style and scripts; vendor: htmx, idiomorph and uPlot as published, with their licences
 """
@@ -24,8 +24,8 @@ import uvicorn
 from storage.errors import InvalidInput, NotFound
 from streams.ui.application import build_application, build_list_application
 from streams.ui.guard import Access
+from streams.ui.listed_tables import Shown, TableList, is_folder, open_site
 from streams.ui.site import Site
-from streams.ui.table_list import Shown, TableList, is_folder, open_site
 
 LOCAL: Final = "127.0.0.1"
 TOKEN_VARIABLE: Final = "WEFT_UI_TOKEN"  # noqa: S105 - the name of a variable

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from streams.ui.listed_tables import MOST_TABLES, PREFIX, TableList
 from streams.ui.live_events import follow
 from streams.ui.site import render
-from streams.ui.table_list import MOST_TABLES, PREFIX, TableList
 from streams.ui.table_summaries import TableSummaries, worst_first
 
 

@@ -19,9 +19,9 @@ from typing import Final
 from storage.errors import CorruptData, NotFound, TableError
 from streams.doctor.finding import Finding
 from streams.ui.lane_history import LaneHistory
+from streams.ui.listed_tables import Shown, TableList
 from streams.ui.problems import Problem, Severity, find_problems
 from streams.ui.stream_rows import StreamRow, stream_rows
-from streams.ui.table_list import Shown, TableList
 from streams.ui.watched_table import Look, WatchedTable
 
 EVERY_SECONDS: Final = 5.0

@@ -22,8 +22,8 @@ from playwright.sync_api import Browser, Error, sync_playwright
 
 from streams.ui.application import build_application, build_list_application
 from streams.ui.guard import Access
+from streams.ui.listed_tables import TableList
 from streams.ui.site import Site
-from streams.ui.table_list import TableList
 from tests.download_cache import locked_cache
 
 AXE: Final = "axe-core@4.14.1"

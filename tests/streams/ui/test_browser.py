@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 from storage import Table
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.ui import row_pages, row_query
-from streams.ui.table_list import Shown, TableList
+from streams.ui.listed_tables import Shown, TableList
 from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, served
 from tests.streams.ui.site import make_site
 

@@ -17,11 +17,11 @@ from storage.errors import NotFound, StoreUnavailable
 from streams.catalog.lake import Lake
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.pipeline.pipeline import load_settings
-from streams.ui import table_list, table_summaries, watched_table
+from streams.ui import listed_tables, table_summaries, watched_table
 from streams.ui.application import build_list_application
+from streams.ui.listed_tables import Shown, TableList
 from streams.ui.problems import Severity
 from streams.ui.spark_turn import SparkTurn
-from streams.ui.table_list import Shown, TableList
 from streams.ui.table_summaries import TableSummaries, worst_first
 from streams.ui.watched_table import WatchedTable
 from tests.storage.shop import SHOP, append, orders
@@ -48,7 +48,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_summaries, "EVERY_SECONDS", 0.1)
     monkeypatch.setattr(table_summaries, "PAUSE", 0.0)
     monkeypatch.setattr(table_summaries, "_STEP_SECONDS", 0.02)
-    monkeypatch.setattr(table_list, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(listed_tables, "_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(watched_table, "LOOK_SECONDS", 0.0)
 
 
@@ -223,7 +223,7 @@ def test_a_damaged_table_does_not_hide_the_others(lake: Path, shown: Show, monke
 def test_only_some_tables_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(9):
         append(Table.create(tmp_path / f"lake/t{number}", SHOP), orders(number))
-    monkeypatch.setattr(table_list, "MOST_OPEN", 3)
+    monkeypatch.setattr(listed_tables, "MOST_OPEN", 3)
     monkeypatch.setattr(table_summaries, "MOST_KEPT", 4)
     monkeypatch.setattr(table_summaries, "PARALLEL", 2)
     reading, most, lock = [0], [0], threading.Lock()
