@@ -1,11 +1,16 @@
-"""Rules of the repository: allowed imports, places of files, and their length."""
+"""Rules of the repository: allowed imports, places of files, and their length.
+
+Each test looks at all files, and its failure names each that breaks the rule: a test for each file and rule would be as
+many tests as all others together.
+"""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,9 +49,19 @@ def modules(*folders: str) -> list[Path]:
     return [path for path in PYTHON if path.parts[0] in folders]
 
 
+@functools.cache
+def text(path: Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text(path))))
+
+
 def imports(path: Path) -> Iterator[str]:
     """Every module that a file imports, including imports in functions and under TYPE_CHECKING."""
-    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -60,69 +75,71 @@ def banned(module: str, names: set[str]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
+def breaking(paths: Iterable[Path], found_in: Callable[[Path], object]) -> dict[str, object]:
+    """What breaks a rule, by file; empty if nothing does."""
+    found = {str(path): found_in(path) for path in paths}
+    return {path: what for path, what in found.items() if what}
+
+
 def test_the_rules_cover_the_files() -> None:
     assert len(modules("storage")) > 25
     assert Path("storage/core/names.py") in PYTHON
     assert "storage.core.keys" in set(imports(Path("storage/core/merge/collapse.py")))
 
 
-@pytest.mark.parametrize("path", modules("storage"), ids=str)
-def test_storage_imports_neither_spark_nor_streams(path: Path) -> None:
-    assert [name for name in imports(path) if banned(name, {"pyspark", "py4j", "streams", "confluent_kafka"})] == []
+def test_storage_imports_neither_spark_nor_streams() -> None:
+    def others(path: Path) -> list[str]:
+        return [name for name in imports(path) if banned(name, {"pyspark", "py4j", "streams", "confluent_kafka"})]
+
+    assert breaking(modules("storage"), others) == {}
 
 
-@pytest.mark.parametrize("path", [path for path in modules("storage") if "core" in path.parts], ids=str)
-def test_the_core_is_pure(path: Path) -> None:
-    found = set(imports(path))
-    assert [name for name in found if banned(name, BANNED_IN_CORE)] == []
-    ours = [name for name in found if banned(name, {"storage", "streams"})]
-    assert [name for name in ours if not banned(name, {"storage.core", "storage.errors"})] == []
-    calls = {
-        node.func.id
-        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    assert calls & {"open", "print", "input"} == set()
+def test_the_core_is_pure() -> None:
+    core = [path for path in modules("storage") if "core" in path.parts]
+    assert breaking(core, lambda path: [name for name in imports(path) if banned(name, BANNED_IN_CORE)]) == {}
+
+    def above(path: Path) -> list[str]:
+        ours = [name for name in imports(path) if banned(name, {"storage", "streams"})]
+        return [name for name in ours if not banned(name, {"storage.core", "storage.errors"})]
+
+    def impure(path: Path) -> set[str]:
+        called = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
+        return {function.id for function in called if isinstance(function, ast.Name)} & {"open", "print", "input"}
+
+    assert breaking(core, above) == {}
+    assert breaking(core, impure) == {}
 
 
-@pytest.mark.parametrize("path", [path for path in PYTHON if path.parts[0] != "streams"], ids=str)
-def test_only_streams_and_its_tests_import_pyspark(path: Path) -> None:
-    allowed = (
-        path.parts[:2] in {("tests", "streams"), ("tests", "benchmarks"), ("tests", "soak")}
-        or path.parts[0] == "deploy"
-    )
-    assert allowed or not any(banned(name, {"pyspark", "py4j"}) for name in imports(path))
+def test_only_streams_and_its_tests_import_pyspark() -> None:
+    allowed = {("tests", "streams"), ("tests", "benchmarks"), ("tests", "soak")}
+    others = [path for path in PYTHON if path.parts[0] not in {"streams", "deploy"} and path.parts[:2] not in allowed]
+    assert breaking(others, lambda path: [name for name in imports(path) if banned(name, {"pyspark", "py4j"})]) == {}
 
 
 def test_the_top_level_has_only_expected_files() -> None:
     assert {path.parts[0] for path in FILES if not path.parts[0].startswith(".")} - TOP_LEVEL == set()
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=str)
-def test_no_file_is_too_long(path: Path) -> None:
-    assert len((ROOT / path).read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+def test_no_file_is_too_long() -> None:
+    assert breaking(PYTHON, lambda path: max(len(text(path).splitlines()) - MAX_LINES, 0)) == {}
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if path.suffix in {".py", ".md", ".sh", ".toml", ".yaml"}], ids=str
-)
-def test_no_file_has_todos_or_outside_paths(path: Path) -> None:
-    if path == Path("tests/test_repo.py"):
-        return
-    text = (ROOT / path).read_text(encoding="utf-8")
+def test_no_file_has_todos_or_outside_paths() -> None:
     marks = ["TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"]
     places = ["/wo" + "rk/", "../sha" + "red", ".libr" + "ary", "/ro" + "ot/", "/ho" + "me/"]
-    assert [word for word in marks if re.search(rf"\b{word}\b", text)] == []
-    assert [place for place in places if place in text] == []
+    texts = [path for path in FILES if path.suffix in {".py", ".md", ".sh", ".toml", ".yaml"}]
+    texts.remove(Path("tests/test_repo.py"))
+    assert breaking(texts, lambda path: [word for word in marks if re.search(rf"\b{word}\b", text(path))]) == {}
+    assert breaking(texts, lambda path: [place for place in places if place in text(path)]) == {}
 
 
-@pytest.mark.parametrize("path", modules("storage", "streams", "tests"), ids=str)
-def test_every_module_has_a_docstring(path: Path) -> None:
-    source = (ROOT / path).read_text(encoding="utf-8")
-    if path.name == "__init__.py" and not source.strip():
-        assert path.parts[0] == "tests", "packages that are shipped have a docstring"
-        return
-    assert ast.get_docstring(ast.parse(source)), f"{path} has no docstring"
+def test_every_module_has_a_docstring() -> None:
+    def lacks_one(path: Path) -> bool:
+        if path.parts[0] == "tests" and path.name == "__init__.py" and not text(path).strip():
+            return False  # packages that are shipped have a docstring
+        return not ast.get_docstring(ast.parse(text(path)))
+
+    assert breaking(modules("storage", "streams", "tests"), lacks_one) == {}
 
 
 def test_every_folder_of_tests_is_a_package() -> None:
@@ -141,7 +158,8 @@ def test_no_module_is_called_utils() -> None:
     assert [str(p) for p in PYTHON if p.stem in {"util", "utils", "helper", "helpers", "common", "misc"}] == []
 
 
-@pytest.mark.parametrize("path", modules("storage", "streams"), ids=str)
-def test_use_of_private_names_of_others_has_a_reason(path: Path) -> None:
-    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
-    assert [line.strip() for line in lines if re.search(r"noqa:.*SLF001(?! - \w)", line)] == []
+def test_use_of_private_names_of_others_has_a_reason() -> None:
+    def without(path: Path) -> list[str]:
+        return [line.strip() for line in text(path).splitlines() if re.search(r"noqa:.*SLF001(?! - \w)", line)]
+
+    assert breaking(modules("storage", "streams"), without) == {}
