@@ -16,7 +16,7 @@ from storage.errors import InvalidInput, NotFound, TableError
 from streams.kafka import FORMAT, SourceUnavailable
 from streams.kafka.options import parse_options
 from streams.kafka.sample import impatient, load_topics, read_newest
-from streams.pipeline.infer_files import file_messages
+from streams.pipeline.infer_files import file_messages, local_files
 from streams.pipeline.infer_key import Messages
 from streams.pipeline.infer_messages import kafka_messages
 from streams.pipeline.infer_registry import Kafka
@@ -86,6 +86,12 @@ def _read(writer: WriterSpec) -> tuple[Messages | None, str]:
     """What messages show, and where they are from; None, and why, if the source is none that can be read here."""
     options = writer.reader_options
     if writer.file_format is not None:
+        files = local_files(options["path"])
+        if not files:
+            return (
+                None,
+                f"{options['path']} is not local" if files is None else f"there is no file in {options['path']}",
+            )
         if writer.file_format == "csv" and options.get("header", "false").lower() != "true":
             return None, "files without a header do not name their fields"
         return file_messages(writer.stream, writer.file_format, options["path"], options, SAMPLE), options["path"]

@@ -39,10 +39,9 @@ def file_messages(stream: str, file_format: str, location: str, options: Mapping
     Raises:
         InvalidInput: There is no file, it is not local, or it is not of the format.
     """
-    plain = location.removeprefix("file://")
-    if "://" in plain:
+    plain, files = location.removeprefix("file://"), local_files(location)
+    if files is None:
         raise InvalidInput(f"{location} is not local", hint="copy a file to a local folder, and infer from that")
-    files = _files(Path(plain))
     if not files:
         raise InvalidInput(f"there is no file in {plain}", hint="put one there, or write schema by hand")
     try:
@@ -54,8 +53,12 @@ def file_messages(stream: str, file_format: str, location: str, options: Mapping
     return replace(found, time="the time at which the file was modified")
 
 
-def _files(path: Path) -> list[Path]:
-    """The files, the newest first."""
+def local_files(location: str) -> list[Path] | None:
+    """The files of a folder or pattern, the newest first; None if it is not local."""
+    plain = location.removeprefix("file://")
+    if "://" in plain:
+        return None
+    path = Path(plain)
     if path.is_dir():
         found = [file for file in path.iterdir() if file.is_file()]
     elif path.is_file():

@@ -122,6 +122,15 @@ def test_files_that_do_not_name_their_fields_are_not_compared(tmp_path: Path) ->
     assert found(file).not_looked == {"orders": "files without a header do not name their fields"}
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"), [("s3://b/in", "s3://b/in is not local"), ("./in", "there is no file in ")]
+)
+def test_files_that_are_not_there_yet_or_elsewhere_are_not_looked_at(tmp_path: Path, path: str, reason: str) -> None:
+    checked = found(written(tmp_path, {"type": "files", "path": path, "format": "json"}, {"id": "bigint"}))
+    assert checked.warnings == []
+    assert checked.not_looked["orders"].startswith(reason)
+
+
 def test_warnings_are_printed_and_are_no_problems(broker: EmbeddedBroker, tmp_path: Path) -> None:
     source = topic(broker, (None, b'{"id": 1, "status": "new", "amount": 1.5}'))
     file = written(tmp_path, source, SCHEMA, servers=broker.bootstrap_servers)
