@@ -172,7 +172,7 @@ def _text(value: bytes | None) -> tuple[str | None, str | None]:
 
 
 def _headers(pairs: Sequence[Mapping[str, Any]] | None) -> list[dict[str, str | None]] | None:
-    if pairs is None:
+    if not pairs:
         return None
     texts = [(pair["key"], *_text(pair["value"])) for pair in pairs]
     return [{"key": key, "value": value, "encoding": encoding} for key, value, encoding in texts]

@@ -297,6 +297,8 @@ def _extra_columns(extras: Extras) -> dict[str, Column]:
 def _origin(given: Mapping[str, DataType], columns: Mapping[str, Column]) -> list[Column]:
     """Hidden columns for the fields of `SOURCE` except the reason; NULL for those that the messages do not have.
 
+    No headers are an empty list: a column of null lists slows Spark down (`streams.write.sink.LIST_BATCH_ROWS`).
+
     Args:
         given: Types of the columns of the messages.
         columns: The columns of the messages that are used.
@@ -308,7 +310,10 @@ def _origin(given: Mapping[str, DataType], columns: Mapping[str, Column]) -> lis
             column = F.unix_millis(column) if isinstance(given.get(field.name), TimestampType) else F.lit(None)
         elif field.name == "headers" and given.get(field.name) != field.dataType:
             column = F.lit(None)
-        found.append(column.cast(field.dataType).alias(f"{_HIDDEN}{field.name}"))
+        column = column.cast(field.dataType)
+        if field.name == "headers":
+            column = F.coalesce(column, F.array().cast(field.dataType))
+        found.append(column.alias(f"{_HIDDEN}{field.name}"))
     return found
 
 

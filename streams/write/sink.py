@@ -42,6 +42,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from storage import Commit, Table, Writer, engine
 from storage.config_file import parse_duration
@@ -65,6 +66,9 @@ from streams.write.upkeep import Upkeep, UpkeepThread, upkeep_thread
 
 BATCH_ROWS: Final = 65_536
 """Rows per Arrow batch from Spark to Python, if `spark.sql.execution.arrow.maxBytesPerBatch` allows."""
+LIST_BATCH_ROWS: Final = 4_096
+"""The same for frames with lists or maps: Spark asks for the size of a batch after each row, and Arrow Java then goes
+through all rows since the last one whose list is not null."""
 _ARROW_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _QUERY_ID: Final = "sql.streaming.queryId"
 """Spark's local property with the query id of the checkpoint, which a restart does not change."""
@@ -271,7 +275,7 @@ class _Sink:
         letters = None
         if self._folder is not None:
             letters = DeadLetters(self._folder, query_id, batch_id, self._stream, self._writer.lane)
-        _hand_over_large_batches(spark)
+        set_batch_rows(df)
         tasks_began = time.time_ns()
         reports = run_tasks(df, begun, letters)
         tasks_ended = time.time_ns()
@@ -331,11 +335,20 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
     return reports
 
 
-def _hand_over_large_batches(spark: SparkSession) -> None:
-    """Let Spark make larger Arrow batches. The session is a copy for this query, so other queries are not affected."""
-    rows = int(spark.conf.get(_ARROW_ROWS) or 0)
-    if 0 < rows < BATCH_ROWS:
+def set_batch_rows(df: DataFrame) -> None:
+    """Choose the rows of Arrow batches. The session is a copy for this query, so other queries are not affected."""
+    spark, rows = df.sparkSession, int(df.sparkSession.conf.get(_ARROW_ROWS) or 0)
+    if any(_has_lists(field.dataType) for field in df.schema if field.name != SOURCE):
+        if not 0 < rows < LIST_BATCH_ROWS:
+            spark.conf.set(_ARROW_ROWS, LIST_BATCH_ROWS)
+    elif 0 < rows < BATCH_ROWS:
         spark.conf.set(_ARROW_ROWS, BATCH_ROWS)
+
+
+def _has_lists(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return any(_has_lists(field.dataType) for field in data_type)
+    return isinstance(data_type, ArrayType | MapType)
 
 
 class _Attend(StreamingQueryListener):

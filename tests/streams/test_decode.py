@@ -170,7 +170,7 @@ def test_a_message_without_metadata_is_decoded_too(spark: SparkSession) -> None:
     rows = decode_messages(df, SCHEMA, select=None, where=None, keep_source=True).collect()
     assert rows[0].id == 1
     assert rows[1][SOURCE].asDict() == {
-        "topic": None, "partition": None, "offset": None, "timestamp": None, "key": None, "headers": None,
+        "topic": None, "partition": None, "offset": None, "timestamp": None, "key": None, "headers": [],
         "value": bytearray(b"{"), "reason": NOT_AN_OBJECT,
     }  # fmt: skip
     with pytest.raises(PySparkException, match="topic unknown"):
