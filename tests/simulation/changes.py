@@ -16,6 +16,7 @@ from tests.strategies import Config, mode_of
 
 _WIDER = {"int": "bigint"}
 _NUMBERS = [-1, 0, 3, 1 << 33]
+_TABLE = ""  # whose comment is that of the table
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Change:
 
 def draw_changes(chance: random.Random, config: Config) -> list[Change]:
     """The changes of a schedule; most schedules have no changes."""
-    kinds = chance.choice([[], [], [_add_column], [_add_column, _widen, _set_default, _add_group]])
+    kinds = chance.choice([[], [], [_add_column], [_add_column, _widen, _set_default, _add_group, _set_comment]])
     drawn = (chance.choice(kinds)(chance, config, f"x{number}") for number in range(3) if kinds)
     return [change for change in drawn if change is not None]
 
@@ -88,6 +89,10 @@ def _add_group(chance: random.Random, config: Config, name: str) -> Change | Non
     )
 
 
+def _set_comment(chance: random.Random, config: Config, name: str) -> Change | None:
+    return Change("set_comment", {"comment": f"by {name}", "column": chance.choice([None, *config["columns"]])})
+
+
 def with_column(config: Config, change: Change) -> Config:
     """The configuration that a sender knows after a change that adds a column."""
     after = copy.deepcopy(config)
@@ -119,17 +124,29 @@ def config_of(schema: Mapping[str, Any]) -> Config:
             r["name"]: {part: r[part] for part in ("table", "on", "columns", "prefix")}
             for r in schema.get("references", ())
         },
+        "comments": {
+            _TABLE: schema.get("comment", ""),
+            **{c["name"]: c.get("comment", "") for c in schema["columns"]},
+        },
     }
 
 
-def lost(before: Config, after: Config) -> list[str]:
-    """The parts of an older schema that this one lacks."""
+def lost(before: Config, after: Config, words: str = "") -> list[str]:
+    """The parts of an older schema that this one lacks; ``words``: the change in between, as its entry describes it."""
+    _, is_comment, column = f"{words} of ".partition("set comment of ")
+    meant = {column.removesuffix(" of ")} if is_comment else set()
     parts = [
         (f"{kind} {name}", old, after[kind].get(name, {}))
         for kind in ("columns", "groups", "streams")
         for name, old in before[kind].items()
     ]
-    return [what for what, old, now in parts if not _grown(old, now)]
+    gone = [what for what, old, now in parts if not _grown(old, now)]
+    texts = after["comments"]
+    return gone + [
+        f"comment of {name or 'the table'}"
+        for name, text in before["comments"].items()
+        if name not in meant and texts.get(name) != text
+    ]
 
 
 def _grown(old: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

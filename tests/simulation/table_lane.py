@@ -139,7 +139,7 @@ class TableLane:
         match entry["kind"]:
             case "CREATE" | "SCHEMA":
                 config = config_of(entry["table_schema"])
-                gone = lost(self.config(entry["seq"]), config) if self.configs else []
+                gone = lost(self.config(entry["seq"]), config, entry["change"]) if self.configs else []
                 if gone:
                     raise Violation(f"entry {entry['seq']} of the table lane removes from the schema: {gone}")
                 self.configs[entry["seq"]] = config
