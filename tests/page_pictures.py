@@ -1,6 +1,6 @@
 """Pictures of every view of the page ``weft ui``, in both themes and at two widths, over a shop with live writers.
 
-    python -m tests.page_pictures FOLDER [--only NAME]     # FOLDER/<view>-<theme>-<width>.png
+    python -m tests.page_pictures FOLDER [--only NAME ...]     # FOLDER/<view>-<theme>-<width>.png
     python -m tests.page_pictures --readme                 # those of the README, into deploy/pictures
 
 Look at them after a change of the page: what is ugly, wrong or unclear? Needs chromium.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from tests.streams.ui.browser import chromium, served
 from tests.streams.ui.busy_shop import CONFIG, Traffic, busy_shop
 from tests.streams.ui.site import make_site
 
+Act = Callable[[Page], None] | None
 THEMES: Final = ("light", "dark")
 WIDTHS: Final = (1440, 390)
 
@@ -77,7 +79,7 @@ def unanswered(page: Page) -> None:
     page.locator("#failed:visible").wait_for()
 
 
-VIEWS: Final[dict[str, tuple[str, Callable[[Page], None] | None]]] = {
+VIEWS: Final[dict[str, tuple[str, Act]]] = {
     "overview": ("/", None),
     "timeline": ("/timeline", None),
     "timeline-entry": ("/timeline", click("#live td a", "#entry h2")),
@@ -96,7 +98,7 @@ VIEWS: Final[dict[str, tuple[str, Callable[[Page], None] | None]]] = {
     "letter": ("/letters?writer=orders", click("a[hx-target='#letter']", "#letter h2")),
     "missing": ("/nothing", None),
 }
-EMPTY: Final[dict[str, tuple[str, Callable[[Page], None] | None]]] = {
+EMPTY: Final[dict[str, tuple[str, Act]]] = {
     "empty-overview": ("/", None),
     "empty-timeline": ("/timeline", None),
     "empty-files": ("/files", None),
@@ -116,6 +118,8 @@ BEFORE: Final[dict[str, tuple[str, Callable[[Page], None]]]] = {
     "failed-files": ("/files", fail("**/cells.json*")),
 }
 """Views whose charts wait for an answer, or get none: what is done before the page is opened."""
+START: Final = "start"
+ALL: Final = (*VIEWS, *EMPTY, *BEFORE, START)
 OF_README: Final = {"overview": 800, "timeline": 560, "row": 860}
 """Views of the README, and the height of their pictures."""
 PICTURES: Final = Path(__file__).resolve().parents[1] / "deploy/pictures"
@@ -148,36 +152,43 @@ def shown() -> Iterator[tuple[str, Browser]]:
         yield address, browser
 
 
-def take(folder: Path, only: str | None) -> None:
-    """All pictures into a folder."""
+def take(folder: Path, only: Collection[str]) -> None:
+    """Pictures of some views into a folder; of all without a choice."""
     folder.mkdir(parents=True, exist_ok=True)
-    with shown() as (address, browser), contextlib.ExitStack() as running:
+    wanted = {name for name in ALL if not only or name in only}
+    with contextlib.ExitStack() as running:
         place = Path(running.enter_context(tempfile.TemporaryDirectory()))
         Table.create(place / "orders_wide", CONFIG)
         empty = running.enter_context(served(make_site(str(place / "orders_wide"))))
         start = running.enter_context(served(several(place)))
-        for width in WIDTHS:
-            for theme in THEMES:
-                size: Any = {"width": width, "height": 900 if width > 800 else 844}
-                for name, (base, path, before, after) in {
-                    **{name: (address, path, None, act) for name, (path, act) in VIEWS.items()},
-                    **{name: (empty, path, None, act) for name, (path, act) in EMPTY.items()},
-                    **{name: (address, path, act, None) for name, (path, act) in BEFORE.items()},
-                    "start": (start, "/", None, read),
-                }.items():
-                    if only is not None and only != name:
-                        continue
-                    context = browser.new_context(viewport=size, color_scheme=_scheme(theme))
-                    page = context.new_page()
-                    if before is not None:
-                        before(page)
-                    page.goto(base + path, wait_until="load")
-                    if before is None and base == address:
-                        ready(page)
-                    if after is not None:
-                        after(page)
-                    page.screenshot(path=folder / f"{name}-{theme}-{width}.png", full_page=True)
-                    context.close()
+        if wanted <= {*EMPTY, START}:
+            address, browser = "", running.enter_context(chromium())
+        else:
+            address, browser = running.enter_context(shown())
+        views: dict[str, tuple[str, str, Act, Act]] = {
+            **{name: (address, path, None, act) for name, (path, act) in VIEWS.items()},
+            **{name: (empty, path, None, act) for name, (path, act) in EMPTY.items()},
+            **{name: (address, path, act, None) for name, (path, act) in BEFORE.items()},
+            START: (start, "/", None, read),
+        }
+        for width, theme, name in itertools.product(WIDTHS, THEMES, views):
+            if name not in wanted:
+                continue
+            base, path, before, after = views[name]
+            size: Any = {"width": width, "height": 900 if width > 800 else 844}
+            context = browser.new_context(viewport=size, color_scheme=_scheme(theme))
+            page = context.new_page()
+            if before is not None:
+                before(page)
+            page.goto(base + path, wait_until="load")
+            if name in VIEWS:
+                ready(page)
+            if name not in BEFORE:
+                expect(page.locator("[data-chart] >> text=Loading")).to_have_count(0)
+            if after is not None:
+                after(page)
+            page.screenshot(path=folder / f"{name}-{theme}-{width}.png", full_page=True)
+            context.close()
 
 
 def read(page: Page) -> None:
@@ -203,7 +214,7 @@ def _scheme(theme: str) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("page-pictures"))
-    parser.add_argument("--only", choices=[*VIEWS, *EMPTY, *BEFORE, "start"], help="name of one view")
+    parser.add_argument("--only", choices=ALL, nargs="+", default=(), help="names of some views")
     parser.add_argument("--readme", action="store_true", help="the pictures of the README instead")
     given = parser.parse_args()
     if given.readme:

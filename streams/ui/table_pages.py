@@ -21,6 +21,7 @@ from streams.ui.watched_table import Look
 _RATE_PARTS: Final = 120
 _NEWEST: Final = 50
 _MOST_PARTS: Final = 2_000
+_LEAST_MS: Final = 1_000  # a span that has labels
 
 
 def overview(request: Request) -> Response:
@@ -90,7 +91,7 @@ def timeline_cells(request: Request) -> Response:
     site.look()
     first, last = site.history.span()
     begin = _whole(request, "begin", first, 0, 1 << 53)
-    end = _whole(request, "end", max(last, begin), 0, 1 << 53)
+    end = _whole(request, "end", max(last, begin + _LEAST_MS), 0, 1 << 53)
     if end < begin:
         raise InvalidInput("the end of the timeline is before its begin", hint="zoom out")
     parts = _whole(request, "parts", 600, 1, _MOST_PARTS)

@@ -19,15 +19,21 @@ export async function load(address, box) {
   return problem(box, wordsOf(answer.status, type, text));
 }
 
-function problem(box, { what, hint }) {
+// A line of text in the place of the chart.
+export function sayText(box, text) {
   let line = box.querySelector(".empty");
   if (!line) {
     line = document.createElement("p");
     line.className = "empty";
     box.prepend(line);
   }
-  line.setAttribute("role", "alert");
-  line.textContent = hint ? `${what}. ${hint}` : what;
+  line.removeAttribute("role");
+  line.textContent = text;
+  return line;
+}
+
+function problem(box, { what, hint }) {
+  sayText(box, hint ? `${what}. ${hint}` : what).setAttribute("role", "alert");
   return null;
 }
 

@@ -1,5 +1,5 @@
 // A square for each file group, coloured by a number of it.
-import { bytes, clearText, colour, duration, load, tip } from "./drawing.js";
+import { bytes, clearText, colour, duration, load, sayText, tip } from "./drawing.js";
 
 const METRICS = {
   ratio: { value: (d, i) => d.log[i] / Math.max(1, d.base[i]), text: (v) => (v > 100 ? "no base" : `${(v * 100).toFixed(v < 0.1 ? 1 : 0)} %`), most: 1 },
@@ -14,6 +14,7 @@ const STEPS = 32;
 export function drawHeat(box) {
   const metric = document.getElementById("heat-metric");
   const said = document.getElementById("heat-said");
+  const scale = document.querySelector(".ramp");
   const label = tip(box);
   const canvas = document.createElement("canvas");
   canvas.className = "heatmap";
@@ -88,12 +89,10 @@ export function drawHeat(box) {
   async function renew() {
     const answer = await load(box.dataset.from, box);
     if (!answer) return;
-    clearText(box);
     found = answer;
-    if (!found.names.length) {
-      said.textContent = "The table has no rows yet.";
-      return;
-    }
+    scale.hidden = !found.names.length;
+    if (!found.names.length) return sayText(box, "The table has no rows yet.");
+    clearText(box);
     if (!canvas.isConnected) box.prepend(canvas);
     chosen = Math.min(chosen, found.names.length - 1);
     paint();

@@ -124,7 +124,7 @@ export function drawTimeline(box) {
         height,
         tzDate: utc,
         legend: { show: false },
-        padding: [6, 8, 0, 0],
+        padding: [6, 30, 0, 0],
         series: [{}, { show: true, stroke: "transparent", points: { show: false } }],
         scales: {
           x: { time: true, range: () => [found.begin / 1000, Math.max(found.end, found.begin + 1) / 1000] },
@@ -300,7 +300,7 @@ export function drawTimeline(box) {
       build();
     }
     const total = found.cells[3].reduce((sum, count) => sum + count, 0);
-    note.textContent = `${total.toLocaleString("en")} entries` + (found.loaded < 1 ? `; ${Math.floor(found.loaded * 100)} % of the log was read so far, pale is estimated` : "");
+    note.textContent = `${total.toLocaleString("en")} ${total === 1 ? "entry" : "entries"}` + (found.loaded < 1 ? `; ${Math.floor(found.loaded * 100)} % of the log was read so far, pale is estimated` : "");
     if (found.loaded < 1) setTimeout(renew, 700);
   }
 

@@ -263,6 +263,18 @@ def test_the_quick_choices_fill_in_a_time(browser: Browser, address: str) -> Non
         assert abs((dt.datetime.now(dt.UTC) - given).total_seconds() - 300) < 60
 
 
+def test_views_of_a_table_without_rows_say_so(browser: Browser, axe: str, tmp_path: Path) -> None:
+    with served(make_site(Table.create(tmp_path / "wide", CONFIG).uri)) as place:
+        with visited(browser, place, "/files") as page:
+            expect(page.locator("[data-chart]")).to_have_text("The table has no rows yet.")
+            expect(page.locator(".ramp")).to_be_hidden()
+            assert axe_findings(page, axe) == []
+        with visited(browser, place, "/timeline") as page:
+            expect(page.locator("#timeline-note")).to_have_text("1 entry")
+            found = page.evaluate("fetch('/timeline/cells.json?parts=100').then((answer) => answer.json())")
+            assert found["end"] - found["begin"] >= 1_000, "a span that has labels"
+
+
 def test_a_start_page_of_several_tables(browser: Browser, axe: str, tmp_path: Path) -> None:
     """Its lines follow the tables, its links lead to their pages and back, and it fits on a telephone."""
     for name in ("orders_wide", "shop/a_table_with_a_rather_long_name_of_many_words"):

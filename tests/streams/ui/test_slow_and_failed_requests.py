@@ -119,7 +119,7 @@ def test_a_commit_before_the_page_follows_the_table_is_shown(page: Page, tmp_pat
     with served(make_site(table.uri)) as place:
         release = hold(page, "weft.js")
         page.goto(place, wait_until="commit")
-        expect(page.locator(".tile").first).to_contain_text("all compacted")
+        expect(page.locator(".tile").first).to_contain_text("nothing was written yet")
         with table.writer("s") as writer:
             writer.append(pa.table({"id": [1], "n": [1]}))
         release()
