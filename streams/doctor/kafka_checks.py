@@ -37,7 +37,8 @@ def check_source(writer: WriterSpec, count: int, found: Findings) -> pa.Table | 
         found.ok(f"{where}.kafka", f"{options.kafka['bootstrap.servers']} answers")
         messages = sum(log.high - log.low for log in topics.logs.values())
         topic_names = ", ".join(options.topics)
-        found.ok(f"{where}.source", f"{topic_names}: {len(topics.logs)} partitions, at most {messages:,} messages")
+        parts = f"{len(topics.logs)} partition{'s' * (len(topics.logs) != 1)}"
+        found.ok(f"{where}.source", f"{topic_names}: {parts}, at most {messages:,} messages")
         _check_permissions(where, options, found)
         return _read(where, options, topics, count, found)
     return None

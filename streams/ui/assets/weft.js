@@ -132,7 +132,8 @@ function readySql() {
   });
   document.getElementById("answer").addEventListener("htmx:afterSwap", () => markError(form.elements.sql));
   form.addEventListener("htmx:afterRequest", (event) => {
-    if (event.target !== form || !event.detail.successful) return;
+    const begun = event.detail.successful && event.detail.xhr.responseText.includes('id="answer-');
+    if (event.target !== form || !begun) return;
     const sql = form.elements.sql.value.trim();
     list.querySelector(".empty")?.remove();
     const button = document.createElement("button");

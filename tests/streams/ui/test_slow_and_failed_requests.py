@@ -69,6 +69,7 @@ def test_a_query_that_is_asked_before_the_scripts_are_there_is_asked_once_they_a
     expect(page.locator("#answer [role=alert]")).to_contain_text("is not a time")
     assert page.url == f"{address}/sql"
     assert len(asked) == 1
+    expect(page.locator("#sql-history")).to_have_text("No query was asked yet.")  # it was not begun
 
 
 def test_what_changes_something_is_not_sent_before_its_question_can_be_asked(page: Page, address: str) -> None:
