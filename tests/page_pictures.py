@@ -188,6 +188,7 @@ def take(folder: Path, only: Collection[str]) -> None:
             if after is not None:
                 after(page)
             page.screenshot(path=folder / f"{name}-{theme}-{width}.png", full_page=True)
+            page.unroute_all(behavior="ignoreErrors")
             context.close()
 
 
