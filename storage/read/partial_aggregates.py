@@ -78,6 +78,11 @@ class Aggregation:
         """The columns that are needed, each once."""
         return tuple(dict.fromkeys((*self.groups, *(each.column for each in self.aggregates if each.column))))
 
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The names that the columns of GROUP BY have in the results, in their order."""
+        return tuple(f"group_{number}" for number in range(len(self.groups)))
+
     def __str__(self) -> str:
         """As Spark's own sources say it in EXPLAIN."""
         groups = f", PushedGroupBy: [{', '.join(self.groups)}]" if self.groups else ""
@@ -90,11 +95,11 @@ class Aggregation:
             schema: The columns of the rows.
         """
         fields = []
-        for number, name in enumerate(self.groups):
-            of_group = schema.field(name).type
+        for column, name in zip(self.groups, self.group_names, strict=True):
+            of_group = schema.field(column).type
             if pa.types.is_nested(of_group):
                 return None
-            fields.append(pa.field(f"group_{number}", of_group))
+            fields.append(pa.field(name, of_group))
         for number, each in enumerate(self.aggregates):
             found = _result_type(each, schema.field(each.column).type if each.column else pa.null())
             if found is None:

@@ -21,7 +21,9 @@ A query gets one snapshot. For each of its scans these rules decide which reader
    aggregates are known without reading rows (`storage.read.known_aggregates`).
 6. *Filtered when the query runs.* A join gives the values that a column can have (`streams.read.relation`,
    ``runtime_filters``). Tasks use those of every column: keys choose file groups, row groups and rows before they are
-   merged, others the rows that are handed over. A native scan leaves out file groups, so it uses keys only.
+   merged, others the rows that are handed over. A native scan leaves out file groups, so it uses keys only. Tasks that
+   aggregate use those of the columns of GROUP BY: a group is in the join or not, with all of its rows. First rows are
+   found before a join, so a filter of the join would change them.
 7. *First rows.* For a limit, with or without an order, such tasks hand over no more rows than it needs. If some file
    groups surely have enough rows for a limit without an order, one task reads them, and Spark applies no limit.
 """
@@ -266,29 +268,34 @@ class PinnedSnapshot:
         scan, clean = self._choose(columns, filters, part)
         return self._read_plan(scan, clean, columns, filters)
 
-    def plan_aggregates(self, aggregation: Aggregation, filters: Sequence[Filter], part: Part) -> ReadPlan | None:
+    def plan_aggregates(
+        self, aggregation: Aggregation, filters: Sequence[Filter], part: Part, runtime: Sequence[Filter] = ()
+    ) -> ReadPlan | None:
         """Rule 5."""
         result = aggregation.result(self.columns) if self.options.push_aggregates else None
         if result is None:
             return None
-        scan, clean = self._choose(aggregation.columns, filters, part)
+        scan, clean = self._choose(aggregation.columns, (*filters, *runtime), part)
         known, groups = None, 0
         if isinstance(scan, Scan):
             every = len(scan.slices)
             scan, known = known_aggregates(scan, aggregation)
             groups = every - len(scan.slices)
-            if clean is not None and scan.slices:
+            if clean is not None and scan.slices and not runtime:
                 return None
         plan = self._read_plan(
             scan,
             None,
             aggregation.columns,
-            filters,
+            (*filters, *runtime),
             lambda rows: AggregatedScan(rows, aggregation, known),
             str(aggregation),
             known=groups,
         )
-        return replace(plan, columns=from_arrow_schema(result))
+        wanted = self._filterable(aggregation.groups, plan.size_bytes or 0, native=False)
+        named = zip(aggregation.groups, aggregation.group_names, strict=True)
+        filterable = [name for column, name in named if column in wanted]
+        return replace(plan, columns=from_arrow_schema(result), filterable=filterable)
 
     def plan_first(
         self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
@@ -359,18 +366,19 @@ class PinnedSnapshot:
         rows = scan if joined is None else replace(joined, scan=scan)
         read = rows if pushed is None else pushed(rows)
         others = "" if joined is None else f", joined with {', '.join(join.reference.name for join in joined.joins)}"
+        size_bytes = facts.log_bytes + facts.base_bytes
         return ReadPlan(
             description=f"{facts}{others}",
             tasks=read.tasks,
             read=read.without_tasks().read,  # Spark sends the tasks one by one
             parquet_files=self._parquet_files(clean, of_table.slices) if clean else None,
-            size_bytes=facts.log_bytes + facts.base_bytes,
-            filterable=[] if pushed is not None else self._filterable(columns, facts, native=clean is not None),
+            size_bytes=size_bytes,
+            filterable=[] if pushed is not None else self._filterable(columns, size_bytes, native=clean is not None),
         )
 
-    def _filterable(self, columns: Sequence[str], facts: ScanFacts, *, native: bool) -> list[str]:
+    def _filterable(self, columns: Sequence[str], size_bytes: int, *, native: bool) -> list[str]:
         """The columns whose values Spark may give when the query runs (rule 6)."""
-        if facts.log_bytes + facts.base_bytes < self.tuning.filter_min_bytes:
+        if size_bytes < self.tuning.filter_min_bytes:
             return []
         if native:
             return [name for name in columns if name in self.snapshot.table_schema.key]

@@ -108,7 +108,9 @@ class ReferencePlanner:
             return self.planner.plan(columns, filters, part)
         return ReadPlan("weft reference, none of its columns is used", (), _no_rows, row_count=0, size_bytes=0)
 
-    def plan_aggregates(self, aggregation: Aggregation, filters: Sequence[Filter], part: Part) -> ReadPlan | None:
+    def plan_aggregates(
+        self, aggregation: Aggregation, filters: Sequence[Filter], part: Part, runtime: Sequence[Filter] = ()
+    ) -> ReadPlan | None:
         return None  # Spark joins the rows before it aggregates them
 
     def plan_first(

@@ -132,6 +132,19 @@ JOINS = [
         "ORDER BY rand() LIMIT 1000)"
     ),
     (
+        "SELECT w.id, w.n, w.total, w.least FROM (SELECT id, count(*) n, sum(amount) total, min(city) least FROM wide "
+        "GROUP BY id) w JOIN small s USING (id) WHERE s.used = 1"
+    ),
+    (
+        "SELECT w.city, w.part, n FROM (SELECT city, part, count(*) n FROM wide WHERE amount > 20 GROUP BY city, part) "
+        "w JOIN small s USING (city, part) WHERE s.used = 1"
+    ),
+    # The first rows of the table, not of the join.
+    (
+        "SELECT w.id, w.amount FROM (SELECT * FROM wide ORDER BY amount, id, part LIMIT 20) w JOIN small s USING (id) "
+        "WHERE s.used = 1"
+    ),
+    (
         "SELECT a.id, a.amount, b.amount FROM wide a JOIN wide b USING (id) JOIN small s USING (id) "
         "WHERE s.used = 1 AND b.amount > 10"
     ),
@@ -190,6 +203,24 @@ def test_only_file_groups_with_keys_of_the_join_are_read(spark: SparkSession, tm
     none = spark.sql(query.format("missing"))
     assert none.collect() == []
     assert set(runs_of(executed(none))) <= {0}, executed(none)
+
+
+def test_groups_that_are_not_in_the_join_are_not_aggregated(spark: SparkSession, tmp_path: Path) -> None:
+    planner = planner_of(spark, wide(tmp_path / "t", "bigint", random.Random(1)).uri, ReadOptions())
+    create_relation_view(spark, "wide", replace(planner, tuning=PlannerTuning(filter_min_bytes=0)))
+    small_file(spark, tmp_path / "small", spark.createDataFrame([(7, "new"), (9, "old")], "id bigint, kind string"))
+    query = (
+        "SELECT * FROM (SELECT id, sum(amount) total, count(city) n FROM wide GROUP BY id) JOIN small USING (id) "
+        "WHERE kind = 'new'"
+    )
+    frame = spark.sql(query)
+    found = answers(frame)
+    with setting(spark, PRUNING, "false"):
+        assert found == answers(spark.sql(query))
+    filtered = executed(frame).split("filtered at run time: ")[1]
+    assert "filter id in" in filtered, filtered
+    assert "PushedAggregates: [SUM(amount), COUNT(city)], PushedGroupBy: [id]" in filtered
+    assert set(runs_of(executed(frame))) == {1}
 
 
 def predicate(jvm: Any, column: str, values: list[Any], kind: str) -> Any:

@@ -128,10 +128,13 @@ class PinnedPlanner(Protocol):
         `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns.
         """
 
-    def plan_aggregates(self, aggregation: Aggregation, filters: Sequence[Filter], part: Part) -> ReadPlan | None:
+    def plan_aggregates(
+        self, aggregation: Aggregation, filters: Sequence[Filter], part: Part, runtime: Sequence[Filter] = ()
+    ) -> ReadPlan | None:
         """Plan a scan of a part whose tasks return partial aggregates, with `ReadPlan.columns`.
 
-        Every filter is `exact`. None if Spark has to aggregate the rows, or does it faster.
+        Every filter is `exact`. None if Spark has to aggregate the rows, or does it faster. With ``runtime``, filters
+        of columns of GROUP BY that a join gives, Spark has already left it to the tasks.
         """
 
     def plan_first(
@@ -164,8 +167,10 @@ class OneScan:
         del filters, part
         return ()
 
-    def plan_aggregates(self, aggregation: Aggregation, filters: Sequence[Filter], part: Part) -> ReadPlan | None:
-        del aggregation, filters, part
+    def plan_aggregates(
+        self, aggregation: Aggregation, filters: Sequence[Filter], part: Part, runtime: Sequence[Filter] = ()
+    ) -> ReadPlan | None:
+        del aggregation, filters, part, runtime
         return None
 
     def plan_first(

@@ -8,13 +8,15 @@ may overflow; and `try_avg` of long decimals would fail instead of giving NULL. 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
+from pyspark.sql.datasource import Filter, In
 from pyspark.sql.types import DecimalType, LongType, StructType
 
 from storage.engine import Aggregate, AggregateKind, Aggregation
 
-__all__ = ["column_name", "has_inexact_average", "parse_aggregation"]
+__all__ = ["column_name", "filters_of_groups", "has_inexact_average", "parse_aggregation"]
 
 _KINDS: Final = {
     "Count": AggregateKind.COUNT,
@@ -33,6 +35,16 @@ def parse_aggregation(aggregation: Any) -> Aggregation | None:
     if None in groups or None in aggregates:
         return None
     return Aggregation(tuple(name for name in groups if name), tuple(each for each in aggregates if each))
+
+
+def filters_of_groups(filters: Iterable[Filter], aggregation: Aggregation) -> list[Filter]:
+    """Filters of what a scan of aggregates returns, as filters of the rows that are aggregated.
+
+    Only those of columns of GROUP BY: whether a row passes is the same for all rows of its group.
+    """
+    columns = dict(zip(aggregation.group_names, aggregation.groups, strict=True))
+    given = [each for each in filters if isinstance(each, In) and each.attribute[0] in columns]
+    return [In((columns[each.attribute[0]],), each.value) for each in given]
 
 
 def has_inexact_average(aggregation: Any, schema: StructType) -> bool:

@@ -29,7 +29,7 @@ from streams.read.relation.file_ranges import RangesOfFiles, batch_of
 from streams.read.relation.join_frames import join_frames
 from streams.read.relation.jvm import Jvm
 from streams.read.relation.planner_interface import JoinedColumns, ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
-from streams.read.relation.pushed_aggregates import has_inexact_average, parse_aggregation
+from streams.read.relation.pushed_aggregates import filters_of_groups, has_inexact_average, parse_aggregation
 from streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
 from streams.read.relation.pushed_limits import parse_order
 from streams.read.relation.query_state import QueryState, QueryStates
@@ -318,10 +318,16 @@ class PruningScanBuilder(Callback):
         scan = self._pin.scans.get(key)
         if scan is None:
             assert plan.columns is not None, "a plan of aggregates has columns"
-            scan = self._pin.scans.setdefault(key, self._task_scan(plan, plan.columns, 1.0, None))
+            filters = tuple(self._filters)
+
+            def planned(runtime_filters: Sequence[Filter]) -> ReadPlan:
+                runtime = filters_of_groups(runtime_filters, aggregation)
+                return self._pin.state.plan_aggregates(aggregation, filters, self._part, runtime) or plan
+
+            scan = self._pin.scans.setdefault(key, self._task_scan(plan, plan.columns, 1.0, planned))
         return scan
 
-    def _task_scan(self, plan: ReadPlan, schema: StructType, share: float, planned: Replan | None) -> TaskScan:
+    def _task_scan(self, plan: ReadPlan, schema: StructType, share: float, planned: Replan) -> TaskScan:
         read = for_workers(task_reader(plan.read, to_arrow_schema(schema, timezone="UTC")))
         v1_filters = self.jvm.v1_filters(self._predicates)
         return TaskScan(
@@ -426,7 +432,7 @@ class TaskScan(_PlannedScan):
         plan: ReadPlan,
         schema: StructType,
         share: float,
-        planned: Replan | None,
+        planned: Replan,
         scan_of: Callable[[Sequence[Any]], Any],
     ) -> None:
         inner = scan_of(plan.tasks)
@@ -435,9 +441,7 @@ class TaskScan(_PlannedScan):
         self._planned = planned
         self._scan_of = scan_of
 
-    def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan] | None:
-        if self._planned is None:
-            return None
+    def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan]:
         plan = self._planned(filters)
         return self._scan_of([PlannedTask(plan.read, task) for task in plan.tasks]).toBatch(), plan
 
