@@ -14,6 +14,7 @@ import pytest
 
 from storage import Table
 from storage.engine import ScanRequest, divide
+from storage.errors import CorruptData
 from storage.files import base_file
 from storage.read import known_aggregates as module
 from storage.read.aggregated_scan import AggregatedScan
@@ -158,6 +159,21 @@ def test_nothing_is_read_of_a_compacted_table(compacted: Table) -> None:
     with mock.patch.object(module, "read_footers", side_effect=AssertionError("a footer is read")):
         rest, known = scan_of(compacted, Aggregation((), (EVERY[0],)))
     assert (known is not None, rest.slices) == (True, ())
+
+
+def test_a_missing_file_is_not_noticed_by_a_count_of_rows_alone(compacted: Table) -> None:
+    count, counts = Aggregation((), (EVERY[0],)), Aggregation((), (EVERY[0], Aggregate(COUNT, "id")))
+    right = answer(compacted, count)
+    base = next(part.slice.base for part in compacted.snapshot().slices if part.slice is not None)
+    assert base is not None
+    Path(compacted.uri.removeprefix("file://"), base.path).unlink()
+    missing = Table.open(compacted.uri)
+    assert answer(missing, count) == right, "known from the log: no request is sent for it"
+    with pytest.raises(CorruptData, match="missing"):
+        answer(missing, counts)
+    with pytest.raises(CorruptData, match="missing"):
+        missing.snapshot().to_arrow(["id"])
+    assert any(base.path in str(finding) for finding in missing.verify(deep=False).findings)
 
 
 @pytest.mark.parametrize(
