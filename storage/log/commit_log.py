@@ -21,7 +21,7 @@ from storage.core.names import TABLE_LANE, LaneName, Path, describe_lane, slot_p
 from storage.environment import Environment
 from storage.errors import CommitUnknown, CorruptData, StoreRefused
 from storage.log.archived_entries import Archives, Slot
-from storage.log.decoded_slices import DECODED_SLICES
+from storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
 from storage.log.lane_reader import Search, Tail
 from storage.store.object_store import missing, normalise_errors
 
@@ -346,7 +346,7 @@ class CommitLog:
         unread = [
             file.index for file in files if isinstance(file.index, Sidecar) and file.index.path not in self._indexes
         ]
-        fetched = {there.path: sidecar_codec.decode_index(there, data) for there, data in self._sidecars(unread)}
+        fetched = {there.path: _decode_index(there, data) for there, data in self._sidecars(unread)}
         self._indexes.update(fetched)
         # Another thread may remove an index from the cache meanwhile (`forget_before`).
         return [
@@ -358,7 +358,7 @@ class CommitLog:
 
     def _index(self, there: Sidecar) -> LogIndex:
         ((_, data),) = self._sidecars([there])
-        return sidecar_codec.decode_index(there, data)
+        return _decode_index(there, data)
 
     def forget_before(self, lane: LaneName, seq: int) -> None:
         """Remove entries up to ``seq`` from the cache: their rows are in slices."""
@@ -458,6 +458,10 @@ class CommitLog:
                         hint="restore it from a copy of the store",
                     )
                 yield sidecar, data
+
+
+def _decode_index(there: Sidecar, data: bytes) -> LogIndex:
+    return sidecar_codec.decode_index(there, data, DECODED_INDEXES.decode)
 
 
 def _slot_before(entry: Entry) -> Slot | None:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import Table, environment
-from storage.log.decoded_slices import DECODED_SLICES
+from storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
 from tests.many_groups import CountingStore, new_uri, steps
 
 NOISE = 0.1
@@ -100,6 +100,7 @@ def measure(root: Path, groups: int, lanes: int, *, count_calls: bool) -> Measur
             gc.collect()
             stores.clear()
             DECODED_SLICES.clear()
+            DECODED_INDEXES.clear()
             collector.seconds = 0.0
             profile = cProfile.Profile()
             cpu, wall = time.process_time(), time.perf_counter()

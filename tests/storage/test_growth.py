@@ -17,7 +17,7 @@ import pytest
 
 from storage import Table, environment
 from storage.core.log.file_refs import SliceFile
-from storage.log.decoded_slices import DECODED_SLICES
+from storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
 from tests.faulty_store import FakeClock
 from tests.many_groups import BUCKETS, CONFIG, CountingStore, new_uri, rows, steps
 from tests.tuning import tune
@@ -124,6 +124,7 @@ def test_a_look_up_of_one_key_decodes_one_slice(
 def _held_by_look_up(uri: str) -> tuple[int, int]:
     """The number of slices, and of all objects, that a look-up creates."""
     DECODED_SLICES.clear()
+    DECODED_INDEXES.clear()
     gc.collect()
     before = gc.get_objects()
     snapshot = Table.open(uri).snapshot()

@@ -5,10 +5,13 @@ These are parts of entries, as they are stored (`storage.core.log.entries`; FORM
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -97,6 +100,11 @@ class LogRanges(Strict):
     start: list[int]
     rows: list[int]
     deletes: list[int]
+
+    @functools.cached_property
+    def arrays(self) -> Mapping[str, npt.NDArray[np.int64]]:
+        """The lists as arrays: every plan needs them, and an index is read once."""
+        return {name: np.array(getattr(self, name), np.int64) for name in type(self).model_fields}
 
 
 class Blocks(Strict):

@@ -52,14 +52,21 @@ def _resolve(outline: Base | Fold | Intent, data: bytes, decode: Callable[[bytes
     return outline.model_copy(update={"restore": outline.restore.model_copy(update={"slices": slices})})
 
 
-def decode_index(sidecar: Sidecar, data: bytes) -> LogIndex:
+def decode_index(
+    sidecar: Sidecar, data: bytes, decode: Callable[[bytes], LogIndex] = LogIndex.model_validate_json
+) -> LogIndex:
     """The index of a log file, given the bytes of its sidecar.
+
+    Args:
+        sidecar: The sidecar.
+        data: Its bytes.
+        decode: Decodes an index; a caller may remember those that it has decoded.
 
     Raises:
         UnsupportedFormat: A newer version wrote the sidecar.
     """
     try:
-        return LogIndex.model_validate_json(data)
+        return decode(data)
     except ValidationError as error:
         raise _unknown_shape(sidecar, "index of a log file", error) from None
 

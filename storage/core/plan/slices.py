@@ -392,17 +392,13 @@ def _ranges(
         name: [] for name in ("group", "file", "block", "start", "rows", "deletes", "bytes")
     }
     for position, live in enumerate(files):
-        ranges = live.index.ranges
+        ranges = live.index.ranges.arrays
         partition_numbers = np.array([numbers_of[name] for name in live.index.partitions], np.int64)
-        group = partition_numbers[np.array(ranges.partition, np.int64)] | live.file.bits << _BITS_AT
-        group |= np.array(ranges.bucket, np.int64)
-        chosen = None if wanted is None else np.flatnonzero(np.isin(group, wanted)).tolist()
-        block, start, rows, deletes = (
-            np.array(values if chosen is None else [values[i] for i in chosen], np.int64)
-            for values in (ranges.block, ranges.start, ranges.rows, ranges.deletes)
-        )
+        group = partition_numbers[ranges["partition"]] | live.file.bits << _BITS_AT | ranges["bucket"]
+        chosen = slice(None) if wanted is None else np.flatnonzero(np.isin(group, wanted))
+        block, start, rows, deletes = (ranges[name][chosen] for name in ("block", "start", "rows", "deletes"))
         block_rows = np.array(live.index.blocks.rows, np.int64)[block]
-        columns["group"].append(group if chosen is None else group[chosen])
+        columns["group"].append(group[chosen])
         columns["file"].append(np.full(len(block), position, np.int64))
         columns["block"].append(block)
         columns["start"].append(start)

@@ -37,7 +37,7 @@ from storage.core.names import TABLE_LANE, LaneName, parse_path, slot_path
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.errors import TableError, UnsupportedFormat
-from storage.log.decoded_slices import DECODED_SLICES
+from storage.log.decoded_sidecars import DECODED_SLICES
 from storage.services.verify.check_checkpoints import Checkpoints
 from storage.services.verify.check_slots import read_sidecar, read_slots
 from storage.services.verify.findings import Findings, Place

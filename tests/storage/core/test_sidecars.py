@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from storage.core.log import sidecar_codec
-from storage.core.log.file_refs import SliceFile
+from storage.core.log.file_refs import LogRanges, SliceFile
 from storage.core.log.slice_list import decode_list
 from storage.core.names import LaneName
-from storage.log.decoded_slices import DecodedSlices
+from storage.log.decoded_sidecars import Decoded
 
 
 def slice_of(bucket: int) -> SliceFile:
@@ -28,7 +28,7 @@ def slice_of(bucket: int) -> SliceFile:
 
 
 def test_slices_are_not_decoded_twice_unless_they_are_large() -> None:
-    lists = DecodedSlices(10_000)
+    lists = Decoded(10_000, decode_list)
     slices, other = [slice_of(1), slice_of(2)], [slice_of(3)]
     first = lists.decode(sidecar_codec.encode_list(slices))
     assert first == slices
@@ -38,14 +38,22 @@ def test_slices_are_not_decoded_twice_unless_they_are_large() -> None:
     with pytest.raises(TypeError):
         first[0] = other[0]  # type: ignore[index]  # whoever has the list shares it with others
     assert lists.decode(sidecar_codec.encode_list(slices)) == slices
-    large = DecodedSlices(10).decode(sidecar_codec.encode_list(slices))
+    large = Decoded(10, decode_list).decode(sidecar_codec.encode_list(slices))
     assert large == slices
     assert large[0] is not again[0]
 
 
+def test_an_index_is_equal_after_its_arrays_were_made() -> None:
+    ranges = {name: [0, 1] for name in LogRanges.model_fields}
+    first, second = LogRanges(**ranges), LogRanges(**ranges)
+    assert {name: values.tolist() for name, values in first.arrays.items()} == ranges
+    assert first == second
+    assert first.model_dump() == ranges
+
+
 def test_the_cache_is_bounded_by_bytes() -> None:
     lists = [sidecar_codec.encode_list([slice_of(bucket)]) for bucket in range(8)]
-    known = DecodedSlices(2 * len(lists[0]))
+    known = Decoded(2 * len(lists[0]), decode_list)
     first, second, third = (known.decode(data)[0] for data in lists[:3])
     assert known.decode(lists[1])[0] is second
     assert known.decode(lists[3])[0] is not None

@@ -70,7 +70,7 @@ def slice_of(**members: Any) -> SliceFile:
 
 
 @given(st.lists(slices, max_size=4))
-def test_decoded_slices_equal_the_stored_ones(made: list[SliceFile]) -> None:
+def test_decoded_sidecars_equal_the_stored_ones(made: list[SliceFile]) -> None:
     decoded = decode_list(sidecar_codec.encode_list(made))
     assert [item.cut for item in decoded.stored] == [item.cut for item in made]
     assert [item.parent for item in decoded.stored] == [item.parent for item in made]
