@@ -10,8 +10,8 @@ one with the default, and *compacted, in tasks* that one when Spark cannot read 
 does not know.
 
 The part *mixed* compares one scan with two of tables of which some file groups are compacted, *rows* reads all 63
-columns, and *process* says where the time of the first query goes, in process on one thread. Medians of rounds in which
-all take turns; the ratios matter, the seconds depend on the machine.
+columns, also handed over in smaller batches, and *process* says where the time goes in process, without Spark. Medians
+of rounds in which all take turns; the ratios matter, the seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from storage import Table
+from storage.core.arrays import scatter
 from storage.engine import Aggregate, AggregatedScan, AggregateKind, Aggregation
 from streams.read.native_or_merged import PlannerTuning
 from streams.read.read_options import ReadOptions
@@ -37,6 +41,7 @@ from streams.read.relation.live_view import create_relation_view
 from streams.read.view import create_view, planner_of
 from tests.benchmarks.snapshot import COLUMNS, QUERY
 from tests.benchmarks.spark_session import session
+from tests.benchmarks.view_overhead import with_batches_of
 from tests.benchmarks.wide_table import Shape, build
 
 GROUPED = "SELECT a3, count(*) n, sum(a0) a0, round(sum(b1), 3) b1, max(c0) c0 FROM {table}"
@@ -53,6 +58,7 @@ QUERIES = {
 MIXED = ("aggregate over 7 columns", "GROUP BY over 1,000 values", "count(*)", "10 first rows by an integer")
 ROWS = "SELECT k, a0, a1, b0, b1, c0, c1 FROM {table}"
 ALL = "SELECT * FROM {table}"
+SMALLER_BATCHES = (8_192, 2_048)  # a column of 2,048 values, or all 63 of them, may stay in a cache of the processor
 
 Way = Callable[[], Any]
 
@@ -87,9 +93,10 @@ def discard(spark: SparkSession, query: str, view: str) -> Way:
     return lambda: spark.sql(query.format(table=view)).write.format("noop").mode("overwrite").save()
 
 
-def in_process(table: Table) -> None:
-    """Seconds of one thread: the rows, their keys alone, and what aggregating them adds."""
+def in_process(table: Table, compacted: Table) -> None:
+    """CPU seconds: the rows, their keys alone, what aggregating them adds, and all columns."""
     snapshot = table.snapshot()
+    names = list(snapshot.schema.names)
     grouped = (Aggregate(AggregateKind.COUNT_ROWS), Aggregate(AggregateKind.SUM, "a0"))
     sums = tuple(Aggregate(AggregateKind.SUM, name) for name in COLUMNS)
     read = snapshot.scan(COLUMNS, parallelism=1)
@@ -99,18 +106,55 @@ def in_process(table: Table) -> None:
         "rows of 2 columns": snapshot.scan(["a3", "a0"], parallelism=1),
         "the same, GROUP BY": AggregatedScan(snapshot.scan(["a3", "a0"], parallelism=1), Aggregation(("a3",), grouped)),
         "number of rows": snapshot.scan([], parallelism=1),
+        "rows of all columns": snapshot.scan(names, parallelism=1),
+        "the same, compacted": compacted.snapshot().scan(names, parallelism=1),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(5):
         for name, scan in ways.items():
-            start = time.perf_counter()
+            start = time.process_time()
             for task in scan.tasks:
                 for _batch in scan.read(task):  # type: ignore[arg-type]
                     pass
-            seconds[name].append(time.perf_counter() - start)
-    print("in process, one thread")
+            seconds[name].append(time.process_time() - start)
+    print("in process, CPU time")
     for name, found in seconds.items():
         print(f"  {name:22} {statistics.median(found) * 1000:8.0f} ms")
+
+
+def text_updates(rows: int = 65_536, words: int = 1_000, rounds: int = 60) -> None:
+    """CPU milliseconds of changing some values of a column of texts that was decoded as a dictionary."""
+    rng = np.random.default_rng(1)
+    known = pa.array([f"word-{number:05d}" for number in range(words)])
+    encoded = known.take(pa.array(rng.integers(0, words, rows))).dictionary_encode()
+    for share in (0.01, 0.1, 0.3):
+        positions = np.sort(rng.choice(rows, int(rows * share), replace=False))
+        values = known.take(pa.array(rng.integers(0, words, len(positions))))
+        mask = np.zeros(rows, np.bool_)
+        mask[positions] = True
+
+        def through_dictionary(positions: Any = positions, values: Any = values) -> pa.Array:
+            new = values.dictionary_encode()
+            moved = pc.add(new.indices, len(encoded.dictionary)).cast(pa.int32())
+            both = pa.concat_arrays([encoded.dictionary, new.dictionary])
+            return both.take(scatter(encoded.indices, positions, moved))
+
+        ways: dict[str, Way] = {
+            "decoded, take": lambda rows=positions, new=values: scatter(encoded.cast(pa.string()), rows, new),
+            "decoded, replace_with_mask": lambda rows=mask, new=values: pc.replace_with_mask(
+                encoded.cast(pa.string()), pa.array(rows), new
+            ),
+            "in the dictionary": through_dictionary,
+        }
+        right = ways["decoded, take"]()
+        print(f"texts, {share:.0%} of {rows} changed, CPU time")
+        for name, way in ways.items():
+            if not way().equals(right):
+                raise SystemExit(f"answers differ: {name}")
+            start = time.process_time()
+            for _ in range(rounds):
+                way()
+            print(f"  {name:26} {(time.process_time() - start) / rounds * 1000:6.2f} ms")
 
 
 def copy(folder: Path, compacted: int) -> Path:
@@ -174,6 +218,8 @@ def all_columns(spark: SparkSession, folder: Path, shape: Shape, rounds: int) ->
         "max of 63 columns", measure({name: collect(spark, aggregate, view) for name, view in views.items()}, rounds)
     )
     ways = {name: discard(spark, ALL, view) for name, view in views.items() if "pushed" not in name}
+    for size in SMALLER_BATCHES:
+        ways[f"rows, by {size}"] = with_batches_of(size, ways["rows"])
     report("rows of 63 columns", measure(ways, rounds))
 
 
@@ -202,7 +248,8 @@ def main() -> None:
         if spark is not None:
             spark.stop()
         if arguments.only in {None, "process"}:
-            in_process(table)
+            in_process(table, Table.open(copy(folder, shape.buckets)))
+            text_updates()
 
 
 if __name__ == "__main__":
