@@ -36,11 +36,16 @@ mypy
 if [ "$loop" != fast ]; then
   wait "$archive" || echo "there is no archive of classes, so the tests take longer" >&2
 fi
-# Images for containers often set this. Two processes collect all tests in each loop, and tests start Python hundreds of
+# Images for containers often set this. Several processes collect all tests in each loop, and tests start Python hundreds of
 # times: compiling everything again takes twice as long.
 unset PYTHONDONTWRITEBYTECODE
-# Files of tests run side by side in two processes, the longest first (tests/conftest.py).
-tests=(python -m pytest -n 2 --dist loadfile --no-loadscope-reorder)
+# Files of tests run side by side, the longest first (tests/conftest.py). Tests with Spark wait for other processes a third
+# of the time, so three keep two cores busy. Each of them may have JVMs with 3 GB.
+processes=2
+if [ "$loop" != fast ]; then
+  processes=$(python -c 'import os; print(3 if os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= 12e9 else 2)')
+fi
+tests=(python -m pytest -n "$processes" --dist loadfile --no-loadscope-reorder)
 if [ "$loop" = fast ]; then
   tests+=(-m "smoke or not (spark or models or integration or slow or extended or nightly)" --hypothesis-profile=fast)
 elif [ "$loop" = extended ]; then

@@ -61,15 +61,19 @@ exit 1
 """
 
 _LONGEST = [
-    "cluster",
-    "test_simulation.py",
+    "test_standalone.py",
     "test_soak.py",
     "test_cli_processes.py",
+    "test_lost_checkpoint.py",
+    "test_simulation.py",
     "test_source.py",
+    "test_killed_without_checkpoint.py",
+    "test_browser_with_spark.py",
+    "test_sql_box.py",
     "test_smoke.py",
     "test_supervisor.py",
 ]
-"""Files and folders that take longest: started first, so that no process waits for them at the end."""
+"""Files that take longest: started first, so that no process waits for them at the end."""
 _SEPARATE = ["test_more_schedules.py", "test_broken_implementations.py", "test_models.py"]
 """Files whose tests share nothing: started last, each wherever a process is free."""
 
@@ -90,7 +94,7 @@ def _place(item: pytest.Item) -> int:
     parts = item.path.relative_to(Path(__file__).parent).parts
     if parts[-1] in _SEPARATE:
         return len(_LONGEST) + 1 + _SEPARATE.index(parts[-1])
-    return next((place for place, name in enumerate(_LONGEST) if name in parts), len(_LONGEST))
+    return _LONGEST.index(parts[-1]) if parts[-1] in _LONGEST else len(_LONGEST)
 
 
 @pytest.hookimpl(optionalhook=True)  # mutation testing runs without pytest-xdist

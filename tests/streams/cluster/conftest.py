@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
+import os
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from streams.spark.environment_archive import Packed, pack_environment
+from streams.spark.environment_archive import pack_environment
 from tests.class_sharing import sharing_options
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Packed by the code of ``weft package``; not compressed, because it is only read on this machine.
 
-    Every executor unpacks it, so it has only what weft itself needs, and S3: 0.4 GB of more than one.
+    Every executor unpacks it, so it has only what weft itself needs, and S3: 0.4 GB of more than one. Test processes
+    that run side by side share it.
     """
-    left_out = [f"lib/*/site-packages/{name}{below}" for name in _unused() for below in ("", "/*")]
-    left_out += ["*/tests/*", "lib/*/site-packages/pyarrow/include/*", "bin/weed", "bin/ruff", "share/*"]
-    output = tmp_path_factory.mktemp("environment") / "weft-env.tar.gz"
-    return pack_environment(output, exclude=left_out, compress_level=0)
+    here = tmp_path_factory.getbasetemp()
+    folder = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
+    output = folder / "weft-env.tar.gz"
+    with (folder / "weft-env.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not output.exists():
+            left_out = [f"lib/*/site-packages/{name}{below}" for name in _unused() for below in ("", "/*")]
+            left_out += ["*/tests/*", "lib/*/site-packages/pyarrow/include/*", "bin/weed", "bin/ruff", "share/*"]
+            making = folder / "making-weft-env.tar.gz"
+            pack_environment(making, exclude=left_out, compress_level=0).path.rename(output)
+    return output
 
 
 def _unused() -> set[str]:
@@ -50,10 +60,10 @@ def _needed(name: str, *extras: str) -> set[str]:
 
 
 @pytest.fixture
-def on_executors(environment: Packed) -> dict[str, str]:
+def on_executors(environment: Path) -> dict[str, str]:
     """Spark settings of a pipeline for small executors that have only what is sent to them."""
     return {
-        "spark.archives": f"{environment.path}#environment",
+        "spark.archives": f"{environment}#environment",
         "spark.pyspark.python": "./environment/bin/python",
         "spark.cores.max": "1",
         "spark.executor.memory": "512m",

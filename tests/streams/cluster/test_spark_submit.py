@@ -13,7 +13,6 @@ from storage import Table
 from streams.demo.broker import EmbeddedBroker
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.run import open_table
-from streams.spark.environment_archive import Packed
 from tests.stores.moto_server import moto_server
 from tests.streams.cluster.standalone import Cluster
 from tests.streams.cluster.test_standalone import append, pipeline_file, produce
@@ -28,10 +27,10 @@ def submit_options(master: str, settings: dict[str, str]) -> list[str]:
     return ["--master", master, *(part for item in sent.items() for part in ("--conf", "=".join(item)))]
 
 
-def submit(environment: Packed, *arguments: str) -> subprocess.CompletedProcess[str]:
+def submit(environment: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", str(SCRIPT), *arguments],
-        env={**os.environ, "WEFT_PYTHON": sys.executable, "WEFT_ARCHIVE": str(environment.path)},
+        env={**os.environ, "WEFT_PYTHON": sys.executable, "WEFT_ARCHIVE": str(environment)},
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
@@ -43,7 +42,7 @@ def submit(environment: Packed, *arguments: str) -> subprocess.CompletedProcess[
 @pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_a_writer_is_started_by_the_script(
-    tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str], environment: Packed
+    tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str], environment: Path
 ) -> None:
     """With a table on S3, which its executors reach by the options in the file."""
     broker.create_topics({"submit-one": 2})
@@ -64,7 +63,7 @@ def test_a_writer_is_started_by_the_script(
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_compaction_is_started_by_the_script(
-    tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str], environment: Packed
+    tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str], environment: Path
 ) -> None:
     """One round, on the executors of two workers."""
     path = pipeline_file(tmp_path, broker, "submit-two", {"spark.master": "local[1]"})
