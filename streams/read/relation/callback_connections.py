@@ -19,8 +19,6 @@ import threading
 import weakref
 from typing import Any, Final, NamedTuple
 
-from py4j.protocol import Py4JError
-
 __all__ = ["CallbackConnections", "connections_of"]
 
 CHECK_SECONDS: Final = 10.0
@@ -78,7 +76,7 @@ class CallbackConnections:
                 ended = [opened for opened in known if not opened.thread.isAlive()]
                 for opened in ended:
                     self._close(opened.connection)
-            except (Py4JError, OSError):  # the JVM has ended, and all connections with it
+            except Exception:  # Py4J has several for a JVM that has ended, and all connections with it
                 ended = known
             gone = set(map(id, ended))
             with self._news:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import weakref
 from typing import Any, cast
 from unittest import mock
 
+import pytest
+
+from streams.read.relation import callback_connections
+from streams.read.relation.callback_connections import CallbackConnections
 from streams.read.relation.callbacks import Callback, callback
 from streams.read.relation.jvm import Jvm
 
@@ -18,6 +24,22 @@ class Counted(Callback):
     @callback
     def made(self) -> Any:
         return JvmObject()
+
+
+def test_connections_of_a_jvm_that_has_ended_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callback_connections, "CHECK_SECONDS", 0.01)
+    gateway = mock.Mock()
+    gateway.jvm.java.lang.Thread.currentThread().isAlive.side_effect = ValueError("I/O operation on closed file")
+    connections = CallbackConnections(gateway)
+    for _ in range(2):
+        caller = threading.Thread(target=connections.note)
+        caller.start()
+        caller.join()
+        end = time.monotonic() + 30
+        while any(thread.name == "weft-callback-connections" for thread in threading.enumerate()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert not connections._open
 
 
 def test_a_result_exists_until_the_next_call_of_its_thread() -> None:
