@@ -120,7 +120,7 @@ BEFORE: Final[dict[str, tuple[str, Callable[[Page], None]]]] = {
 """Views whose charts wait for an answer, or get none: what is done before the page is opened."""
 START: Final = "start"
 ALL: Final = (*VIEWS, *EMPTY, *BEFORE, START)
-OF_README: Final = {"overview": 800, "timeline": 560, "row": 860}
+OF_README: Final = {"overview": 800, "timeline": 600, "row": 860}
 """Views of the README, and the height of their pictures."""
 PICTURES: Final = Path(__file__).resolve().parents[1] / "deploy/pictures"
 
