@@ -19,6 +19,7 @@ from streams.cli.progress import Quiet, progress
 from streams.formats import FORMATS
 from streams.formats.registry import uses_registry
 from streams.pipeline.infer_key import Fields, Messages, choose_ordering, fields_of
+from streams.pipeline.matching_key import matching_field, matching_fields
 from streams.pipeline.model import PipelineConfig
 from streams.pipeline.new_pipeline import (
     NewPipeline,
@@ -78,7 +79,10 @@ def init(
     ] = None,
     registry: Annotated[str | None, typer.Option(metavar="URL", help="Schema registry, for formats with one.")] = None,
     table: Annotated[str | None, typer.Option(metavar="URI", help="Location of the table.")] = None,
-    key: Annotated[list[str] | None, typer.Option(help="Key of the table: fields that all topics have; a,b.")] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="Key of the table, its fields; a,b. TOPIC=FIELD where a topic has another name for one."),
+    ] = None,
     ordering: Annotated[
         list[str] | None,
         typer.Option(metavar="TOPIC=FIELD,...", help="Fields that order the events of a topic. May be repeated."),
@@ -215,7 +219,7 @@ class _Conversation:
         if found is None:
             errors.print(f"topic {topic} shows no fields: it has no messages", style="yellow", soft_wrap=True)
             return None
-        return NewStream(topic, found, key_format=source.get("key_format", "json"))
+        return NewStream(topic, found, key_format=source.get("key_format", "json"), rows=given.rows)
 
     def _read(self, raw: dict[str, Any]) -> Messages:
         """The newest messages of the only writer of a pipeline."""
@@ -224,32 +228,30 @@ class _Conversation:
         return read_messages(name, section, pipeline, self._folder, SAMPLE)
 
     def _with_key(self, streams: Sequence[NewStream]) -> list[NewStream]:
-        shared = [name for name in streams[0].fields.schema if all(name in each.fields.schema for each in streams)]
-        proposed = [part.name for part in streams[0].fields.keys if part.name in shared]
-        default = (
-            ", ".join(proposed) or next((name for name in shared if name.endswith("id")), "") or ", ".join(shared[:1])
-        )
-
-        def parse(text: str) -> list[str]:
-            names = column_names([_required(text)]) or []
-            for stream in streams:
-                check_names(names, stream, "key")
-            return names
-
+        schemas = [each.fields.schema for each in streams]
+        proposed = [part.name for part in streams[0].fields.keys if all(part.name in schema for schema in schemas)]
         known = all(each.fields.keys for each in streams) and self._given.key is None
-        if known and not shared:
-            return [self._with_own_key(stream) for stream in streams]
-        key = self._answer(
-            "Key of the table, fields that all topics have", _names(self._given.key), default or None, parse
+        matched = None if known and proposed else matching_fields([(each.fields, each.rows) for each in streams])
+        if known and not proposed:
+            if matched is not None and len(set(matched)) > 1:
+                streams = [
+                    replace(each, fields=with_key(each.fields, [name]))
+                    for each, name in zip(streams, matched, strict=True)
+                ]
+            if matched is None or len(set(matched)) > 1:
+                return [self._with_own_key(stream, sure=matched is not None) for stream in streams]
+        default = ", ".join(proposed) or (matched[0] if matched else "")
+        answer = self._answer(
+            "Key of the table, its fields", _names(self._given.key), default or None, lambda text: _keys(text, streams)
         )
         return [
             stream
             if known and key == [part.name for part in stream.fields.keys]
             else replace(stream, fields=with_key(stream.fields, key))
-            for stream in streams
+            for stream, key in zip(streams, answer, strict=True)
         ]
 
-    def _with_own_key(self, stream: NewStream) -> NewStream:
+    def _with_own_key(self, stream: NewStream, *, sure: bool) -> NewStream:
         """A topic whose key has another name than in other topics. A key that only Kafka's key has stays."""
         known = [part.name for part in stream.fields.keys]
         if any(name not in stream.fields.schema for name in known):
@@ -262,9 +264,8 @@ class _Conversation:
                 raise InvalidInput(f"the key has {len(known)} fields, not {len(names)}")
             return names
 
-        key = self._answer(
-            f"Key of {stream.topic} (no field is in all topics: values are joined)", None, ", ".join(known), parse
-        )
+        why = "other topics call it otherwise" if sure else "no field is in all topics: values are joined"
+        key = self._answer(f"Key of {stream.topic} ({why})", None, ", ".join(known), parse)
         return stream if key == known else replace(stream, fields=with_key(stream.fields, key))
 
     def _with_ordering(self, stream: NewStream) -> NewStream:
@@ -313,6 +314,47 @@ class _Conversation:
             except TableError as error:
                 print_error(error)
         return parse(default or "")
+
+
+def _with_match(stream: NewStream, name: str) -> NewStream:
+    return replace(stream, fields=with_key(stream.fields, [name]))
+
+
+def _keys(text: str, streams: Sequence[NewStream]) -> list[list[str]]:
+    """The key of each topic, from ``FIELD, ...`` and ``TOPIC=FIELD`` for topics in which a field has another name.
+
+    Raises:
+        InvalidInput: A topic has no such field, or there is no such topic.
+    """
+    parts = column_names([_required(text)]) or []
+    names = [part for part in parts if "=" not in part]
+    said: dict[str, list[str]] = {}
+    for topic, _, name in (part.partition("=") for part in parts if "=" in part):
+        said.setdefault(topic.strip(), []).append(name.strip())
+    topics = [stream.topic for stream in streams]
+    for topic in said:
+        if topic not in topics:
+            raise InvalidInput(f"key: there is no topic {topic!r}", hint=f"topics: {', '.join(topics)}")
+    found = [said.get(stream.topic) or _key_of(stream, names, streams) for stream in streams]
+    for stream, key in zip(streams, found, strict=True):
+        check_names(key, stream, "key")
+        if len(key) != len(found[0]):
+            raise InvalidInput(f"key: {', '.join(found[0])} and {', '.join(key)} of {stream.topic} are not as many")
+    return found
+
+
+def _key_of(stream: NewStream, names: Sequence[str], streams: Sequence[NewStream]) -> list[str]:
+    """The fields of a topic with these names, or with names that mean the same."""
+    found = []
+    for name in names:
+        owner = next((each for each in streams if name in each.fields.schema), stream)
+        match = matching_field(name, owner.fields, stream.fields)
+        if match is None:
+            known = ", ".join(stream.fields.schema)
+            hint = f"its fields are {known}; if one has another name there: --key {name},{stream.topic}=FIELD"
+            raise InvalidInput(f"key: topic {stream.topic} has no field {name!r}", hint=hint)
+        found.append(match)
+    return found
 
 
 def _have_schemas(keys: Sequence[Any]) -> bool:

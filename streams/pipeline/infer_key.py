@@ -45,6 +45,7 @@ _TIME_TYPES: Final = frozenset({"timestamp", "timestamp_ntz"})
 _TIME_NAME: Final = re.compile(
     r"((^|_)(at|ts|time|timestamp|date)(_(s|sec|ms|millis|us|micros))?|[a-z0-9](At|Ts|Time|Timestamp|Date)(Ms|Us|Millis|Micros)?)$"
 )
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _EPOCHS: Final[Mapping[str, tuple[int, str]]] = {
     "timestamp_seconds": (1, "seconds"),
     "timestamp_millis": (1_000, "milliseconds"),
@@ -52,7 +53,8 @@ _EPOCHS: Final[Mapping[str, tuple[int, str]]] = {
 }
 """Functions of Spark that make a timestamp of an integer, how many of its units a second has, and their name."""
 _EPOCH_RANGE: Final = (946_684_800, 4_102_444_800)  # the years 2000 to 2100, in seconds: no two units overlap
-_KEY_TYPES: Final = frozenset({"int", "bigint", "string", "date", "timestamp", "timestamp_ntz"})
+KEY_TYPES: Final = frozenset({"int", "bigint", "string", "date", "timestamp", "timestamp_ntz"})
+"""Types of key columns, besides decimals."""
 _RESERVED: Final = ("_kafka", "_key", "_op", "_supplied", "_debezium", "__weft_")
 
 
@@ -207,7 +209,7 @@ def _shown(one: SchemaField) -> str:
 
 
 def _is_key_type(kind: str) -> bool:
-    return kind in _KEY_TYPES or kind.startswith("decimal(")
+    return kind in KEY_TYPES or kind.startswith("decimal(")
 
 
 def _key_parts(given: Messages, schema: Mapping[str, str], always: set[str]) -> tuple[tuple[Part, ...], str]:
@@ -264,7 +266,8 @@ def choose_ordering(schema: Mapping[str, str], fit: AbstractSet[str], epochs: Ma
     usable = [name for name, kind in schema.items() if name in fit and kind in _ORDERING_TYPES]
     for usual in _ORDERING:
         for name in usable:
-            if name.lower() == usual or name.lower().endswith(f"_{usual}"):
+            words = _CAMEL.sub("_", name).lower()
+            if words == usual or words.endswith(f"_{usual}"):
                 return name, "by its name"
     for name in usable:
         if schema[name] in _TIME_TYPES or name in epochs:

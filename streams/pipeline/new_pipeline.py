@@ -34,6 +34,7 @@ class NewStream:
         ordering: Fields that order its events; empty: the timestamp of the Kafka message.
         groups: Fields by group, if there are several; the other fields are in the group of the stream.
         key_format: Format of the Kafka keys, if the pipeline reads them.
+        rows: Some of its messages.
     """
 
     topic: str
@@ -41,6 +42,7 @@ class NewStream:
     ordering: Sequence[str] = ()
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     key_format: str = "json"
+    rows: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
