@@ -73,7 +73,7 @@ def test_keys_with_other_names_are_joined_and_said(tmp_path: Path, broker: Embed
     produce(broker, "sessions", [(b"7", json.dumps({"session_id": 7, "began_at": began}).encode())])
     produce(broker, "views", [(b"7", json.dumps({"other": 5, "session": 7, "url": "/", "ms": 3}).encode())])
     written, shown = asked(tmp_path / "a", "sessions, views", broker.bootstrap_servers)
-    assert "Key of views (no field is in all topics: values are joined) [session]" in shown
+    assert "Key of views (other topics call it otherwise) [session]" in shown
     assert "views: key: session_id is field session, joined with session_id of sessions: is it the same?" in shown
     assert "sessions: ordering: began_at, the first time that is never null" in shown
     assert written["writers"]["sessions"]["select"]["began_at"] == "timestamp_millis(began_at)"
