@@ -1,8 +1,10 @@
-"""How a run of the demo ends early: when nothing is done any more."""
+"""How a run of the demo ends early: by Ctrl-C in each part of it, and when nothing is done any more."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ app(["demo", *sys.argv[2:]], prog_name="weft")
 
 
 def start(folder: Path, stall_seconds: float) -> subprocess.Popen[str]:
+    """A demo in a session of its own, so that a signal to its process group is what Ctrl-C on a terminal is."""
     kept, report = str(folder / "kept"), str(folder / "demo.html")
     argv = [sys.executable, "-c", _RUN, str(stall_seconds), "--rows", str(ROWS), "--keep", kept, "--report", report]
     with (folder / "output").open("w") as output:
@@ -55,6 +58,28 @@ def ended(process: subprocess.Popen[str], folder: Path) -> str:
         time.sleep(0.2)  # a JVM that was killed is on its way
     assert left_processes(folder) == []
     return verdict
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("moment", "verdict"),
+    [
+        (
+            "0:messages for 5 topics",
+            r"unfinished, stopped by SIGINT; missing: .*\d of \d.* messages of orders; .*the kill",
+        ),
+        ("1:Where does the money come from", r"unfinished, stopped by SIGINT while .*; missing: the comparison"),
+    ],
+    ids=["streams", "spark"],
+)
+def test_ctrl_c_ends_it_with_what_is_missing(tmp_path: Path, moment: str, verdict: str) -> None:
+    process = start(tmp_path, DEADLINE_SECONDS)
+    while moment not in (tmp_path / "output").read_text():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    assert re.match(verdict, ended(process, tmp_path))
 
 
 @pytest.mark.spark
