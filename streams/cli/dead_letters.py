@@ -9,7 +9,7 @@ import datetime as dt
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
@@ -23,7 +23,7 @@ from streams.cli.arguments import Json, console, errors, open_location, usage_er
 from streams.cli.completion import pipeline_files
 from streams.cli.examples import examples
 from streams.cli.output import counted, limit_note, print_json, print_result, print_rows
-from streams.cli.progress import Quiet, watched
+from streams.cli.progress import Quiet, progress, watched
 from streams.cli.service_commands import Yes, confirm
 from streams.letters.letter_files import Letter, parse_name
 from streams.letters.letter_folder import LetterFolder, State, Survey
@@ -169,7 +169,9 @@ def replay(
         if not any(True for _ in folder.survey().chosen(State.WAITING, State.REPLAYING)):
             continue
         writer = loaded.writer(place.writer)
-        with temporary_session("weft dead-letters", writer.spark) as spark:
+        with ExitStack() as stack:
+            with progress("starting Spark", quiet=quiet):
+                spark = stack.enter_context(temporary_session("weft dead-letters", writer.spark))
             if where is not None:
                 with usage_errors():
                     check_condition(spark, where)

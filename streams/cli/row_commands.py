@@ -105,7 +105,7 @@ def rewrite(
 
     kind = table.schema.column(column).type
     with (
-        progress("rewriting", quiet=quiet) as show,
+        progress("starting Spark", quiet=quiet) as show,
         sql_function(settings.spark, column, expression, kind) as function,
     ):
         result = table.rewrite(column, function, note=note, progress=show)

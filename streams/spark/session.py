@@ -30,7 +30,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from storage.errors import InvalidInput, NotFound
 from streams.spark.class_archive import find_archive
@@ -126,8 +126,8 @@ def build_session(
     if is_local(settled.values[MASTER]):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise Spark resolves the host name, and warns
     os.environ.setdefault("MALLOC_ARENA_MAX", _ARENAS)
-    with _stderr_to(scratch / "jvm.log") if quiet else contextlib.nullcontext():
-        session = _start(settled, planner)
+    with (scratch / "jvm.log").open("ab") if quiet else contextlib.nullcontext() as log:
+        session = _start(settled, planner, log)
     session.sparkContext.setLogLevel("WARN")
     return session
 
@@ -170,8 +170,9 @@ def _report(settled: SessionSettings) -> None:
             sys.stderr.write(f"{key} of the pipeline file is not used: {why}\n")
 
 
-def _start(settled: SessionSettings, planner: str) -> SparkSession:
+def _start(settled: SessionSettings, planner: str, log: BinaryIO | None) -> SparkSession:
     from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     # PySpark passes all settings that are known when it starts the JVM on a command line, which everybody can read. So
@@ -184,7 +185,11 @@ def _start(settled: SessionSettings, planner: str) -> SparkSession:
             public.set(key, value)
     try:
         with _planned_by(planner):
-            SparkContext._ensure_initialized(conf=public)  # noqa: SLF001 - starts the JVM, and no session
+            if SparkContext._gateway is None:  # noqa: SLF001 - starts the JVM, and no session
+                # Only the JVM writes to the log: this process may show its progress on the terminal meanwhile.
+                options = {} if log is None else {"stderr": log}
+                gateway = launch_gateway(public, options)  # type: ignore[no-untyped-call]
+                SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
             session = builder.getOrCreate()
     except Exception as error:
         raise InvalidInput(
@@ -213,16 +218,3 @@ def _planned_by(python: str) -> Iterator[None]:
             del os.environ["PYSPARK_PYTHON"]
         else:
             os.environ["PYSPARK_PYTHON"] = before
-
-
-@contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Redirect the standard error of processes that are started in the block to a file."""
-    before = os.dup(2)
-    try:
-        with path.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
