@@ -17,6 +17,7 @@ from storage.engine import check_reachable
 from storage.errors import InvalidInput, NotFound, TableError
 from streams.cli import completion
 from streams.cli.arguments import (
+    FAILED,
     Json,
     StorageOption,
     Target,
@@ -26,6 +27,7 @@ from streams.cli.arguments import (
     tables_nearby,
     usage_errors,
 )
+from streams.cli.cancellation import run_until_ctrl_c
 from streams.cli.examples import examples
 from streams.cli.progress import Quiet, progress
 from streams.cli.query import Answer, Format, explain_query, run_query
@@ -96,7 +98,7 @@ def sql(
     are called by their folders: shop.orders_wide. CREATE TABLE, INSERT and CALL are for such a folder.
 
     At the prompt a statement ends with a semicolon, Ctrl-C cancels it, Ctrl-D leaves. A script stops at the first
-    statement that fails, with exit code 1.
+    statement that fails or is cancelled by Ctrl-C, with exit code 1.
     """
     with usage_errors():
         form = _form(output_format, output, as_json=as_json, explain=explain)
@@ -129,7 +131,10 @@ def _run(
             return
         for statement in statements:
             try:
-                run(statement.text)
+                run_until_ctrl_c(run, statement.text, session.cancel)
+            except KeyboardInterrupt:
+                errors.print("cancelled", style="yellow")
+                raise typer.Exit(FAILED) from None
             except TableError as error:
                 if len(statements) > 1:
                     error.message = f"line {statement.line}: {error.message}"

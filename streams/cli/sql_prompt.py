@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -17,11 +15,10 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from storage.errors import TableError
 from streams.cli.arguments import errors, print_error
+from streams.cli.cancellation import run_until_ctrl_c
 from streams.cli.statements import is_complete, split_statements
 
 _LEAVE: Final = frozenset({"exit", "quit", "\\q"})
-_POLL_SECONDS: Final = 0.05
-_CANCEL_SECONDS: Final = 10.0  # time for Spark to end its tasks
 _CONTINUATION: Final = "   -> "
 _KEYWORDS: Final = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "JOIN", "LEFT JOIN", "USING", "ON", "AS"),
@@ -59,48 +56,13 @@ def run_prompt(
             return
         for statement in split_statements(text):
             try:
-                _run_until_ctrl_c(run, statement.text, cancel)
+                run_until_ctrl_c(run, statement.text, cancel)
             except KeyboardInterrupt:
                 errors.print("cancelled", style="yellow")
                 break
             except TableError as error:
                 print_error(error)
                 break
-
-
-def _run_until_ctrl_c(run: Callable[[str], None], text: str, cancel: Callable[[], None]) -> None:
-    """Run a statement in a thread, and cancel it at Ctrl-C.
-
-    PySpark handles Ctrl-C itself, with a request on the connection of the interrupted thread. In the middle of an
-    answer that breaks the connection, so here the thread that is interrupted only waits.
-
-    Raises:
-        KeyboardInterrupt: The statement was cancelled.
-    """
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            run(text)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=work, name="statement", daemon=True)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        thread.start()
-        while thread.is_alive():
-            thread.join(_POLL_SECONDS)
-    except KeyboardInterrupt:
-        cancel()
-        thread.join(_CANCEL_SECONDS)
-        if thread.is_alive():
-            errors.print("the statement does not end yet: it goes on in the background", style="yellow")
-        raise
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if raised:
-        raise raised[0]
 
 
 def history_file() -> Path:

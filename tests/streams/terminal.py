@@ -7,15 +7,18 @@ import json
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ESCAPE = "\x1b"
+LIMIT_SECONDS = 240.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RUN = """
 import json, sys
@@ -64,7 +67,7 @@ def run(
     env = {**kept, "TERM": "xterm-256color", **(given or {})}
     if not terminal:
         done = subprocess.run(
-            argv, check=False, env=env, capture_output=True, text=True, timeout=240, input=standard_input
+            argv, check=False, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS, input=standard_input
         )
         return Shown(done.stdout, done.stderr)
     main, other = pty.openpty()
@@ -77,9 +80,13 @@ def run(
         os.write(main, standard_input.encode())
     seen = bytearray()
     written = bytearray()
+    deadline = time.monotonic() + LIMIT_SECONDS
     if process.stdout is not None:
         os.set_blocking(process.stdout.fileno(), False)
     while True:
+        if not select.select([main], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            process.kill()
+            raise AssertionError(f"it waits, perhaps for an answer:\n{seen.decode(errors='replace')[-4000:]}")
         try:
             part = os.read(main, 65536)
         except OSError:  # Linux: nobody has the terminal open any more

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -94,3 +97,28 @@ def test_results_are_in_standard_output(on_a_terminal: Shown) -> None:
     assert ESCAPE not in on_a_terminal.output
     for words in ("1 row", "a is rewritten up to cut:", f"sa: {LETTERS:,} letters replayed", "no problem found"):
         assert words in on_a_terminal.output
+
+
+def test_ctrl_c_cancels_a_query_without_a_stack(tmp_path: Path) -> None:
+    """On a terminal of its own, where Ctrl-C is typed while tasks run."""
+    table = Table.create(tmp_path / "wide", CONFIG)
+    with table.writer("sa") as writer:
+        writer.append(pa.table({"id": range(ROWS), "a": ["a"] * ROWS, "at": range(ROWS)}))
+    child, main = pty.fork()
+    if child == 0:
+        query = f"SELECT sum({slow('id', 1_000_000)}) FROM t"
+        os.execv(sys.executable, [sys.executable, "-m", "streams.cli.main", "sql", table.uri, query])
+    seen = b""
+    while b"tasks" not in seen:
+        seen += os.read(main, 65536)
+    os.write(main, b"\x03")
+    try:
+        while part := os.read(main, 65536):
+            seen += part
+    except OSError:  # Linux: it has ended
+        pass
+    _, status = os.waitpid(child, 0)
+    os.close(main)
+    assert os.waitstatus_to_exitcode(status) == 1, seen
+    assert b"cancelled" in seen
+    assert b"Traceback" not in seen
