@@ -41,7 +41,7 @@ def format_line(status: JobStatus, now_ms: int) -> str:
     """One plain line."""
     shown = status_fields(status, now_ms)
     parts = [shown["state"]]
-    if not status.background:
+    if not is_service(status):
         parts += [stored_words(status), f"{shown['rows_per_second']:,.0f}/s", f"lag {_lag(shown['lag'])}"]
         if shown["commits"] and shown["commit_age_seconds"] is not None:
             parts.append(f"last commit {_seconds(shown['commit_age_seconds'])} ago")
@@ -55,6 +55,11 @@ def format_line(status: JobStatus, now_ms: int) -> str:
     if shown["message"]:
         parts.append(shown["message"])
     return f"{shown['job']}: {' · '.join(parts)}"
+
+
+def is_service(status: JobStatus) -> bool:
+    """Whether a job is a service: it runs in the background, or for one round, of which it reports the result."""
+    return status.background or bool(status.report.message and not status.report.batch_counts and not status.is_lost)
 
 
 def stored_words(status: JobStatus) -> str:

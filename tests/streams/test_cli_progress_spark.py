@@ -56,7 +56,9 @@ def on_a_terminal(tmp_path_factory: pytest.TempPathFactory) -> Shown:
         "schema": {"id": "bigint", "a": "string", "at": "bigint"},
         "select": {"id": "id", "a": "a", "at": slow("at", 10_000)},
     }
-    pipeline = pipeline_file(folder, kafka={"bootstrap.servers": "none:9092"}, writers={"sa": writer})
+    pipeline = pipeline_file(
+        folder, table={"uri": "./wide"}, kafka={"bootstrap.servers": "none:9092"}, writers={"sa": writer}
+    )
     return run(
         [
             ["sql", uri, f"SELECT sum({slow('id', 3_000)}) AS total FROM t"],

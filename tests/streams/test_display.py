@@ -114,6 +114,8 @@ def test_an_outage_is_shown_repeatedly_at_intervals(capsys: pytest.CaptureFixtur
 def test_a_service_has_no_lag() -> None:
     service = replace(STATUS, name="compaction", background=True, report=Report("idle", message="8 file groups"))
     assert format_line(service, 0) == "compaction: idle · 8 file groups"
+    once = replace(service, background=False, phase=Phase.DONE)
+    assert format_line(once, 0) == "compaction: done · 8 file groups"
 
 
 def test_the_table_shows_every_job_and_its_message() -> None:
