@@ -58,8 +58,9 @@ def format_line(status: JobStatus, now_ms: int) -> str:
 
 
 def is_service(status: JobStatus) -> bool:
-    """Whether a job is a service: it runs in the background, or for one round, of which it reports the result."""
-    return status.background or bool(status.report.message and not status.report.batch_counts and not status.is_lost)
+    """Whether a job is a service: it runs in the background, or has ended after one round with the result of that."""
+    had_one_round = status.phase is Phase.DONE and status.report.message and not status.report.batch_counts
+    return status.background or bool(had_one_round)
 
 
 def stored_words(status: JobStatus) -> str:

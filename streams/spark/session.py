@@ -189,7 +189,7 @@ def _start(settled: SessionSettings, planner: str, log: BinaryIO | None) -> Spar
                 # Only the JVM writes to the log: this process may show its progress on the terminal meanwhile.
                 options = {} if log is None else {"stderr": log}
                 gateway = launch_gateway(public, options)  # type: ignore[no-untyped-call]
-                SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+                SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as above
             session = builder.getOrCreate()
     except Exception as error:
         raise InvalidInput(
