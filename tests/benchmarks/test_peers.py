@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 
 from tests.benchmarks.peers.__main__ import arguments, main
 from tests.benchmarks.peers.concurrent_writers import cause_of
+from tests.benchmarks.peers.cost import Cost, cpu_seconds
 from tests.benchmarks.peers.dataset import KEY, Dataset
 from tests.benchmarks.peers.inputs import Plan, newest, one_hot_group, same_keys, wide
 from tests.benchmarks.peers.registry import SYSTEMS
@@ -162,6 +165,37 @@ def test_the_cause_of_a_failed_commit_is_one_line(text: str, cause: str) -> None
     assert cause_of(RuntimeError(text)) == cause
 
 
+BUSY = """
+import os, sys, time
+ends = time.process_time() + 0.3
+while time.process_time() < ends:
+    pass
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_cpu_seconds_are_also_those_of_processes_of_processes_that_run_or_have_ended() -> None:
+    program = ["bash", "-c", '"$@"; true', "bash", sys.executable, "-c", BUSY]
+    before = cpu_seconds()
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        while_it_runs = cpu_seconds()
+        process.communicate()
+    assert while_it_runs - before >= 0.3
+    assert cpu_seconds() >= while_it_runs
+
+
+def test_a_cost_has_seconds_and_cpu_seconds() -> None:
+    waited = Cost.of(lambda: time.sleep(0.2))
+    assert waited.cpu < 0.15 < waited.seconds
+    command = [sys.executable, "-c", BUSY]
+    started = Cost.of(lambda: subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True))
+    assert started.cpu >= 0.3
+    assert Cost.median([Cost(1, 9), Cost(2, 7), Cost(3, 8)]) == Cost(2, 8)
+
+
 def test_the_table_has_ratios_and_says_what_was_skipped_or_failed() -> None:
     figures = {"commits": 10, "failed": 3, "failed again": 0, "wrong rows": 1_234, "causes": ["a | b"]}
     hour = {
@@ -169,8 +203,8 @@ def test_the_table_has_ratios_and_says_what_was_skipped_or_failed() -> None:
         **dict.fromkeys(("bytes after load", "bytes after clean"), 5_000_000),
         "bytes committed": 1_000_000,
         "bytes written": 2_500_000,
-        "sums": 1.5,
-        "plain sums": 0.5,
+        **Cost(1.5, 3.0).figures("sums"),
+        **Cost(0.5, 2.0).figures("plain sums"),
     }
     shown = markdown(
         [
@@ -185,7 +219,10 @@ def test_the_table_has_ratios_and_says_what_was_skipped_or_failed() -> None:
     assert "| iceberg 1.2, Spark 4.1 | FAILED: it / broke |  |  |  |" in shown
     assert "iceberg: not the newest release, no 1.3: mvn fails" in shown
     assert "Load average of the machine: 1.0 to 2.5" in shown
-    assert "| weft 0.1, Spark 4.3: own policy | 5.0 MB | 1.0 MB | 2 | 2.5 MB (2.50 x) | 1.50 s (3.00 x) |" in shown
+    assert (
+        "| weft 0.1, Spark 4.3: own policy | 5.0 MB | 1.0 MB | 2 | 2.5 MB (2.50 x) | 1.50 s (3.00 x; CPU 1.50 x) |"
+        in shown
+    )
 
 
 ONE_PART = """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tests.benchmarks.peers.cost import Cost
 from tests.benchmarks.peers.dataset import KEY, Dataset
 
 if TYPE_CHECKING:
@@ -33,17 +33,20 @@ def queries(data: Dataset) -> dict[str, str]:
 
 def measured_in_turns(
     spark: SparkSession, sql: str, tables: Mapping[str, str], rounds: int, refresh: Callable[[], None]
-) -> dict[str, float]:
-    """Median seconds of a query by the name of the table, which take turns; the first round is not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in tables}
+) -> dict[str, Cost]:
+    """Median cost of a query by the name of the table, which take turns; the first round is not counted."""
+    costs: dict[str, list[Cost]] = {name: [] for name in tables}
     for number in range(rounds + _WARM_UP):
         for name, table in tables.items():
             refresh()
-            started = time.perf_counter()
-            spark.sql(sql.format(table=table)).collect()
+            cost = Cost.of(partial(_collect, spark, sql.format(table=table)))
             if number >= _WARM_UP:
-                seconds[name].append(time.perf_counter() - started)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+                costs[name].append(cost)
+    return {name: Cost.median(values) for name, values in costs.items()}
+
+
+def _collect(spark: SparkSession, sql: str) -> None:
+    spark.sql(sql).collect()
 
 
 def wrong_rows(spark: SparkSession, table: str, data: Dataset) -> int:

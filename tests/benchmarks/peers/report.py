@@ -1,13 +1,15 @@
-"""The figures as Markdown tables: seconds, and in brackets the ratio to plain Parquet in the same process."""
+"""The figures as Markdown tables: seconds, and in brackets ratios to plain Parquet in the same process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from tests.benchmarks.peers.cost import cpu_name
 from tests.benchmarks.peers.task import HOUR, TABLE, WRITERS, Outcome
 
 _MEGA: Final = 1_000_000
+_TICK: Final = 0.01  # CPU seconds are not counted more finely
 Figures = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Figures], str]]
 
@@ -54,7 +56,11 @@ def _cell(text: str) -> str:
 
 
 def _seconds(name: str, plain: str) -> Callable[[Figures], str]:
-    return lambda figures: f"{figures[name]:.2f} s ({figures[name] / figures[plain]:.2f} x)"
+    def cell(figures: Figures) -> str:
+        cpu = figures[cpu_name(name)] / max(_TICK, figures[cpu_name(plain)])
+        return f"{figures[name]:.2f} s ({figures[name] / figures[plain]:.2f} x; CPU {cpu:.2f} x)"
+
+    return cell
 
 
 def _bytes(figures: Figures) -> str:
@@ -70,7 +76,9 @@ def _megabytes(name: str) -> Callable[[Figures], str]:
     return lambda figures: f"{figures[name] / _MEGA:,.1f} MB"
 
 
-_TABLE_TITLE: Final = "## One table\n\nIn brackets: to plain Parquet of the same Spark in the same run."
+_TABLE_TITLE: Final = (
+    "## One table\n\nIn brackets: to plain Parquet of the same Spark in the same run; seconds, and CPU seconds."
+)
 _TABLE: Final[Columns] = {
     "load": _seconds("load", "plain load"),
     "commit": _seconds("commit", "plain append"),

@@ -57,7 +57,7 @@ def _run_hour(
             written += _new_bytes(after, system.stored_files())
             say(f"minute {number}: committed {committed:,} bytes, compactions wrote {written:,}")
     tables = {"plain": "plain", "table": system.table}
-    seconds = measured_in_turns(spark, queries(data)[SUMS], tables, rounds, system.refresh)
+    costs = measured_in_turns(spark, queries(data)[SUMS], tables, rounds, system.refresh)
     system.clean()
     return {
         "bytes after load": loaded,
@@ -66,8 +66,8 @@ def _run_hour(
         "compactions": compactions,
         "bytes written": written,
         "bytes after clean": system.stored_bytes(),
-        "sums": seconds["table"],
-        "plain sums": seconds["plain"],
+        **costs["table"].figures("sums"),
+        **costs["plain"].figures("plain sums"),
         "wrong rows": wrong_rows(spark, system.table, data),
     }
 

@@ -1,7 +1,7 @@
 """Load, commits, queries and compaction of one table, beside plain Parquet in the same Spark.
 
 1. *Load*: all columns of all keys, until a query costs no merging; plain: Spark reads the same files and writes them
-   in as many files as there are buckets.
+   in as many files as there are buckets. It does so before the load and after it; the mean counts.
 2. *Commits*: each has new values of one group for 2 % of the keys, in random places. A sixth of them is older than the
    load. Median; plain: Spark appends the same rows to a folder, in turns with the table.
 3. *Queries* of seven columns while no compaction has run since the load (*dirty*), and afterwards (*compacted*), in
@@ -11,18 +11,18 @@
 6. *Wrong rows*: keys whose row is not that of the oracle.
 
 The same story of a small table runs first and is not counted: it warms up the JVM and the code of the format.
-Load and compaction run once, so they vary most from run to run.
+Load and compaction run once, so their seconds vary most from run to run; CPU seconds (`cost`) vary less.
 """
 
 from __future__ import annotations
 
 import shutil
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.benchmarks.peers.cost import Cost
 from tests.benchmarks.peers.dataset import KEY
 from tests.benchmarks.peers.queries import measured_in_turns, queries, wrong_rows
 from tests.benchmarks.peers.system import System
@@ -44,29 +44,28 @@ def _measure(system: System, plain: Path, rounds: int, say: Callable[[str], None
     spark, data = system.spark, system.data
     found: dict[str, Any] = {}
 
-    def timed(name: str, run: Callable[[], object]) -> None:
-        started = time.perf_counter()
-        run()
-        found[name] = time.perf_counter() - started
-        say(f"{name}: {found[name]:.2f} s")
+    def timed(name: str, run: Callable[[], object]) -> Cost:
+        cost = Cost.of(run)
+        found.update(cost.figures(name))
+        say(f"{name}: {cost.seconds:.2f} s, CPU {cost.cpu:.2f} s")
+        return cost
 
-    timed("plain load", lambda: _load_plain(spark, data.load, plain / "load", data.buckets))
+    before = timed("plain load before", lambda: _load_plain(spark, data.load, plain / "load", data.buckets))
     found["plain bytes"] = sum(file.stat().st_size for file in (plain / "load").rglob("*") if file.is_file())
     system.create()
     timed("load", lambda: system.load(data.load))
+    after = timed("plain load after", lambda: _load_plain(spark, data.load, plain / "again", data.buckets))
+    shutil.rmtree(plain / "again")
+    found |= Cost.median([before, after]).figures("plain load")
     system.clean()
     found["bytes after load"] = system.stored_bytes()
     commits, appends = [], []
     for batch in data.batches:
         path = data.path(batch)
-        started = time.perf_counter()
-        system.commit(path, batch.group)
-        between = time.perf_counter()
-        spark.read.parquet(path).write.mode("append").parquet(str(plain / "appended"))
-        commits.append(between - started)
-        appends.append(time.perf_counter() - between)
-        say(f"commit {len(commits)} of {len(data.batches)}: {commits[-1]:.2f} s")
-    found["commit"], found["plain append"] = statistics.median(commits), statistics.median(appends)
+        commits.append(Cost.of(partial(system.commit, path, batch.group)))
+        appends.append(Cost.of(partial(_append_plain, spark, path, plain / "appended")))
+        say(f"commit {len(commits)} of {len(data.batches)}: {commits[-1].seconds:.2f} s")
+    found |= Cost.median(commits).figures("commit") | Cost.median(appends).figures("plain append")
     found["commits"] = len(commits)
     found["bytes after commits"] = system.stored_bytes()
     spark.read.parquet(str(plain / "load")).createOrReplaceTempView("plain")
@@ -82,11 +81,15 @@ def _load_plain(spark: SparkSession, source: str, target: Path, files: int) -> N
     spark.read.parquet(source).repartition(files, KEY).write.parquet(str(target))
 
 
+def _append_plain(spark: SparkSession, source: str, target: Path) -> None:
+    spark.read.parquet(source).write.mode("append").parquet(str(target))
+
+
 def _query(system: System, state: str, rounds: int, found: dict[str, Any], say: Callable[[str], None]) -> None:
     tables = {"plain": "plain", "table": system.table}
     for name, sql in queries(system.data).items():
-        seconds = measured_in_turns(system.spark, sql, tables, rounds, system.refresh)
-        found[f"{state} {name}"], found[f"plain {name} beside {state}"] = seconds["table"], seconds["plain"]
-        say(f"{state} query, {name}: {seconds['table']:.2f} s; plain {seconds['plain']:.2f} s")
+        costs = measured_in_turns(system.spark, sql, tables, rounds, system.refresh)
+        found |= costs["table"].figures(f"{state} {name}") | costs["plain"].figures(f"plain {name} beside {state}")
+        say(f"{state} query, {name}: {costs['table'].seconds:.2f} s; plain {costs['plain'].seconds:.2f} s")
     found[f"wrong rows {state}"] = wrong_rows(system.spark, system.table, system.data)
     say(f"wrong rows, {state}: {found[f'wrong rows {state}']:,}")
