@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
+_EVERY: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,11 @@ class Cost:
     @classmethod
     def of(cls, run: Callable[[], object]) -> Self:
         """Run it once."""
-        cpu, started = cpu_seconds(), time.perf_counter()
-        run()
+        cpu, started = _processes.cpu_seconds(), time.perf_counter()
+        with _processes.watched():
+            run()
         seconds = time.perf_counter() - started
-        return cls(seconds, cpu_seconds() - cpu)
+        return cls(seconds, _processes.cpu_seconds() - cpu)
 
     @classmethod
     def median(cls, costs: Sequence[Self]) -> Self:
@@ -49,16 +52,57 @@ def cpu_name(name: str) -> str:
     return f"{name}, CPU"
 
 
-def cpu_seconds() -> float:
-    """Of this process and its children: those that run, and those that have ended and were waited for."""
-    used, children = {}, dict[int, list[int]]()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):  # it has ended
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                used[int(entry.name)] = sum(map(int, fields[11:15])) / _TICKS
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found = [os.getpid()]
-    for pid in found:
-        found += children.get(pid, [])
-    return sum(used.get(pid, 0) for pid in found)
+class _Processes:
+    """CPU seconds of this process and of all below it, also of those that have ended.
+
+    The kernel adds the time of an ended process to its parent's only if that waits for it. Spark's daemon of Python
+    workers does not, and Spark ends workers that were idle for a minute. So what each process had used when it was last
+    seen is kept.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, str], float] = {}
+        self._lock = threading.Lock()
+
+    def cpu_seconds(self) -> float:
+        """Until now; processes that began and ended since the last call are not in it."""
+        with self._lock:
+            self._look()
+            return sum(self._seen.values())
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look twice a second during the block."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(_EVERY):
+                self.cpu_seconds()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+    def _look(self) -> None:
+        now: dict[int, tuple[str, float]] = {}
+        children: dict[int, list[int]] = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):  # it has ended
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    now[int(entry.name)] = fields[19], (int(fields[11]) + int(fields[12])) / _TICKS
+                    children.setdefault(int(fields[1]), []).append(int(entry.name))
+        found = [os.getpid()]
+        for pid in found:
+            found += children.get(pid, [])
+        for pid in found:
+            if pid in now:
+                began, used = now[pid]
+                self._seen[pid, began] = used
+
+
+_processes: Final = _Processes()
