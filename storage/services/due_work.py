@@ -68,10 +68,11 @@ def _first_entries(state: TableState, fold: LiveFold) -> list[tuple[LaneName, in
 
 
 def _committed_at(commit_log: CommitLog, entry: tuple[LaneName, int]) -> int:
+    """The earlier of an entry's two times: a time to live judges rows by the stamp, which is taken first."""
     found = commit_log.entry(*entry)
     if found is None:
         raise CorruptData(
             f"{slot_path(*entry)} is missing, although the table has later entries",
             hint="restore it from a copy of the store; weft verify finds more",
         )
-    return found.committed_at_ms
+    return min(found.committed_at_ms, found.stamp)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from storage import Table
 from storage.config import build_schema, configuration, load_config
+from storage.core.names import LaneName
 from storage.errors import InvalidInput
 from tests.storage.world import World
 from tests.strategies import EVERY_GROUP, Append, Compact, Story, mode_of, stories, type_of
@@ -120,6 +121,25 @@ def test_an_old_event_in_the_log_is_found_without_a_compaction_service(clock: Ma
     clock.now += DAY + MILLISECOND
     assert table.apply_ttl().rows == 1
     assert ids(table) == []
+
+
+class TickingClock(ManualClock):
+    """A millisecond passes whenever somebody looks at it."""
+
+    def now_ms(self) -> int:
+        self.now += MILLISECOND
+        return super().now_ms()
+
+
+def test_an_event_in_the_log_is_old_by_its_stamp_which_is_before_the_time_of_its_commit() -> None:
+    table = make(TickingClock(), {"rows": "1 hour", "within": "0 s"})
+    write(table, [1], EPOCH)
+    entry = table.snapshot().table_log.commit_log.entry(LaneName("s"), table.snapshot().cut.lanes[LaneName("s")])
+    assert entry is not None
+    assert entry.stamp < entry.committed_at_ms
+    moment = EPOCH + entry.stamp * MILLISECOND + dt.timedelta(hours=1)
+    assert table.apply_ttl(moment).rows == 0
+    assert table.apply_ttl(moment + MILLISECOND).rows == 1
 
 
 def test_deletes_are_known_for_the_declared_time(clock: ManualClock) -> None:

@@ -84,7 +84,7 @@ class Header(Strict):
         prev_id: ``commit_id`` of entry seq - 1; "" for the first.
         table_rev: Slot of the newest CREATE, SCHEMA or DONE entry that the writer knew; of a CLAIM, the value of the
             entry before; 0 in the table lane.
-        stamp: Orders versions. Milliseconds, but never compared with a clock.
+        stamp: Orders versions. Milliseconds; compared with a clock only for a time to live.
         committed_at_ms: Wall clock of the writer in milliseconds since 1970 UTC; never decreases within a lane. Only
             used to find a snapshot by time, and to decide when a compaction is due.
     """
