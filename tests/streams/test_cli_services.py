@@ -414,7 +414,7 @@ def test_every_command_with_a_location_is_tested() -> None:
         for name, found in group.commands.items():
             if hasattr(found, "commands"):
                 yield from walk(found, (*path, name))
-            elif any(parameter.name == "target" for parameter in found.params):
+            elif any(parameter.name in {"target", "targets"} for parameter in found.params):
                 yield (*path, name)
 
     tried = {tuple(command[:2]) if command[0] == "alter" else (command[0],) for command in EVERY_COMMAND}
