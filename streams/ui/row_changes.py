@@ -10,7 +10,7 @@ from typing import Any, Final
 from storage import Table
 from storage.engine import BEFORE, CHANGE, CHANGED_GROUPS
 from storage.errors import InvalidInput
-from streams.read.as_of import parse_point
+from streams.ui.page_times import page_point
 
 _SECONDS: Final = 20.0
 
@@ -66,7 +66,7 @@ def find_changes(table: Table, since: str, until: str, limit: int) -> RowChanges
     """
     if not since.strip():
         raise InvalidInput("since when?", hint="a time such as 2026-11-20T10:30:00Z, a savepoint or a cut")
-    reader = table.changes(parse_point(since.strip()), parse_point(until.strip() or None), before=True)
+    reader = table.changes(page_point(since), page_point(until), before=True)
     names = [name for name in reader.schema.names if name not in {CHANGE, CHANGED_GROUPS, BEFORE}]
     key = table.schema.key
     rows: list[ChangedRow] = []

@@ -18,9 +18,9 @@ from starlette.routing import Route
 
 from storage.engine import Inspection
 from storage.errors import InvalidInput, TableError
-from streams.read.as_of import parse_point
 from streams.read.plain_values import csv_cell
 from streams.read.text_values import parse_key, split_key
+from streams.ui.page_times import page_point
 from streams.ui.row_changes import find_changes
 from streams.ui.row_picture import HEIGHT, LOWER, UPPER, draw_groups
 from streams.ui.row_query import (
@@ -137,7 +137,7 @@ def row(request: Request) -> Response:
     values: dict[str, Any] = {"problem": None, "found": None, "pictures": [], "marks": []}
     if given:
         try:
-            snapshot = site.watched.table.snapshot(parse_point(as_of or None))
+            snapshot = site.watched.table.snapshot(page_point(as_of))
             values["found"] = snapshot.explain(parse_key(snapshot.table_schema, given, "key"), history=history)
             values["pictures"] = draw_groups(values["found"])
             values["marks"] = Inspection.of(snapshot).streams()

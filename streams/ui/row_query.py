@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 from storage import Snapshot, Table
 from storage.engine import format_type
 from storage.errors import InvalidInput
-from streams.read.as_of import parse_point
+from streams.ui.page_times import EXAMPLE, page_point, page_time
 
 OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "contains", "starts with", "is null", "is not null")
 _COMPARE: Final = {
@@ -26,13 +25,6 @@ _COMPARE: Final = {
     "<=": pc.less_equal,
     ">": pc.greater,
     ">=": pc.greater_equal,
-}
-_AGO: Final = re.compile(r"(\d{1,6}) ?(s|min|h|d) ago")
-_UNITS: Final = {
-    "s": dt.timedelta(seconds=1),
-    "min": dt.timedelta(minutes=1),
-    "h": dt.timedelta(hours=1),
-    "d": dt.timedelta(days=1),
 }
 SHOWN: Final = 100
 MOST_SHOWN: Final = 1_000
@@ -128,7 +120,7 @@ def parse_limit(text: str, default: int, most: int) -> int:
 
 def take_snapshot(table: Table, as_of: str) -> Snapshot:
     """The snapshot of a field ``as_of``; raises what `storage.Table.snapshot` raises."""
-    return table.snapshot(parse_point(as_of.strip() or None))
+    return table.snapshot(page_point(as_of))
 
 
 def answer(table: Table, query: RowQuery, cancelled: threading.Event | None = None) -> RowAnswer:
@@ -220,13 +212,8 @@ def _value(column: str, kind: pa.DataType, text: str) -> Any:
 
 
 def _moment(text: str, kind: pa.DataType) -> dt.datetime:
-    """A time as the page shows it, in UTC; with another zone; or relative to now. Raises ValueError."""
-    ago = _AGO.fullmatch(text.strip())
-    if ago is not None:
-        found = dt.datetime.now(dt.UTC) - int(ago[1]) * _UNITS[ago[2]]
-    else:
-        found = dt.datetime.fromisoformat(text.strip())
-        found = found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
+    """A time for a column of this type. Raises ValueError."""
+    found = page_time(text)
     return found if kind.tz is not None else found.replace(tzinfo=None)
 
 
@@ -235,7 +222,7 @@ def _example(kind: pa.DataType) -> str:
     if pa.types.is_binary(kind):
         return "binaries are written in hexadecimal: 00ff"
     if pa.types.is_timestamp(kind):
-        return "for example 2026-11-20 10:30:00 (in UTC), 15 min ago, 1 h ago or 2 d ago"
+        return f"for example {EXAMPLE}"
     if pa.types.is_date(kind):
         return "for example 2026-11-20"
     if pa.types.is_boolean(kind):

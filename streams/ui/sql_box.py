@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from storage.errors import Conflict, InvalidInput, NotFound, TableError
 from streams.pipeline.model import CommandSettings
-from streams.read.as_of import parse_point
+from streams.ui.page_times import page_point
 from streams.ui.spark_turn import SparkTurn
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class SqlBox:
             raise InvalidInput("there is no query", hint="for example SELECT * FROM t")
         if len(sql) > LONGEST:
             raise InvalidInput("the query is too long", hint=f"at most {LONGEST:,} characters")
-        parse_point(as_of or None)
+        page_point(as_of)
         with self._lock:
             if sum(each.open for each in self._answers.values()) > _WAITING:
                 raise Conflict("too many queries wait", hint="cancel one, or wait")
@@ -237,7 +237,7 @@ class SqlBox:
             item.phase, self._running = Phase.RUNNING, item
         began = time.monotonic()
         try:
-            session.look_at(ReadOptions(as_of=parse_point(item.as_of or None)))
+            session.look_at(ReadOptions(as_of=page_point(item.as_of)))
             with session.query(item.sql) as query:
                 columns = query.frame.columns
                 _check_names(columns)
