@@ -51,6 +51,7 @@ def run(
     output_too: bool = False,
     given: Mapping[str, str] | None = None,
     standard_input: str = "",
+    limit_seconds: float = LIMIT_SECONDS,
 ) -> Shown:
     """Run commands of weft one after the other in one process.
 
@@ -61,13 +62,14 @@ def run(
         columns: Width of the terminal.
         given: Variables of the environment.
         standard_input: What is typed.
+        limit_seconds: Longest time for all of them.
     """
     argv = [sys.executable, "-c", _RUN, json.dumps([[str(each) for each in command] for command in commands])]
     kept = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "FORCE_COLOR"}}
     env = {**kept, "TERM": "xterm-256color", **(given or {})}
     if not terminal:
         done = subprocess.run(
-            argv, check=False, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS, input=standard_input
+            argv, check=False, env=env, capture_output=True, text=True, timeout=limit_seconds, input=standard_input
         )
         return Shown(done.stdout, done.stderr)
     main, other = pty.openpty()
@@ -80,7 +82,7 @@ def run(
         os.write(main, standard_input.encode())
     seen = bytearray()
     written = bytearray()
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + limit_seconds
     if process.stdout is not None:
         os.set_blocking(process.stdout.fileno(), False)
     while True:

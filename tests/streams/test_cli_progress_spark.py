@@ -65,7 +65,8 @@ def on_a_terminal(tmp_path_factory: pytest.TempPathFactory) -> Shown:
             ["rewrite", uri, "--set", f"a = string({slow('length(a)', 3_000)})", "--yes"],
             ["dead-letters", "replay", pipeline],
             ["check", pipeline, "--without-messages"],
-        ]
+        ],
+        limit_seconds=540,
     )
 
 
