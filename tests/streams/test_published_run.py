@@ -86,7 +86,7 @@ class Run:
             table = FolderCatalog("default", warehouse=str(self.folder / "tables")).load_table(NAME)
             found["Polars"] = _values(by_polars(table))
         root = self.folder / "wide/base"
-        if list(root.glob("_delta_log/*.json")):
+        if list(root.glob("_delta_log/0*.json")):
             found["Polars, Delta"] = _values(pl.scan_delta(root).collect().to_arrow())
         return found
 
