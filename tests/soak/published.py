@@ -135,7 +135,7 @@ class PublishedTables:
 
     def _newest_delta(self) -> Version | None:
         root = self.folder / "table/base"
-        if not list(root.glob("_delta_log/*.json")):
+        if not list(root.glob("_delta_log/0*.json")):
             return None
         found = DeltaTable(root)
         number = found.version()
