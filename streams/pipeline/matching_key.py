@@ -35,13 +35,11 @@ def matching_fields(topics: Sequence[tuple[Fields, Rows]]) -> list[str] | None:
         topics: What is known of each topic, and some of its messages.
     """
     best: tuple[tuple[bool, int], list[str]] | None = None
-    first, rows = topics[0]
-    for name in _candidates(first, rows):
+    first, _ = topics[0]
+    candidates = [_candidates(*topic) for topic in topics]
+    for name in candidates[0]:
         names = [matching_field(name, first, there) for there, _ in topics]
-        if any(
-            found is None or found not in _candidates(there, of)
-            for found, (there, of) in zip(names, topics, strict=True)
-        ):
+        if any(found not in fit for found, fit in zip(names, candidates, strict=True)):
             continue
         chosen = [found for found in names if found is not None]
         values = [{row[found] for row in of} for found, (_, of) in zip(chosen, topics, strict=True)]
