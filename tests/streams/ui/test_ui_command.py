@@ -58,18 +58,23 @@ def get(address: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
+def end_while_followed(process: subprocess.Popen[str], address: str) -> None:
+    """Interrupt the server while somebody follows the table: it ends in order, and says nothing."""
+    with urllib.request.urlopen(f"{address}events", timeout=30) as followed:
+        assert followed.readline() == b"retry: 2000\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+
+
 def test_it_serves_until_it_is_stopped(table: Table) -> None:
     with running(table.uri) as (process, address):
         assert address.startswith("http://127.0.0.1:")
         status, text = get(address)
         assert status == 200
         assert "Overview" in text
-        with urllib.request.urlopen(f"{address}events", timeout=30) as followed:
-            assert followed.readline() == b"retry: 2000\n"
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
+        end_while_followed(process, address)
 
 
 def test_the_printed_address_has_the_token(table: Table) -> None:
@@ -112,12 +117,7 @@ def test_a_folder_of_tables_has_a_start_page(tmp_path: Path) -> None:
         assert status == 200
         assert 'href="/tables/plain/"' in text
         assert "Overview" in get(f"{address}tables/shop/wide/")[1]
-        with urllib.request.urlopen(f"{address}events", timeout=30) as followed:
-            assert followed.readline() == b"retry: 2000\n"
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
+        end_while_followed(process, address)
 
 
 def test_a_folder_without_tables_is_refused_with_what_to_give(tmp_path: Path) -> None:
