@@ -242,7 +242,8 @@ class RealBroker:
             )
         self._properties.write_text(text)
         name = urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22]
-        arguments = ("format", "-t", name, "-c", self._properties, "--standalone")
+        # Joined with "=", because one name in 64 begins with "-", which would be taken for an option.
+        arguments = ("format", f"--cluster-id={name}", "-c", self._properties, "--standalone")
         command = self._command("-Xmx256m", "kafka.tools.StorageTool", *arguments)
         subprocess.run(command, check=True, capture_output=True, timeout=START_SECONDS)
 
