@@ -56,9 +56,18 @@ class Shell:
         self._bash.communicate(timeout=_END_SECONDS)
 
 
-def check_guide(guide: Path, folder: Path) -> None:
-    """Run all blocks of a guide in a folder, which is the current one, and compare what they print."""
+def check_guide(guide: Path, folder: Path, *, port: tuple[str, str] = ("", "")) -> None:
+    """Run all blocks of a guide in a folder, which is the current one, and compare what they print.
+
+    Args:
+        guide: The guide.
+        folder: The folder.
+        port: A port of the guide, and one that is free, which is used instead.
+    """
     text = guide.read_text(encoding="utf-8")
+    if port[0]:
+        assert port[0] in text
+        text = text.replace(*port)
     found = list(_BLOCK.finditer(text))
     assert len(found) == len(re.findall(r"^```(?:python|bash)$", text, re.MULTILINE)), "this runs every block"
     names: dict[str, Any] = {"__name__": "guide"}
