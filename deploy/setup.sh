@@ -11,6 +11,9 @@
 
 weft_root=$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")/.." && pwd) # zsh has no BASH_SOURCE, and the name of a sourced file in $0
 
+# Commands of the documents have comments, which a zsh on a terminal takes for arguments otherwise.
+if [ -n "${ZSH_VERSION:-}" ]; then setopt interactive_comments; fi
+
 # Fails without ending the shell, which may be a terminal that sources this file; scripts end by `set -e`.
 weft_fail() {
   printf 'weft: %s\n' "$@" >&2

@@ -215,3 +215,17 @@ def test_a_failure_does_not_end_a_shell_that_sources_it_but_ends_a_script(projec
     assert code == 1
     assert "still here" not in said
     assert [path.name for path in foreign.iterdir()] == ["of somebody"]
+
+
+def test_a_zsh_on_a_terminal_takes_comments_of_the_documents_for_comments(project: Path) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("there is no zsh")
+    done = subprocess.run(
+        ["zsh", "-f", "-i", "-s"],
+        input="source deploy/setup.sh\nprint -r -- shown # not shown\n",
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["shown"]
