@@ -28,7 +28,7 @@ from storage.core.log.cut import PREFIX
 from storage.core.log.entries import Claim, Data
 from storage.core.log.file_refs import FileGroup, FilePart, FileRef, SliceFile
 from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
-from storage.core.merge.events import OP_COLUMN, Problem, prepare, prepare_good
+from storage.core.merge.events import OP_COLUMN, Problem, count_unordered, prepare, prepare_good
 from storage.core.model import Stream, Ttl
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_name
 from storage.core.plan.due_policy import Due, DuePolicy, Work
@@ -204,6 +204,7 @@ __all__ = [
     "choose_joined",
     "clock_lead_ms",
     "config_from_properties",
+    "count_unordered",
     "discard",
     "divide",
     "divide_by_touch",

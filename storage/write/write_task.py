@@ -58,11 +58,13 @@ class Written:
         files: Log files, in the order of the rows.
         rows_ignored: Rows without effect: ignored deletes, and upserts without any ordering value.
         seen: First ordering values of the events, for watermarks, by group.
+        rows_unordered: The upserts among ``rows_ignored``: every ordering column of every group is NULL in them.
     """
 
     files: tuple[LogFile, ...]
     rows_ignored: int
     seen: Mapping[str, Seen] = field(default_factory=dict)
+    rows_unordered: int = 0
 
     @classmethod
     def joined(cls, parts: Iterable[Written]) -> Written:
@@ -72,6 +74,7 @@ class Written:
             tuple(file for part in parts for file in part.files),
             sum(part.rows_ignored for part in parts),
             combine_seen(part.seen for part in parts),
+            sum(part.rows_unordered for part in parts),
         )
 
 
@@ -100,11 +103,12 @@ def write_rows(
     """
     files: list[LogFile] = []
     seen: list[dict[str, Seen]] = []
-    ignored = 0
+    ignored = unordered = 0
     try:
         for chunk in _chunks(rows, ticket.env.tuning.log_file_bytes):
             events = _prepared(ticket, chunk, on_problems)
             ignored += events.ignored
+            unordered += events.unordered
             seen.append(see(events.rows, events.groups, ticket.watched))
             file = write_log_file(
                 ticket.env, ticket.schema, events, lane=ticket.lane, epoch=ticket.epoch, seq=ticket.seq, task=task
@@ -116,7 +120,7 @@ def write_rows(
             # No entry can name these files yet.
             remove_log_file(ticket.env.store, file)
         raise
-    return Written(tuple(files), ignored, combine_seen(seen))
+    return Written(tuple(files), ignored, combine_seen(seen), unordered)
 
 
 def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:

@@ -9,11 +9,13 @@ from typing import Annotated
 
 import typer
 
+from storage.engine import TableSchema
 from storage.errors import NotFound, TableError
+from storage.plural import counted
 from streams.cli.arguments import USAGE, Json, console, errors, usage_errors
 from streams.cli.completion import pipeline_files
 from streams.cli.examples import examples
-from streams.cli.output import counted, print_json
+from streams.cli.output import print_json
 from streams.cli.progress import Quiet, progress
 from streams.pipeline.check_file import CheckedFile, FileProblem, check_file, placed
 from streams.pipeline.model import WriterSpec
@@ -55,7 +57,7 @@ def check(
     if without_messages:
         out.note("messages were not looked at")
     elif sound:
-        _look_at_messages(sound, out, quiet=quiet)
+        _look_at_messages(sound, checked.schema, out, quiet=quiet)
     if without_spark:
         out.note("expressions and types were not checked")
     elif writers:
@@ -77,11 +79,13 @@ def _has_problem(name: str, checked: CheckedFile) -> bool:
     return any(problem.message.startswith((*where, f"writers.{name}: kafka.")) for problem in checked.problems)
 
 
-def _look_at_messages(writers: Mapping[str, WriterSpec], out: _Output, *, quiet: bool) -> None:
+def _look_at_messages(
+    writers: Mapping[str, WriterSpec], schema: TableSchema | None, out: _Output, *, quiet: bool
+) -> None:
     from streams.pipeline.check_messages import check_messages
 
     with progress("looking at messages", quiet=quiet):
-        found = check_messages(writers)
+        found = check_messages(writers, schema)
     out.print(placed(out.pipeline.absolute(), found.warnings), warning=True)
     for name, source in found.looked.items():
         out.note(f"{name}: fields were compared with {source}")

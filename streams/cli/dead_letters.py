@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from storage.errors import NotFound
+from storage.plural import counted
 from streams.cli.arguments import Json, console, errors, open_location, usage_errors
 from streams.cli.completion import pipeline_files
 from streams.cli.examples import examples
-from streams.cli.output import counted, limit_note, print_json, print_result, print_rows
+from streams.cli.output import limit_note, print_json, print_result, print_rows
 from streams.cli.progress import Quiet, progress, watched
 from streams.cli.service_commands import Yes, confirm
 from streams.letters.letter_files import Letter, parse_name

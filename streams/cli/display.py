@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from streams.cli.output import counted
+from storage.plural import counted
 from streams.pipeline.event_log import Format, open_event_log
-from streams.pipeline.status_fields import reason_of, status_fields, waiting_for
+from streams.pipeline.status_fields import reason_of, status_fields, unordered_words, waiting_for
 from streams.pipeline.supervisor import JobStatus, Phase
 
 LINE_SECONDS: Final = 5.0  # seconds between two plain lines of a running job, if anything has changed
@@ -50,6 +50,8 @@ def format_line(status: JobStatus, now_ms: int) -> str:
             parts.append(f"dead letters {shown['dead_letters']:,}")
         if shown["tombstones_ignored"]:
             parts.append(f"tombstones ignored {shown['tombstones_ignored']:,}")
+        if shown["rows_unordered"]:
+            parts.append(unordered_words(shown["rows_unordered"]))
     if shown["restarts"]:
         parts.append(f"restarts {shown['restarts']}")
     if shown["message"]:
@@ -96,6 +98,8 @@ def render_jobs(statuses: Sequence[JobStatus], now_ms: int) -> RenderableType:
             f"{shown['dead_letters']:,}",
             str(shown["restarts"]),
         )
+        if shown["rows_unordered"]:
+            told.append(Text(f"{shown['job']}: {unordered_words(shown['rows_unordered'])}", "yellow"))
         if shown["message"]:
             bad = status.phase in {Phase.FAILED, Phase.FENCED, Phase.WAITING}
             told.append(Text(f"{shown['job']}: {shown['message']}", style if bad else "dim"))
@@ -160,7 +164,8 @@ class _Lines:
         for status in statuses:
             state = (status.phase, status.restarts, waiting_for(status), reason_of(status))
             report = status.report
-            done = (report.rows, report.commits, report.dead_letters, report.tombstones, report.lag)
+            lost = (report.dead_letters, report.tombstones, report.rows_unordered)
+            done = (report.rows, report.commits, *lost, report.lag)
             last, last_done, when = self._said.get(status.name, (None, None, 0.0))
             moving = status.phase in {Phase.RUNNING, Phase.STOPPING} or waiting_for(status) is not None
             every = self._changed_seconds if done != last_done else self._unchanged_seconds

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from storage.errors import InvalidInput
+from storage.plural import counted
 from streams.cli.arguments import FAILED, Json, StorageOption, load_target, usage_errors
 from streams.cli.examples import examples
-from streams.cli.output import counted, print_json
+from streams.cli.output import print_json
 from streams.cli.progress import Quiet, progress
 from streams.doctor.finding import Finding, Level
 from streams.pipeline.pipeline import is_pipeline, load_pipeline

@@ -16,9 +16,10 @@ from storage.imports.import_table import ImportResult, import_table
 from storage.imports.table_text import TableText, read_table_text
 from storage.imports.translate import to_yaml, translate
 from storage.imports.translation import Declared, Translation
+from storage.plural import counted
 from streams.cli.arguments import Json, StorageOption, column_names, parse_storage_options, usage_errors
 from streams.cli.examples import examples
-from streams.cli.output import counted, print_json, print_result
+from streams.cli.output import print_json, print_result
 from streams.cli.progress import Quiet, progress
 
 import_command = typer.Typer()

@@ -109,11 +109,6 @@ def _cell(value: Any) -> Text:
     return Text(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))
 
 
-def counted(number: int, what: str) -> str:
-    """A number and a noun, which is in the plural unless the number is one."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
 def limit_note(limit: int) -> str:
     """The note below a result that was cut to its first rows."""
     return f"the first {limit:,} rows; --limit shows more"

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from storage.errors import InvalidInput, NotFound
+from storage.plural import counted
 from storage.publish.targets import DeltaTarget, IcebergTarget
 from streams.cli.arguments import Json, StorageOption, Target, column_names, open_table, usage_errors
 from streams.cli.examples import examples
-from streams.cli.output import counted, print_result
+from streams.cli.output import print_result
 from streams.cli.progress import Quiet, progress
 
 publish_command = typer.Typer()

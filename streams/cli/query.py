@@ -21,8 +21,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from storage.errors import InvalidInput
+from storage.plural import counted
 from streams.cli.arguments import PIPE_WIDTH, console, errors
-from streams.cli.output import counted, draw_rows, limit_note, print_json, print_rows
+from streams.cli.output import draw_rows, limit_note, print_json, print_rows
 from streams.cli.progress import watched
 from streams.read.plain_values import csv_cell, json_value
 

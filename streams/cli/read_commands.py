@@ -7,10 +7,11 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
+from storage.plural import counted
 from streams.cli import completion
 from streams.cli.arguments import Json, StorageOption, Target, column_names, console, errors, open_table, usage_errors
 from streams.cli.examples import examples
-from streams.cli.output import counted, limit_note, print_rows
+from streams.cli.output import limit_note, print_rows
 from streams.cli.progress import Quiet, progress
 from streams.read.as_of import EARLIEST, parse_point, warn_if_unsettled
 

@@ -13,6 +13,7 @@ import typer
 
 from storage.engine import EraseResult, TableSchema, check_rewritable
 from storage.errors import InvalidInput
+from storage.plural import counted
 from streams.cli import completion
 from streams.cli.arguments import (
     FAILED,
@@ -25,7 +26,7 @@ from streams.cli.arguments import (
     usage_errors,
 )
 from streams.cli.examples import examples
-from streams.cli.output import counted, print_result
+from streams.cli.output import print_result
 from streams.cli.progress import Quiet, progress
 from streams.cli.service_commands import Yes, confirm
 

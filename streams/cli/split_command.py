@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from storage.engine import plan_split
+from storage.plural import counted
 from streams.cli.arguments import (
     Concurrency,
     Json,
@@ -19,7 +20,7 @@ from streams.cli.arguments import (
     usage_errors,
 )
 from streams.cli.examples import examples
-from streams.cli.output import counted, print_result
+from streams.cli.output import print_result
 from streams.cli.progress import finish_shown
 from streams.pipeline.model import CompactionSection
 from streams.pipeline.services import COMPACTION

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from storage.engine import TableSchema, check_columns, find_problems
+from storage.engine import TableSchema, check_columns, count_unordered, find_problems
 from streams.doctor.finding import Findings
 from streams.kafka.kafka_source import columns
 from streams.pipeline.check import key_of
+from streams.pipeline.check_ordering import unordered_text
 from streams.pipeline.model import WriterSpec
 from streams.spark.for_workers import for_workers
 from streams.spark.session import temporary_session
@@ -134,3 +135,11 @@ def _check_rows(where: str, table: pa.Table, writer: WriterSpec, schema: TableSc
     for problem in find_problems(rows, schema, stream):
         text = f"column {problem.column!r}: {problem.reason} in {int(problem.rows.sum()):,} of {len(rows):,} rows"
         found.warning(where, text, problem.hint)
+    _report_unordered(where, rows, writer, schema, found)
+
+
+def _report_unordered(where: str, rows: pa.Table, writer: WriterSpec, schema: TableSchema, found: Findings) -> None:
+    """Messages that change nothing, or not one of the groups, because they have no ordering value."""
+    for group, count in count_unordered(rows, schema, schema.stream(writer.stream)).items():
+        text, hint = unordered_text(writer, schema, group, count, len(rows))
+        (found.problem if count == len(rows) else found.warning)(where, text, hint)

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
+from storage.engine import TableSchema
 from storage.errors import InvalidInput, NotFound, TableError
+from storage.plural import counted
 from streams.kafka import FORMAT, SourceUnavailable
 from streams.kafka.options import parse_options
 from streams.kafka.sample import impatient, load_topics, read_newest
+from streams.pipeline.check_ordering import unordered_messages
 from streams.pipeline.infer_files import file_messages, local_files
 from streams.pipeline.infer_key import Messages
 from streams.pipeline.infer_messages import kafka_messages
@@ -42,10 +45,14 @@ class MessageFindings:
     not_looked: dict[str, str] = field(default_factory=dict)
 
 
-def check_messages(writers: Mapping[str, WriterSpec]) -> MessageFindings:
+def check_messages(writers: Mapping[str, WriterSpec], schema: TableSchema | None = None) -> MessageFindings:
     """Read the newest messages of each writer that declares fields, and compare these with those of the messages.
 
     Brokers that do not answer are asked once.
+
+    Args:
+        writers: The writers by name.
+        schema: Schema of the table, to look for messages without an ordering value; None: do not.
     """
     findings = MessageFindings()
     silent: dict[str, str] = {}
@@ -70,12 +77,14 @@ def check_messages(writers: Mapping[str, WriterSpec]) -> MessageFindings:
         if given is None:
             findings.not_looked[name] = source
             continue
-        of = f"{len(given.rows):,} messages of {source}" if given.rows else f"the schema of {source}"
+        of = f"{counted(len(given.rows), 'message')} of {source}" if given.rows else f"the schema of {source}"
         findings.looked[name] = of
         found = set(given.fields)
         if writer.file_format not in {None, "json"}:  # Spark's readers of files ignore the case of names
             found |= {each for each in writer.message if each.lower() in map(str.lower, given.fields)}
         findings.warnings += _missing(f"writers.{name}.schema", writer.message, found, of)
+        if schema is not None and given.rows:
+            findings.warnings += unordered_messages(writer, schema, given.rows, source)
         names = set(filter(None, given.key_fields))
         if writer.key and names:
             findings.warnings += _missing(f"writers.{name}.key", writer.key, names, f"the keys of {source}")

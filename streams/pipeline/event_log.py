@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from storage.errors import InvalidInput
+from storage.plural import counted
 from streams.pipeline.error_kinds import Ending
 from streams.pipeline.outage import spell_duration
-from streams.pipeline.status_fields import reason_of, waiting_for
+from streams.pipeline.status_fields import reason_of, unordered_words, waiting_for
 from streams.pipeline.supervisor import GOOD_ENDS, JobStatus, Phase
 
 Format = Literal["text", "json"]
@@ -97,7 +98,7 @@ def _progress(before: JobStatus, now: JobStatus, now_ms: int) -> LogLine:
     if not report.batch_counts:
         return LogLine(logging.INFO, now.name, "round", report.message, values)
     seconds, batches = report.batch_seconds - last.batch_seconds, report.commits - last.commits
-    lost = report.dead_letters - last.dead_letters
+    lost, unordered = report.dead_letters - last.dead_letters, report.rows_unordered - last.rows_unordered
     fresh = None if report.complete_at_ms is None else max(0, now_ms - report.complete_at_ms) / 1000
     values |= {
         "batches": batches,
@@ -106,12 +107,14 @@ def _progress(before: JobStatus, now: JobStatus, now_ms: int) -> LogLine:
         "lag": report.lag,
         "freshness_seconds": fresh,
         "dead_letters": lost,
+        "rows_unordered": unordered,
     }
-    text = f"{rows:,} rows in {seconds:.2f} s, commit {report.seq}"
+    text = f"{counted(rows, 'row')} in {seconds:.2f} s, commit {report.seq}"
     text += f", lag {report.lag:,}" if report.lag is not None else ""
-    text += f", {lost:,} dead letters" if lost else ""
+    text += f", {counted(lost, 'dead letter')}" if lost else ""
+    text += f", {unordered_words(unordered)}" if unordered else ""
     text += f", {batches} batches" if batches > 1 else ""
-    return LogLine(logging.WARNING if lost else logging.INFO, now.name, "batch", text, values)
+    return LogLine(logging.WARNING if lost or unordered else logging.INFO, now.name, "batch", text, values)
 
 
 def _outage(before: JobStatus | None, now: JobStatus, now_ms: int) -> Iterator[LogLine]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from storage.errors import InvalidInput
+from storage.plural import counted
 from streams.formats.registry import split_header
 from streams.formats.schema_fields import SchemaField, SchemaFields, connect_field_schema, connect_fields
 from streams.pipeline.infer import Sample, connect_key, json_key, json_messages, json_value, typed_keys, types_of
@@ -92,7 +93,7 @@ def _from_schemas(source: Kafka, sample: Sequence[tuple[bytes | None, bytes | No
 
 
 def _nothing(source: Kafka, sample: Sequence[Any], what: str, hint: str) -> InvalidInput:
-    text = f"none of {len(sample):,} messages {what}" if sample else "there is no message"
+    text = f"none of {counted(len(sample), 'message')} {what}" if sample else "there is no message"
     return InvalidInput(f"{text} in {', '.join(source.topics)}", hint=hint)
 
 

@@ -33,6 +33,13 @@ _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
             "value."
         ),
     ),
+    "rows_unordered": (
+        "unordered_rows",
+        (
+            "Rows that are not in the table because all ordering columns are NULL in them. A part of "
+            "weft_ignored_rows_total."
+        ),
+    ),
     "late": (
         "late_events",
         (

@@ -66,6 +66,7 @@ class Report:
         stored_bytes: Stored bytes of what was committed, or of what a service read.
         deletes: Delete events among the rows.
         rows_ignored: Rows without effect, which are not stored: ignored deletes, upserts without an ordering value.
+        rows_unordered: The upserts without any ordering value among ``rows_ignored``; nobody wants them.
         late: Events below the watermark of their lane when they were stored; 0 without a lateness.
         skipped_offsets: Offsets that Kafka did not have any more when a batch was planned.
         batch_counts: Number of batches by duration, see `BATCH_BOUNDS`; empty before the first batch.
@@ -109,6 +110,7 @@ class Report:
     stored_bytes: int = 0
     deletes: int = 0
     rows_ignored: int = 0
+    rows_unordered: int = 0
     late: int = 0
     skipped_offsets: int = 0
     batch_counts: tuple[int, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from storage.plural import counted
 from streams.pipeline.outage import spell_since
 from streams.pipeline.supervisor import JobStatus, Phase
 
@@ -38,6 +39,7 @@ def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
         "stored_bytes": report.stored_bytes,
         "deletes": report.deletes,
         "rows_ignored": report.rows_ignored,
+        "rows_unordered": report.rows_unordered,
         "late": report.late,
         "skipped_offsets": report.skipped_offsets,
         "delay_seconds": report.delay_seconds if measured else None,
@@ -88,6 +90,11 @@ def news(status: JobStatus, now_ms: int) -> str:
         reason = f": {reason_of(status)}" if reason_of(status) else ""
         return f"waiting for {what}, {spell_since(since_ms, now_ms)}{reason}"
     return reason_of(status)
+
+
+def unordered_words(rows: int) -> str:
+    """That rows are not in the table because they have no ordering value, in words; "" if there are none."""
+    return f"{counted(rows, 'row')} changed nothing: no ordering value" if rows else ""
 
 
 def reason_of(status: JobStatus) -> str:

@@ -88,6 +88,7 @@ class CommitReport:
         tombstones: Messages without a value that were skipped (`streams.write.tombstones`).
         stored_bytes: Bytes of the log files; 0 for a replayed batch.
         deletes: Delete events among the rows; 0 for a replayed batch.
+        unordered: Rows that changed nothing because they have no ordering value; 0 for a replayed batch.
     """
 
     commit: Commit
@@ -99,6 +100,7 @@ class CommitReport:
     tombstones: int = 0
     stored_bytes: int = 0
     deletes: int = 0
+    unordered: int = 0
 
 
 def write_stream(
@@ -256,7 +258,10 @@ class _Sink:
             passed = sum(report.tombstones for report in reports)
             files = [file for report in reports for file in report.written.files]
             size, deletes = sum(file.file.size for file in files), sum(file.deletes for file in files)
-            self._on_commit(CommitReport(commit, batch_id, refused, seconds, now_ms, source, passed, size, deletes))
+            unordered = sum(report.written.rows_unordered for report in reports)
+            self._on_commit(
+                CommitReport(commit, batch_id, refused, seconds, now_ms, source, passed, size, deletes, unordered)
+            )
 
     def _write(self, df: DataFrame, batch_id: int) -> tuple[Commit, Sequence[TaskReport]]:
         began = time.time_ns()

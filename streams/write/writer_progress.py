@@ -74,6 +74,7 @@ class Progress:
             stored_bytes=last.stored_bytes + report.stored_bytes,
             deletes=last.deletes + report.deletes,
             rows_ignored=last.rows_ignored + commit.rows_ignored,
+            rows_unordered=last.rows_unordered + report.unordered,
             late=last.late + commit.late,
             **last.with_batch(report.seconds),
         )

@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from storage.config import build_schema
 from streams.demo.broker import EmbeddedBroker
 from streams.pipeline.check_messages import MessageFindings, check_messages
+from streams.pipeline.check_ordering import unordered_messages
 from streams.pipeline.pipeline import load_pipeline
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.kafka.topics import topic_numbers
@@ -70,6 +72,62 @@ def test_fields_that_no_message_has_are_named_with_the_closest(broker: EmbeddedB
     assert checked.not_looked == {}
 
 
+def ordered(broker: EmbeddedBroker, folder: Path, rows: list[dict[str, Any]], **more: Any) -> list[tuple[str, str]]:
+    """What is found in messages of a writer whose column ``ts`` orders the events."""
+    source = topic(broker, *((None, json.dumps(row).encode()) for row in rows))
+    file = written(folder, source, SCHEMA, servers=broker.bootstrap_servers, **more)
+    pipeline = load_pipeline(file, {})
+    assert pipeline.config is not None
+    warnings = check_messages(pipeline.writers, build_schema(pipeline.config)).warnings
+    return [
+        (each.message.replace(source["topic"], "T"), each.hint) for each in warnings if "orders the" in each.message
+    ]
+
+
+ORDERS_TIME = {"order_id": "id", "status": "status", "amount": "amount"}
+
+
+def test_messages_without_an_ordering_value_are_counted(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    row = {"id": 1, "status": "new", "amount": 1.5, "ts": "2026-03-01T09:00:00Z"}
+    rows = [row, {**row, "ts": None}, {name: row[name] for name in ("id", "status", "amount")}]
+    [(text, hint)] = ordered(broker, tmp_path, rows)
+    assert text == (
+        "writers.orders.select.ts: 2 of 3 messages have no value in ts, which orders the events, and change nothing: "
+        "they would not be in the table (T)"
+    )
+    assert "in select: ts: coalesce(ts, _kafka.timestamp) " in hint
+    assert ordered(broker, tmp_path, [row]) == []
+    for expression in ("timestamp_millis(ts)", "`ts`", " CAST(ts AS timestamp) "):
+        assert len(ordered(broker, tmp_path, rows, select={**ORDERS_TIME, "ts": expression})) == 1, expression
+
+
+@pytest.mark.parametrize(
+    "expression", ["coalesce(ts, _kafka.timestamp)", "nvl(ts)", "_kafka.timestamp", "if(ts IS NULL, now(), ts)", "zz"]
+)
+def test_an_expression_that_may_fill_the_gap_is_not_judged(
+    broker: EmbeddedBroker, tmp_path: Path, expression: str
+) -> None:
+    rows = [{"id": 1, "status": "new", "amount": 1.5}]
+    assert ordered(broker, tmp_path, rows, select={**ORDERS_TIME, "ts": expression}) == []
+
+
+def test_a_message_for_another_group_of_the_stream_is_whole(tmp_path: Path) -> None:
+    """Its fields of the first group are missing altogether."""
+    groups = {"g": {"columns": ["status", "amount", "ts"], "ordering": ["ts"]}, "h": {"columns": ["n"]}}
+    columns = {"order_id": "bigint", "status": "string", "amount": "double", "ts": "timestamp", "n": "int"}
+    config = {"key": ["order_id"], "columns": columns, "groups": groups, "streams": {"orders": {"groups": ["g", "h"]}}}
+    table = {"uri": "./lake/two", "config": config}
+    select = {**ORDERS_TIME, "ts": "ts", "n": "n"}
+    file = written(tmp_path, {"type": "kafka", "topic": "t"}, {**SCHEMA, "n": "int"}, select=select)
+    whole = {**yaml.safe_load(file.read_text()), "table": table}
+    file.write_text(yaml.safe_dump(whole))
+    pipeline = load_pipeline(file, {})
+    assert pipeline.config is not None
+    rows = [{"id": 1, "n": 3}, {"id": 1, "status": None, "amount": None}, {"id": 2, "status": "new", "n": 1}]
+    [found] = unordered_messages(pipeline.writer("orders"), build_schema(pipeline.config), rows, "T")
+    assert "1 of 3 messages have no value in ts, which orders the events, and do not change group g" in found.message
+
+
 def test_fields_of_the_kafka_key(broker: EmbeddedBroker, tmp_path: Path) -> None:
     source = topic(broker, (b'{"order": 1}', json.dumps(dict.fromkeys(SCHEMA, 1)).encode()))
     file = written(tmp_path, source, SCHEMA, servers=broker.bootstrap_servers, key={"id": "bigint"})
@@ -94,7 +152,7 @@ def test_sources_without_messages_say_so(broker: EmbeddedBroker, tmp_path: Path)
     assert checked.warnings == []
     bad = topic(broker, (None, b"[1]"))
     [warning] = found(written(tmp_path, bad, SCHEMA, servers=broker.bootstrap_servers)).warnings
-    assert warning.message.startswith("writers.orders.source: none of 1 messages is a JSON object")
+    assert warning.message.startswith("writers.orders.source: none of 1 message is a JSON object")
     missing = {"type": "kafka", "topic": "nobody"}
     [warning] = found(written(tmp_path, missing, SCHEMA, servers=broker.bootstrap_servers)).warnings
     assert "nobody" in warning.message
@@ -112,7 +170,7 @@ def test_files(tmp_path: Path, form: str) -> None:
     else:
         (tmp_path / "in/a.json").write_text('{"id": 1, "status": "new"}\n')
     [warning] = found(written(tmp_path, source, {"id": "bigint", "stat": "string"})).warnings
-    assert warning.message.startswith("writers.orders.schema.stat: not found in 1 messages of ")
+    assert warning.message.startswith("writers.orders.schema.stat: not found in 1 message of ")
 
 
 def test_files_that_do_not_name_their_fields_are_not_compared(tmp_path: Path) -> None:
@@ -132,13 +190,13 @@ def test_files_that_are_not_there_yet_or_elsewhere_are_not_looked_at(tmp_path: P
 
 
 def test_warnings_are_printed_and_are_no_problems(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    source = topic(broker, (None, b'{"id": 1, "status": "new", "amount": 1.5}'))
+    source = topic(broker, (None, b'{"id": 1, "status": "new", "ts": 5}'))
     file = written(tmp_path, source, SCHEMA, servers=broker.bootstrap_servers)
     done = weft("check", file, "--without-spark")
     assert done.exit_code == 0, done.output
-    assert ": warning: writers.orders.schema.ts: not found in 1 messages of" in done.stdout
+    assert ": warning: writers.orders.schema.amount: not found in 1 message of" in done.stdout
     assert done.stdout.splitlines()[-1] == f"{file}: no problem found, 1 warning"
-    assert "orders: fields were compared with 1 messages" in done.stderr
+    assert "orders: fields were compared with 1 message" in done.stderr
     [line] = [json.loads(line) for line in weft("check", file, "--without-spark", "--json").stdout.splitlines()]
     assert line["severity"] == "warning"
     alone = weft("check", file, "--without-spark", "--without-messages")

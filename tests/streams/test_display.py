@@ -29,6 +29,15 @@ def test_a_running_writer() -> None:
     assert format_line(STATUS, 10_000) == line
 
 
+def test_rows_without_an_ordering_value_are_shown() -> None:
+    status = replace(STATUS, report=replace(REPORT, rows_ignored=14, rows_unordered=12))
+    words = "12 rows changed nothing: no ordering value"
+    assert format_line(status, 10_000).endswith(f"dead letters 3 · {words}")
+    console = Console(file=io.StringIO(), width=120)
+    console.print(render_jobs([status, STATUS], 10_000))
+    assert console.file.getvalue().count(f"orders: {words}") == 1  # type: ignore[attr-defined]
+
+
 def test_a_writer_without_reports() -> None:
     line = format_line(replace(STATUS, report=Report()), 10_000)
     assert line == "orders: starting · 0 rows · 0/s · lag unknown · fresh unknown"

@@ -182,7 +182,7 @@ def test_messages_are_decoded_as_the_writer_would(tmp_path: Path, embedded_broke
     kafka = {"bootstrap.servers": embedded_broker.bootstrap_servers}
     path = pipeline_file(tmp_path, kafka=kafka, writers=writer(topic, **changes), state="./state")
     code, found = doctor_process(path)
-    assert code == 0, "warnings are no problems"
+    assert code == 1, "nothing would be in the table"
     assert levels(found)["spark session"] == levels(found)["executors"] == "ok"
     assert (
         found["executors"][0][1] == f"a task ran with Python {sys.version_info[0]}.{sys.version_info[1]}, and has weft"
@@ -191,6 +191,9 @@ def test_messages_are_decoded_as_the_writer_would(tmp_path: Path, embedded_broke
     assert told[0].startswith("1 of 3 messages cannot be decoded: ")
     assert told[1] == "no message of 2 has a value in att"
     assert told[2].startswith("column 'id': ")
+    [(text, hint)] = [(text, hint) for level, text, hint in found["writers.sa.schema"] if level == "problem"]
+    assert text.startswith("2 of 2 messages have no value in at, which orders the events, and change nothing")
+    assert "at: coalesce(att, unix_millis(_kafka.timestamp))" in hint
     assert sorted(each.name for each in tmp_path.iterdir()) == ["p.yaml"]
 
 

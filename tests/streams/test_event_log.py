@@ -49,6 +49,12 @@ def test_one_line_for_each_batch() -> None:
     ]
 
 
+def test_rows_that_are_not_in_the_table_are_a_warning() -> None:
+    none = batch(STARTING, 0.1, rows=1, seq=2, rows_unordered=2, dead_letters=1)
+    text = "WARNING orders batch: 1 row in 0.10 s, commit 2, 1 dead letter, 2 rows changed nothing: no ordering value"
+    assert texts(STARTING, none)[1:] == [text]
+
+
 def test_batches_between_two_looks_share_a_line() -> None:
     second = batch(batch(STARTING, 0.1, rows=1), 0.1, rows=2, seq=2)
     assert texts(STARTING, second)[1:] == ["INFO orders batch: 2 rows in 0.20 s, commit 2, 2 batches"]
@@ -69,6 +75,7 @@ def test_a_line_as_json() -> None:
         "lag": 7,
         "freshness_seconds": 1.5,
         "dead_letters": 0,
+        "rows_unordered": 0,
         "text": "3 rows in 0.50 s, commit 2, lag 7",
     }
 

@@ -98,6 +98,7 @@ def test_metrics_of_each_part(page: StatusPage, base: str) -> None:
         "weft_bytes_total": 0,
         "weft_deletes_total": 0,
         "weft_ignored_rows_total": 0,
+        "weft_unordered_rows_total": 0,
         "weft_late_events_total": 0,
         "weft_skipped_offsets_total": 0,
         "weft_stopped_for_good": 0,
@@ -140,7 +141,7 @@ def test_batch_durations_are_a_histogram(page: StatusPage, base: str) -> None:
 
 
 def test_totals_survive_the_restart_of_a_process() -> None:
-    report = Report(stored_bytes=7, deletes=1, rows_ignored=2, late=3, skipped_offsets=4, steady=True)
+    report = Report(stored_bytes=7, deletes=1, rows_ignored=2, rows_unordered=1, late=3, skipped_offsets=4, steady=True)
     report = replace(report, **report.with_batch(1.5))
     resumed = parse_report(encode_report(report)).restarted()
     assert resumed == replace(report, steady=False)

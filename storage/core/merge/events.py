@@ -86,11 +86,13 @@ class EventBatch:
         rows: Key columns, columns of ``groups`` and `names.OP`, in input order.
         groups: The column groups that the batch has.
         ignored: Number of input rows that were dropped because they change nothing.
+        unordered: Those of them that are upserts without any ordering value; the others are ignored deletes.
     """
 
     rows: pa.Table
     groups: tuple[Group, ...]
     ignored: int
+    unordered: int = 0
 
 
 def prepare(table: pa.Table, schema: TableSchema, stream: Stream) -> EventBatch:
@@ -343,6 +345,33 @@ def _touches_nothing(columns: Mapping[str, pa.Array], groups: tuple[Group, ...])
     return result
 
 
+def count_unordered(table: pa.Table, schema: TableSchema, stream: Stream) -> dict[str, int]:
+    """Upserts of a batch whose values of a group are dropped because all ordering columns of the group are NULL.
+
+    If the batch has several groups, an upsert counts only where it has a value in the group.
+
+    Returns:
+        The number of upserts by the name of the group; groups without one are left out.
+
+    Raises:
+        InvalidInput: The batch has a wrong column or type.
+    """
+    groups = present_groups(table.schema.names, schema, stream)
+    columns = _cast(table, schema, stream, groups)
+    upserts = _operations(table)[0] == Op.UPSERT
+    found = {}
+    for group in groups:
+        lost = _touches_nothing(columns, (group,))
+        if lost is None:
+            continue
+        if len(groups) > 1:
+            given = [np.asarray(columns[name].is_valid()) for name in group.values if name in columns]
+            lost = lost & np.logical_or.reduce(given, axis=0, initial=np.False_) if given else np.zeros_like(lost)
+        if count := int((lost & upserts).sum()):
+            found[group.name] = count
+    return found
+
+
 def _events(
     columns: Mapping[str, pa.Array], codes: np.ndarray, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]
 ) -> EventBatch:
@@ -354,13 +383,14 @@ def _events(
         dropped |= retracts
     if stream.on_delete == "row":
         codes = np.where(deletes, np.int8(Op.DELETE_ROW), codes)
+    declined = int(dropped.sum())
     untouched = _touches_nothing(columns, groups)
     if untouched is not None:
         dropped |= untouched
     arrays = [*columns.values(), pa.array(codes, pa.int8())]
     rows = pa.Table.from_arrays(arrays, schema=schema.event_schema((*columns, names.OP)).remove_metadata())
     ignored = int(dropped.sum())
-    return EventBatch(rows.filter(pa.array(~dropped)) if ignored else rows, groups, ignored)
+    return EventBatch(rows.filter(pa.array(~dropped)) if ignored else rows, groups, ignored, ignored - declined)
 
 
 def _problem(
