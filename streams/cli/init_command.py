@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -42,6 +43,8 @@ SAMPLE: Final = 200  # messages of each topic to look at
 NONE: Final = "-"
 BROKERS: Final = "localhost:9092"
 REGISTRY: Final = "http://localhost:8081"
+_SHOWN: Final = 20  # topics
+_PROPOSED: Final = 5  # topics: more are not likely to be meant all together
 EXAMPLE: Final = Path(__file__).with_name("example_pipeline.yaml")
 
 
@@ -143,6 +146,8 @@ class _Conversation:
 
     def __init__(self, given: _Given, folder: Path, *, asks: bool, quiet: bool) -> None:
         self._given, self._folder, self._asks, self._quiet = given, folder, asks, quiet
+        self._looks = given.look and not (given.topics and given.fields.keys() >= set(given.topics))
+        self._doubted: set[str] = set()  # answers that were refused once, and are taken if they are given again
 
     def pipeline(self) -> NewPipeline:
         """All answers, as a pipeline.
@@ -151,8 +156,8 @@ class _Conversation:
             InvalidInput: An answer of the command line is wrong, or one is missing that has no default.
         """
         given = self._given
-        topics = self._answer("Topics, separated by commas", _names(given.topics), "orders, payments", _topics)
-        brokers = self._answer("Kafka's bootstrap servers", given.brokers, BROKERS, _required)
+        brokers, there = self._brokers()
+        topics = self._topics(brokers, there)
         form = self._answer(f"Format of the messages ({', '.join(FORMATS)})", given.form, "json", _checked_format)
         assert form is not None, "there is a default"
         registry = self._registry(form)
@@ -163,6 +168,68 @@ class _Conversation:
             "Location of the table, a folder or a URL", given.table, f"./lake/{_table_name(self._folder)}", _required
         )
         return build(uri, brokers, form, streams, registry=registry)
+
+    def _brokers(self) -> tuple[str, list[str] | None]:
+        """The brokers, and the topics that they have; None if they do not answer, or nobody is to look at them."""
+        there: list[str] | None = None
+
+        def parse(text: str) -> str:
+            nonlocal there
+            brokers = _required(text)
+            if not self._looks:
+                return brokers
+            from streams.kafka.sample import topic_names
+
+            try:
+                with progress(f"looking for topics at {brokers}", quiet=self._quiet):
+                    there = topic_names(brokers)
+            except TableError as error:
+                self._doubt(
+                    brokers,
+                    error.message,
+                    "give another address, or the same again to go on without looking at messages; one for trying "
+                    "out: python -m streams.demo.broker --topic NAME",
+                )
+                if self._given.brokers is not None or not self._asks:
+                    errors.print(f"no message was looked at: {error.message}", style="yellow", soft_wrap=True)
+                self._looks = False
+            return brokers
+
+        brokers = self._answer("Kafka's bootstrap servers", self._given.brokers, BROKERS, parse)
+        return brokers, there
+
+    def _topics(self, brokers: str, there: list[str] | None) -> list[str]:
+        """The topics. One that the brokers do not have is asked for again."""
+        default = None
+        if there is not None and self._given.topics is None:
+            shown = ", ".join(there[:_SHOWN]) + (f", and {len(there) - _SHOWN:,} more" if len(there) > _SHOWN else "")
+            errors.print(f"topics at {brokers}: {shown or 'none yet'}", style="dim", soft_wrap=True)
+            default = ", ".join(there) if 0 < len(there) <= _PROPOSED else None
+
+        def parse(text: str) -> list[str]:
+            names = _topics(text)
+            missing = [name for name in names if there is not None and name not in {*there, *self._given.fields}]
+            if there is not None and missing:
+                close = [f"did you mean {each}? " for each in get_close_matches(missing[0], there, 1)]
+                known = f"topics there: {', '.join(there[:_SHOWN]) or 'none'}"
+                what = f"there is no topic {missing[0]} at {brokers}"
+                if self._given.topics is not None:
+                    hint = f"{''.join(close)}{known}; for a topic that will be created, give --fields"
+                    raise InvalidInput(what, hint=hint)
+                self._doubt(text, what, f"{''.join(close)}{known}; the same again, if it will be created later")
+            return names
+
+        return self._answer("Topics, separated by commas", _names(self._given.topics), default, parse)
+
+    def _doubt(self, answer: str, what: str, hint: str) -> None:
+        """Refuse an answer that a person has given, unless it is given a second time.
+
+        Raises:
+            InvalidInput: It was given for the first time.
+        """
+        if self._asks and answer not in {*self._doubted, self._given.brokers}:
+            self._doubted.add(answer)
+            raise InvalidInput(what, hint=hint)
 
     def _registry(self, form: str) -> str:
         """The URL of the schema registry; "" if there is none."""
@@ -180,7 +247,7 @@ class _Conversation:
 
     def _stream(self, topic: str, brokers: str, form: str, registry: str) -> NewStream:
         said = self._given.fields.get(topic)
-        found = None if said is not None or not self._given.look else self._look(topic, brokers, form, registry)
+        found = None if said is not None or not self._looks else self._look(topic, brokers, form, registry)
         if found is not None:
             shown = ", ".join(f"{name} {kind}" for name, kind in found.fields.schema.items())
             errors.print(f"topic {topic}: {shown}", style="dim", soft_wrap=True)
@@ -190,10 +257,16 @@ class _Conversation:
         if said is None and not self._asks:
             raise InvalidInput(
                 f"the fields of topic {topic} are not known",
-                hint=f"--fields '{topic}=order_id bigint, status string, ts timestamp'",
+                hint=f"name them: --fields '{topic}={self._known_names(topic)} TYPE, ...', with types such as bigint, "
+                "string and timestamp; or start the brokers, or send messages, and let weft init look at them",
             )
         schema = self._answer(f"Fields of {topic}, as NAME TYPE, ...", said, None, parse_fields)
         return NewStream(topic, Fields(stream_name(topic), schema, keys=()))
+
+    def _known_names(self, topic: str) -> str:
+        """A field that the user has named for a topic; else a word for one."""
+        keys = [part.rpartition("=")[2] for part in self._given.key or () if part.partition("=")[0] in {part, topic}]
+        return " TYPE, ".join([*keys, *(column_names([self._given.ordering.get(topic, "")]) or [])]) or "NAME"
 
     def _look(self, topic: str, brokers: str, form: str, registry: str) -> NewStream | None:
         """What the messages of a topic show; None if it is empty, or the broker does not answer."""

@@ -44,6 +44,7 @@ from streams.cli.explain_command import explaining
 from streams.cli.import_command import import_command
 from streams.cli.infer_command import infer_command
 from streams.cli.init_command import init_command
+from streams.cli.losses import Losses, stored_nothing
 from streams.cli.output import print_result
 from streams.cli.package import package
 from streams.cli.publish_command import publish_command
@@ -55,6 +56,7 @@ from streams.cli.split_command import splitting
 from streams.cli.sql_command import sql_command
 from streams.cli.table_services import table_services
 from streams.cli.ui_command import ui_command
+from streams.pipeline.error_kinds import Ending
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.supervisor import JobStatus, ending_of_all
@@ -158,7 +160,9 @@ def run(
     Creates the table if it does not exist. Waits for outages of Kafka and the store to end, unless --once is given.
     A writer or service that has failed permanently, or was fenced, is not started again. The others continue, unless
     --exit-on-failure is given, for systemd or Kubernetes. Exit code 1 if one has failed; 4 if none has failed and a
-    writer was fenced: another process took over its lane, or the table was restored. Nothing is lost then.
+    writer was fenced: another process took over its lane, or the table was restored. Nothing is lost then. With --once
+    exit code 1 also if a writer has stored no row, because all its messages became dead letters or have no ordering
+    value; a run in which some became dead letters is a success.
 
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
     called compaction, ttl, publish or clean, the service of that name is called compaction-service, and so on.
@@ -172,6 +176,7 @@ def run(
         place = None if http is None else parse_address(http)
     page = StatusPage()
     last: dict[str, JobStatus] = {}
+    losses = Losses(pipeline)
     if writers or (COMPACTION in chosen_services and loaded.compacts_on_cluster):  # other services need no Spark
         check_java()
     with contextlib.ExitStack() as stack:
@@ -193,6 +198,8 @@ def run(
                     text = f"{status.name} has stopped permanently, {others}: {status.message}"
                     errors.print(text, style="bold red", soft_wrap=True)
                 last[status.name] = status
+            if not once:
+                losses.tell_new(statuses)
             page.update(statuses)
             on_status(statuses)
 
@@ -207,7 +214,13 @@ def run(
             errors.print(f"its log: {status.log}", style="dim", soft_wrap=True)
             for line in status.tail:
                 errors.print(f"  {line}", soft_wrap=True)
-    raise typer.Exit(ending_of_all(last.values()))
+    ending = ending_of_all(last.values())
+    if once:
+        for status in last.values():
+            losses.tell(status)
+        if ending == Ending.DONE and any(map(stored_nothing, last.values())):
+            ending = Ending.FAILED
+    raise typer.Exit(ending)
 
 
 @app.command(

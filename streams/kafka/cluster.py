@@ -130,6 +130,19 @@ class Cluster:
             else:
                 return
 
+    def topic_names(self) -> list[str]:
+        """Names of all topics that the login may see, sorted, without those of Kafka itself.
+
+        Raises:
+            SourceUnavailable: The brokers did not answer in time, or refused access.
+        """
+        connection = self._connect()
+        try:
+            found = connection.consumer.list_topics(timeout=self._options.request_timeout_seconds)
+        except KafkaException as error:
+            raise connection.unavailable("asking for the topics", error) from error
+        return sorted(name for name in found.topics if not name.startswith("__"))
+
     def load_logs(self, *, wait_for_topics: bool) -> dict[Partition, Log]:
         """Request the offsets of every partition of the subscribed topics; see `load_topics`."""
         return self.load_topics(wait_for_topics=wait_for_topics).logs

@@ -10,10 +10,12 @@ import pyarrow as pa
 from streams.kafka.cluster import Cluster
 from streams.kafka.fetch import HEADERS, SCHEMA, read_range
 from streams.kafka.offset_plan import OffsetRange, Topics
-from streams.kafka.options import KafkaOptions
+from streams.kafka.options import KafkaOptions, parse_options
 
 ANSWER_SECONDS: Final = 10.0
 """Brokers that take longer count as not answering."""
+_NAMES_SECONDS: Final = 5.0
+"""The same for the names of topics, for which a person waits."""
 
 
 def impatient(options: KafkaOptions, seconds: float = ANSWER_SECONDS) -> KafkaOptions:
@@ -36,6 +38,24 @@ def load_topics(options: KafkaOptions) -> Topics:
     finally:
         cluster.close()
     return topics
+
+
+def topic_names(servers: str) -> list[str]:
+    """Names of the topics of brokers that must answer now, see `streams.kafka.cluster.Cluster.topic_names`.
+
+    Args:
+        servers: Addresses of brokers, as Kafka's bootstrap servers.
+
+    Raises:
+        InvalidInput: This is no address.
+        SourceUnavailable, SourceRefused: The brokers do not answer, or refuse access.
+    """
+    given = {"kafka.bootstrap.servers": servers, "subscribe": "any"}
+    cluster = Cluster(impatient(parse_options(given, default_starting="latest"), _NAMES_SECONDS))
+    try:
+        return cluster.topic_names()
+    finally:
+        cluster.close()
 
 
 def read_newest(options: KafkaOptions, topics: Topics, count: int) -> pa.Table:

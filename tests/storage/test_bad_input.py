@@ -224,6 +224,33 @@ def test_a_key_or_ordering_time_outside_the_calendar_is_refused(
     assert table.snapshot().to_arrow(["v"]).column("v").cast(width).to_pylist() == [0, value]
 
 
+MILLIS = 1_772_355_600_123
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (MILLIS, "the number looks like milliseconds and was read as seconds; .* select timestamp_millis"),
+        (MILLIS * 1000 + 7, "the number looks like microseconds and was read as seconds; .* select timestamp_micros"),
+        (MILLIS // 2, "a time outside the calendar in 1 of 2 rows"),
+        (2**62 // 1_000_000, "a time outside the calendar in 1 of 2 rows"),
+    ],
+)
+def test_a_number_in_another_unit_is_recognized(number: int, words: str) -> None:
+    """Spark multiplies a number of JSON by a million, as for seconds, and loses the upper bits of what is too large."""
+    config = {
+        "key": ["k"],
+        "columns": {"k": "int", "at": "timestamp"},
+        "groups": {"g": {"columns": ["at"], "ordering": ["at"]}},
+        "streams": {"s": {"groups": ["g"]}},
+    }
+    table = Table.create(new_uri(), config)
+    stored = (number * 1_000_000 + 2**63) % 2**64 - 2**63
+    at = pa.array([stored, 0], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    with table.writer("s") as writer, pytest.raises(InvalidInput, match=words):
+        writer.append(pa.table({"k": pa.array([1, 2], pa.int32()), "at": at}))
+
+
 @pytest.mark.parametrize("column", ["id", "o", "v"])
 def test_text_that_is_not_utf_8_is_refused(column: str) -> None:
     config = {

@@ -31,7 +31,10 @@ def test_without_a_terminal_it_never_asks(tmp_path: Path) -> None:
     failed = weft("init", tmp_path / "c", "--topic", "orders", "--no-look")
     assert failed.exit_code == 2
     assert "the fields of topic orders are not known" in failed.stderr
-    assert "--fields 'orders=" in failed.stderr
+    assert "--fields 'orders=NAME TYPE, ...'" in failed.stderr
+    named = ["--key", "number,orders=no,other=x", "--ordering", "orders=changed"]
+    failed = weft("init", tmp_path / "c", "--topic", "orders", "--no-look", *named)
+    assert "--fields 'orders=number TYPE, no TYPE, changed TYPE, ...'" in failed.stderr
     assert not (tmp_path / "c").exists()
 
 
@@ -82,7 +85,7 @@ def test_a_wrong_flag_is_refused_and_nothing_is_written(tmp_path: Path, flags: l
 
 
 def test_each_answer_is_checked_at_once_and_asked_again(tmp_path: Path) -> None:
-    answers = ["orders", "localhost:1", "xml", "json", "order_id", ORDERS, "nothing", "order_id", "when", "ts", "-", ""]
+    answers = ["localhost:1", "orders", "xml", "json", "order_id", ORDERS, "nothing", "order_id", "when", "ts", "-", ""]
     shown = run([["init", tmp_path / "new", "--no-look"]], standard_input="\n".join(answers) + "\n")
     for problem in ("there is no message format 'xml'", "'order_id' is not NAME TYPE", "has no field 'nothing'"):
         assert problem in shown.words.replace("\r\n", " ")

@@ -41,6 +41,11 @@ _CALENDAR: Final[Mapping[pa.DataType, tuple[dt.date, dt.date]]] = {
     pa.timestamp("us", tz="UTC"): (_FIRST_MOMENT, _LAST_MOMENT),
 }
 """Times with a text form in SQL and in Python; statistics, partition folders and messages need one."""
+_UNITS: Final = {"milliseconds": (1_000, "timestamp_millis"), "microseconds": (1_000_000, "timestamp_micros")}
+"""Units in which a time may be given: how many of them a second has, and Spark's function for them."""
+_LIKELY_SECONDS: Final = (946_684_800, 4_102_444_800)  # the years 2000 to 2100
+_LOW_58: Final = np.uint64(2**58 - 1)
+_INVERSE: Final = np.uint64(pow(15_625, -1, 2**58))
 _UNKNOWN: Final = -1
 _NO_COLUMN: Final = -1
 _CODES: Final = {
@@ -295,7 +300,8 @@ def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tu
             outside = pc.or_(pc.less(columns[name], low), pc.greater(columns[name], high)).fill_null(False)
             if pc.any(outside).as_py():
                 hint = "keys and ordering values are in the years 1 to 9999: send NULL, or a time in this range"
-                yield _problem(columns, schema, name, "a time outside the calendar", hint, outside)
+                for reason, rows in _kinds_of_time(columns[name], np.asarray(outside)):
+                    yield _problem(columns, schema, name, reason, hint, rows)
     for name, column in columns.items():
         if pa.types.is_string(column.type) or pa.types.is_nested(column.type):
             try:
@@ -305,6 +311,26 @@ def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tu
                 hint = "decode the bytes with the right encoding, or declare the column binary"
                 if broken.any():
                     yield _problem(columns, schema, name, "text that is not UTF-8", hint, broken)
+
+
+def _kinds_of_time(column: pa.Array, outside: Mask) -> Iterator[tuple[str, Mask]]:
+    """What is wrong with times outside the calendar, and the rows: a number may have been read in another unit."""
+    reason = "a time outside the calendar"
+    rest = outside.copy()
+    if pa.types.is_timestamp(column.type):
+        stored = np.asarray(column.view(pa.int64()).fill_null(0)).view(np.uint64)
+        # A number that was multiplied by a million, as for seconds; that of microseconds has lost its upper bits. A
+        # product is divided exactly by multiplying with the inverse of the factor: of 15625, after 6 bits are removed.
+        numbers = (stored >> np.uint64(6)) * _INVERSE & _LOW_58
+        for unit, (factor, function) in _UNITS.items():
+            low, high = (np.uint64(year * factor) for year in _LIKELY_SECONDS)
+            like = rest & (stored & np.uint64(63) == 0) & (low <= numbers) & (numbers <= high)
+            if like.any():
+                rest &= ~like
+                advice = f"in a pipeline declare the field bigint, and select {function}(FIELD)"
+                yield f"{reason}: the number looks like {unit} and was read as seconds; {advice}", like
+    if rest.any():
+        yield reason, rest
 
 
 def _is_valid(array: pa.Array) -> bool:
