@@ -20,6 +20,7 @@ import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from storage.errors import Conflict, InvalidInput, NotFound, TableError
+from storage.plural import counted
 from streams.demo.broker import EmbeddedBroker
 from streams.demo.send import ADDRESS, Message, parse_line, parse_lines, send
 
@@ -103,7 +104,7 @@ def _check_kept(address: str, topic: str, partitions: int) -> None:
     if dropped:
         enough = math.ceil(3 * partitions * sent / (sent - dropped))
         raise InvalidInput(
-            f"topic {topic} is too large for this broker, which has dropped {dropped} of {sent} messages",
+            f"topic {topic} is too large for this broker, which has dropped {dropped} of {counted(sent, 'message')}",
             hint=f"it keeps about 5 MB of a partition: --partitions {enough}",
         )
 
@@ -128,7 +129,7 @@ class _Input:
                     typer.echo(error, err=True)
         self._producer.flush(SECONDS)
         for topic, count in counts.items():
-            _tell(f"{topic}: {count} messages of standard input")
+            _tell(f"{topic}: {counted(count, 'message')} of standard input")
 
     def _add(self, topic: str, message: Message) -> int:
         self._producer.produce(topic, message.value, message.key)
@@ -178,10 +179,11 @@ def run(given: argparse.Namespace) -> None:
         address = front.bind()
         producer = broker.producer(linger_ms=5, sticky_partitioning_linger_ms=0)
         _tell(
-            f"a Kafka for trying things out: {address}", f"topics of {given.partitions} partitions: {', '.join(topics)}"
+            f"a Kafka for trying things out: {address}",
+            f"topics of {counted(given.partitions, 'partition')}: {', '.join(topics)}",
         )
         for topic, name, messages in files:
-            _tell(f"{topic}: {send(producer, topic, messages)} messages of {name}")
+            _tell(f"{topic}: {counted(send(producer, topic, messages), 'message')} of {name}")
             _check_kept(broker.bootstrap_servers, topic, given.partitions)
         front.open()  # who has waited for it finds all that was in the files
         brokers = "" if address == ADDRESS else f" --brokers {address}"

@@ -11,11 +11,19 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 
-from storage.errors import Conflict, StoreUnavailable
+from storage.errors import Conflict, StoreUnavailable, TableError
 from streams.demo.feed import Feed
 from streams.demo.workload import plan_topics
 
+BROKER_DEFAULT: Final = -1
+"""Partitions of a new topic: as many as the cluster is set to give it."""
 REQUEST_SECONDS: Final = 30.0  # enough for a broker that has just started
+
+
+class Unsupported(TableError):
+    """The cluster cannot be asked to create topics; the embedded broker creates one with the first message."""
+
+    code = "UNSUPPORTED"
 
 
 class GivenBroker:
@@ -31,6 +39,7 @@ class GivenBroker:
         Raises:
             StoreUnavailable: The cluster does not answer.
             Conflict: A topic exists.
+            Unsupported: The cluster cannot be asked for it.
         """
         admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 2})
         wanted = [NewTopic(name, count) for name, count in topics.items()]
@@ -41,6 +50,8 @@ class GivenBroker:
                 if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                     raise Conflict(f"{self._servers} already has a topic {name}", hint="delete it first") from None
                 reason = error.args[0].str()
+                if error.args[0].code() == KafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001 - the names of librdkafka's local errors begin so
+                    raise Unsupported(f"{self._servers} does not create topics: {reason}") from error
                 raise StoreUnavailable(f"{self._servers} does not create topic {name}: {reason}") from error
 
     def producer(self, **conf: Any) -> Producer:

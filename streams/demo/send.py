@@ -7,18 +7,21 @@ python -m streams.demo.send --topic orders --key order_id orders.jsonl
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
 import typer
 from confluent_kafka import KafkaException, Producer
 
-from storage.errors import InvalidInput, NotFound, StoreUnavailable, TableError
-from streams.demo.given_broker import GivenBroker
+from storage.errors import Conflict, InvalidInput, NotFound, StoreUnavailable, TableError
+from storage.plural import counted
+from streams.demo.given_broker import BROKER_DEFAULT, GivenBroker, Unsupported
 
 ADDRESS: Final = "127.0.0.1:9092"
 """Where `python -m streams.demo.broker` listens by default."""
@@ -80,20 +83,29 @@ def send(producer: Producer, topic: str, messages: Iterable[Message]) -> int:
         producer.poll(0)
         count += 1
     if left := producer.flush(SECONDS):
-        raise StoreUnavailable(f"the broker did not take {left} messages of topic {topic} in {SECONDS:.0f} s")
+        raise StoreUnavailable(
+            f"the broker did not take {counted(left, 'message')} of topic {topic} in {SECONDS:.0f} s"
+        )
     return count
 
 
-def _send_to(address: str, topic: str, names: Sequence[str], key: str | None) -> int:
-    producer = GivenBroker(address).producer(log_level=2)
+def _send_to(address: str, topic: str, names: Sequence[str], key: str | None, *, create: bool) -> int:
+    broker = GivenBroker(address)
+    producer = broker.producer(log_level=2)
     try:
-        topics = producer.list_topics(timeout=SECONDS).topics
+        topics = sorted(name for name in producer.list_topics(timeout=SECONDS).topics if not name.startswith("__"))
     except KafkaException:
         raise StoreUnavailable(
             f"there is no Kafka at {address}", hint="start one for trying: python -m streams.demo.broker --topic NAME"
         ) from None
     if topic not in topics:
-        raise NotFound(f"{address} has no topic {topic}", hint=f"it has {', '.join(sorted(topics)) or 'none'}")
+        if not create:
+            close = "".join(f"did you mean {each}? " for each in get_close_matches(topic, topics, 1))
+            hint = f"{close}it has {', '.join(topics) or 'none'}; --create creates it"
+            raise NotFound(f"{address} has no topic {topic}", hint=hint)
+        with contextlib.suppress(Conflict, Unsupported):  # somebody has created it meanwhile, or the first message will
+            broker.create_topics({topic: BROKER_DEFAULT})
+        typer.echo(f"topic {topic} is created")
     if not names:
         return send(producer, topic, parse_lines(sys.stdin, "standard input", key))
     total = 0
@@ -116,12 +128,13 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--key", metavar="FIELD", help="the field of the object that becomes Kafka's key")
     parser.add_argument("--brokers", default=ADDRESS, metavar="HOST:PORT", help=f"default: {ADDRESS}")
+    parser.add_argument("--create", action="store_true", help="create the topic if it does not exist")
     given = parser.parse_args()
     try:
-        count = _send_to(given.brokers, given.topic, given.file, given.key)
+        count = _send_to(given.brokers, given.topic, given.file, given.key, create=given.create)
     except TableError as error:
         sys.exit(str(error))
-    typer.echo(f"{count} messages sent to topic {given.topic} of {given.brokers}")
+    typer.echo(f"{counted(count, 'message')} sent to topic {given.topic} of {given.brokers}")
 
 
 if __name__ == "__main__":

@@ -84,10 +84,10 @@ def send(address: str, topic: str, lines: str, *options: str) -> subprocess.Comp
     )
 
 
-def received(address: str, topic: str, count: int) -> list[tuple[bytes | None, object]]:
+def received(address: str, topic: str, count: int, partitions: int = PARTITIONS) -> list[tuple[bytes | None, object]]:
     """(key, value) of the messages of a topic, in an order of their own."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "test"})
-    consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in range(partitions)])
     found, end = [], time.monotonic() + SECONDS
     while len(found) < count:
         assert time.monotonic() < end, found
@@ -105,7 +105,7 @@ def test_a_file_standard_input_and_another_terminal(start: Start, tmp_path: Path
     )
     broker = start("--topic", "orders", "--file", "paid=paid.jsonl", "--key", "order_id", given=given)
     address = broker.address
-    said = broker.says("orders: 1 messages of standard input")
+    said = broker.says("orders: 1 message of standard input")
     assert "paid: 2 messages of paid.jsonl" in said
     assert "topics of 2 partitions: orders, paid" in said
     assert "not for production" in said
@@ -147,9 +147,20 @@ def test_what_cannot_be_sent_is_told(start: Start) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"{address} has no topic payments")
     assert "it has orders" in done.stderr
+    done = send(address, "order", "{}")
+    assert "hint: did you mean orders? it has orders; --create creates it" in done.stderr
     done = send(address, "orders", '{"order_id": 1}\n[1]\n')
     assert (done.returncode, done.stdout) == (1, "")
     assert "standard input, line 2: this is no JSON object: [1]" in done.stderr
+
+
+def test_a_topic_that_does_not_exist_is_created_on_demand(start: Start) -> None:
+    address = start("--topic", "orders").address
+    done = send(address, "paid", '{"order_id": 1}', "--create")
+    sent = f"1 message sent to topic paid of {address}\n"
+    assert (done.returncode, done.stdout) == (0, f"topic paid is created\n{sent}"), done.stderr
+    assert send(address, "paid", '{"order_id": 2}', "--create").stdout == sent, "it exists"
+    assert [value for _, value in received(address, "paid", 2, partitions=4)] == [{"order_id": 1}, {"order_id": 2}]
 
 
 @pytest.mark.parametrize(
