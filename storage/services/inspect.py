@@ -37,6 +37,7 @@ from storage.environment import open_environment
 from storage.log.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
 from storage.log.holders import Holder, find_holders
 from storage.log.pins import unexpired
+from storage.log.present_writer import newest_claim
 from storage.log.table_log import TableLog
 from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
@@ -323,7 +324,7 @@ class Inspection:
         head = self._lanes.get(lane, 0)
         newest = self._newest(lane, head, self._table_log.env.tuning.inspected_entries)
         data = [entry for entry in newest if isinstance(entry, Data) and not self._is_rolled_back(entry)]
-        claim = self._claim(lane, head)
+        claim = newest_claim(self._table_log.commit_log, lane, head)
         # A heartbeat of an older claim was left by a writer that was fenced or died.
         present = beat if beat is not None and claim is not None and beat.epoch >= claim.epoch else None
         stream = self._state.lanes[lane].stream
@@ -364,16 +365,6 @@ class Inspection:
     def _newest(self, lane: LaneName, head: int, limit: int) -> list[Entry]:
         """The last entries of a lane, in ascending order."""
         return self._table_log.commit_log.read_after(lane, max(0, head - limit), head)
-
-    def _claim(self, lane: LaneName, head: int) -> Claim | None:
-        """The newest claim: the first entry of the epoch of the head, because epochs ascend (S3)."""
-        log = self._table_log.commit_log
-        last = log.entry(lane, head) if head else None
-        if last is None:
-            return None
-        older = log.last_where({lane: (0, head)}, lambda entry: entry.epoch < last.epoch)[lane]
-        claim = log.entry(lane, older + 1)
-        return claim if isinstance(claim, Claim) else None
 
 
 def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:

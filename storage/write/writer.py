@@ -29,6 +29,7 @@ from storage.log.commit_log import CommitLog
 from storage.log.entry_header import next_header
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.heartbeat import Pulse
+from storage.log.present_writer import present_writer, spell_time
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker
 from storage.shown import Shown
@@ -39,6 +40,12 @@ from storage.write.write_task import Batch, WriteTicket, Written, write_rows
 
 MAX_CLAIM_TRIES: Final = 10  # two processes that claim one lane repeatedly are a configuration error, not a race
 TAKEOVER: Final = "takeover=True (in a pipeline file: takeover: true)"
+_OWN_LANE: Final = "give each a lane of its own, and both write the stream (in a pipeline file: lane: NAME)"
+_STOP_IT: Final = f"stop that writer first, or {_OWN_LANE}"
+_GO_ON: Final = (
+    "if that writer will not write any more, this one can continue where its commits end, each message once (in a "
+    f"pipeline file: resume: table), or read from a start of its own: {TAKEOVER}; if it will, {_OWN_LANE}"
+)
 MAX_LANE_ID: Final = (1 << 20) - 1
 
 
@@ -287,14 +294,16 @@ class Writer:
     def _lost(self, epoch: int, winner: object) -> TableError:
         if epoch > self._epoch:
             owner = winner.owner if isinstance(winner, Claim) else "another writer"
+            when = f" at {spell_time(winner.committed_at_ms)}" if isinstance(winner, Claim) else ""
             if isinstance(winner, Claim) and winner.intent:
                 return Fenced(
                     f"lane {self._lane!r} was claimed for {owner}",
                     hint="open a new writer: it finds what was kept, and where its source continues (Spark: resume)",
                 )
             return Fenced(
-                f"lane {self._lane!r} was claimed by {owner} (claim {epoch}; this writer holds claim {self._epoch})",
-                hint="this writer must stop; its commits stay. If two writers of the stream are wanted, use two lanes",
+                f"stream {self._stream!r} was claimed by {owner}{when} "
+                f"(claim {epoch} of lane {self._lane!r}; this writer holds claim {self._epoch})",
+                hint=f"this writer must stop; its commits stay. Start only the one that is wanted, or {_OWN_LANE}",
             )
         return SplitBrain(
             f"lane {self._lane!r}: another process writes under claim {self._epoch} of this writer",
@@ -314,7 +323,7 @@ class Writer:
         known = self._state.recent.get(batch)
         if known is not None:
             return Commit(self._lane, known.seq, known.rows, known.rows_ignored, replayed=True)
-        self._check_owner(query_id)
+        self._check_owner(query_id, claimed=True)
         last = self._state.batches.get(query_id)
         if last is None:
             first = self._state.rolled_back_from.get(query_id)
@@ -340,13 +349,20 @@ class Writer:
             )
         return None
 
-    def _check_owner(self, query_id: str) -> None:
+    def _check_owner(self, query_id: str, *, claimed: bool) -> None:
+        """Refuse a query if another one wrote last; ``claimed``: this writer has claimed the lane already."""
         if self._state.query_id not in {"", query_id} and not self._takeover:
             # Checked even if this query wrote before the other one took over: otherwise the two could alternate
             # unnoticed.
+            state, mine = self._state, f"query {query_id!r}" if query_id else "a new query"
+            who, runs = "", False
+            if not claimed:
+                text, runs = present_writer(self._table_log, self._lane, state.head, state.owner)
+                who = f": {text}"
             raise Conflict(
-                f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id or 'a new one'!r}",
-                hint=f"if the query's checkpoint was deleted, use {TAKEOVER}; otherwise use another lane",
+                f"stream {self._stream!r} is written by another query already{who} "
+                f"(lane {self._lane!r}, query {state.query_id!r}; this is {mine})",
+                hint=_STOP_IT if runs else _GO_ON,
             )
 
     def _look_up(self, batch: Batch) -> Commit | None:
@@ -397,7 +413,7 @@ class Writer:
         for _ in range(MAX_CLAIM_TRIES):
             self._table_log.stamps.observe(self._state.stamp)
             if self._query_id is not None:
-                self._check_owner(self._query_id)
+                self._check_owner(self._query_id, claimed=False)
             self._epoch = self._state.epoch + 1
             claim = Claim(**self._header(self._state.table_rev), owner=self._owner, intent=0)
             winner = self._table_log.commit_log.publish(claim)

@@ -74,8 +74,8 @@ def stored_words(status: JobStatus) -> str:
     return "no new messages" if found_nothing and not report.rows else f"{report.rows:,} rows"
 
 
-def render_jobs(statuses: Sequence[JobStatus], now_ms: int) -> RenderableType:
-    """All jobs as a table, with their messages below it."""
+def render_jobs(statuses: Sequence[JobStatus], now_ms: int, *, tells_lost: bool = True) -> RenderableType:
+    """All jobs as a table, with their messages below it; ``tells_lost``: also of those that have failed permanently."""
     table = Table(box=None, pad_edge=False)
     for name in ("stream", "state"):
         table.add_column(name, no_wrap=True)
@@ -100,7 +100,7 @@ def render_jobs(statuses: Sequence[JobStatus], now_ms: int) -> RenderableType:
         )
         if shown["rows_unordered"]:
             told.append(Text(f"{shown['job']}: {unordered_words(shown['rows_unordered'])}", "yellow"))
-        if shown["message"]:
+        if shown["message"] and (tells_lost or not status.is_lost):
             bad = status.phase in {Phase.FAILED, Phase.FENCED, Phase.WAITING}
             told.append(Text(f"{shown['job']}: {shown['message']}", style if bad else "dim"))
     return Group(table, *told)
@@ -125,6 +125,7 @@ def show_jobs(
     as_json: bool = False,
     line_seconds: float | None = None,
     unchanged_seconds: float = UNCHANGED_SECONDS,
+    tells_lost: bool = True,
 ) -> Iterator[OnStatus]:
     """A callback that shows statuses: live on a terminal, else as lines, some of them for every job.
 
@@ -133,13 +134,14 @@ def show_jobs(
         as_json: Print lines of JSON, also on a terminal.
         line_seconds: Time between the lines of a running job; None: `JSON_SECONDS` or `LINE_SECONDS`.
         unchanged_seconds: Time between plain lines of a job of which nothing but times has changed.
+        tells_lost: Whether the live view says why a job has failed permanently; else the caller does.
     """
     if as_json:
         every = JSON_SECONDS if line_seconds is None else line_seconds
         yield _Lines(lambda status, now: json.dumps(status_fields(status, now)), every, every)
     elif console.is_terminal:
         with Live(console=console, refresh_per_second=REFRESH_PER_SECOND) as live:
-            yield lambda statuses: live.update(render_jobs(statuses, _now_ms()))
+            yield lambda statuses: live.update(render_jobs(statuses, _now_ms(), tells_lost=tells_lost))
     else:
         every = LINE_SECONDS if line_seconds is None else line_seconds
         yield _Lines(format_line, every, max(every, unchanged_seconds))
@@ -182,6 +184,7 @@ def show_and_log(
     log_format: Format | None,
     log_file: Path | None,
     line_seconds: float | None = None,
+    tells_lost: bool = True,
 ) -> Iterator[OnStatus]:
     """A callback that shows statuses as `show_jobs` does, and logs their changes if that is wanted.
 
@@ -191,19 +194,20 @@ def show_and_log(
         log_format: Form of the log; None: no log, or text if there is a file.
         log_file: File of the log; None: standard output, in place of the statuses.
         line_seconds: See `show_jobs`.
+        tells_lost: See `show_jobs`.
 
     Raises:
         InvalidInput: The file cannot be written.
     """
     if log_format is None and log_file is None:
-        with show_jobs(console, as_json=as_json, line_seconds=line_seconds) as shown:
+        with show_jobs(console, as_json=as_json, line_seconds=line_seconds, tells_lost=tells_lost) as shown:
             yield shown
         return
     with open_event_log(log_file, log_format or "text") as log:
         if log_file is None:
             yield log
             return
-        with show_jobs(console, as_json=as_json, line_seconds=line_seconds) as shown:
+        with show_jobs(console, as_json=as_json, line_seconds=line_seconds, tells_lost=tells_lost) as shown:
 
             def both(statuses: Sequence[JobStatus]) -> None:
                 log(statuses)

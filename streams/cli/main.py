@@ -29,7 +29,6 @@ from streams.cli.arguments import (
     StorageOption,
     Target,
     console,
-    errors,
     load_target,
     print_free_port,
     usage_errors,
@@ -44,22 +43,21 @@ from streams.cli.explain_command import explaining
 from streams.cli.import_command import import_command
 from streams.cli.infer_command import infer_command
 from streams.cli.init_command import init_command
-from streams.cli.losses import Losses, stored_nothing
 from streams.cli.output import print_result
 from streams.cli.package import package
 from streams.cli.publish_command import publish_command
 from streams.cli.read_commands import reads
 from streams.cli.row_commands import changes_of_rows
+from streams.cli.run_report import RunReport
 from streams.cli.service_commands import services
 from streams.cli.show import What, show_plot, show_table
 from streams.cli.split_command import splitting
 from streams.cli.sql_command import sql_command
 from streams.cli.table_services import table_services
 from streams.cli.ui_command import ui_command
-from streams.pipeline.error_kinds import Ending
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
 from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.supervisor import JobStatus, ending_of_all
+from streams.pipeline.supervisor import JobStatus
 from streams.pipeline.table_watch import TableWatch
 from streams.spark.session import check_java
 
@@ -175,8 +173,8 @@ def run(
         check_sources(loaded)
         place = None if http is None else parse_address(http)
     page = StatusPage()
-    last: dict[str, JobStatus] = {}
-    losses = Losses(pipeline)
+    last: list[JobStatus] = []
+    report = RunReport(loaded, str(pipeline), once=once, exit_on_failure=exit_on_failure)
     if writers or (COMPACTION in chosen_services and loaded.compacts_on_cluster):  # other services need no Spark
         check_java()
     with contextlib.ExitStack() as stack:
@@ -187,40 +185,21 @@ def run(
                 show = partial(page.show_table, loaded.table.uri)
                 stack.enter_context(TableWatch(loaded.table, policy, show))
         on_status = stack.enter_context(
-            show_and_log(console(), as_json=as_json, log_format=log_format, log_file=log_file)
+            show_and_log(console(), as_json=as_json, log_format=log_format, log_file=log_file, tells_lost=False)
         )
 
         def noted(statuses: Sequence[JobStatus]) -> None:
-            for status in statuses:
-                before = last.get(status.name)
-                if status.is_lost and not (before and before.is_lost):
-                    others = "all others are being stopped" if exit_on_failure else "the others continue"
-                    text = f"{status.name} has stopped permanently, {others}: {status.message}"
-                    errors.print(text, style="bold red", soft_wrap=True)
-                last[status.name] = status
-            if not once:
-                losses.tell_new(statuses)
+            last[:] = statuses
             page.update(statuses)
             on_status(statuses)
+            report.see(statuses)
 
         run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)
     if once and console().is_terminal and not as_json:
-        for status in last.values():
+        for status in last:
             if not status.background and status.name in writers:
                 console().print(f"{status.name}: {stored_words(status)}")
-    for status in last.values():
-        if status.is_lost:
-            errors.print(f"{status.name} {status.phase}: {status.message}", style="red", soft_wrap=True)
-            errors.print(f"its log: {status.log}", style="dim", soft_wrap=True)
-            for line in status.tail:
-                errors.print(f"  {line}", soft_wrap=True)
-    ending = ending_of_all(last.values())
-    if once:
-        for status in last.values():
-            losses.tell(status)
-        if ending == Ending.DONE and any(map(stored_nothing, last.values())):
-            ending = Ending.FAILED
-    raise typer.Exit(ending)
+    raise typer.Exit(report.end(last))
 
 
 @app.command(

@@ -91,7 +91,7 @@ def report_recreated(recreated: Iterable[str], *, strict: bool) -> None:
     topics = name_some(recreated)
     if topics and strict:
         raise DataLoss(
-            f"deleted and created again in Kafka: {topics}",
+            f"a topic was deleted and created again, or all of Kafka was: {topics}",
             hint="unread records of the old topic are lost; failOnDataLoss=false reads the new one from its beginning",
         )
     if topics:

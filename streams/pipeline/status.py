@@ -82,6 +82,7 @@ class Report:
         published_at_ms: Time when all published tables were last known to show all base files; None before.
         publish_seconds: Time between two looks of the publisher; None if the job publishes nothing.
         publish_problem: Why a published table is not up to date; empty if all are.
+        error_code: Code of the error that ended the job (`storage.errors.TableError.code`); empty for none.
         steady: Whether the job now reports every second, so that silence means that it hangs.
         delay_seconds: Wait before each batch as of the last look at the table, because its reads cost too much; 0 if
             there is none. None without back-pressure.
@@ -125,6 +126,7 @@ class Report:
     published_at_ms: int | None = None
     publish_seconds: float | None = None
     publish_problem: str = ""
+    error_code: str = ""
     steady: bool = False
     delay_seconds: float | None = None
     read_amplification: float | None = None
@@ -146,6 +148,7 @@ class Report:
             complete_at_ms=None,
             lag=None,
             message="",
+            error_code="",
             note="",
             delay_seconds=None,
             read_amplification=None,

@@ -113,7 +113,14 @@ def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal)
             traceback.print_exc()
         else:
             sys.stderr.write(f"{error}\n")
-        reporter.update(doing="failed", rows_per_second=0.0, lag=None, complete_at_ms=None, message=describe(failure))
+        reporter.update(
+            doing="failed",
+            rows_per_second=0.0,
+            lag=None,
+            complete_at_ms=None,
+            message=describe(failure),
+            error_code=getattr(failure, "code", ""),
+        )
         if is_outage(failure) and pipeline is not None:
             outages.began(unreachable(failure, pipeline, given.writer), describe(failure))
         return ending_of(failure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -134,11 +135,45 @@ def test_numbers_that_go_backwards_are_refused(table: Table) -> None:
 def test_a_second_query_needs_takeover(table: Table) -> None:
     with table.writer("orders") as lane:
         lane.append(orders(1), batch=("old", 7))
-    with table.writer("orders") as lane, pytest.raises(Conflict, match="belongs to query 'old', not to 'new'"):
+    with (
+        table.writer("orders") as lane,
+        pytest.raises(Conflict, match="query 'old'; this is query 'new'"),
+    ):
         lane.append(orders(2), batch=("new", 0))
     with table.writer("orders", takeover=True) as lane:
         lane.append(orders(2), batch=("new", 0))
     assert sorted(statuses(table)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("silent_seconds", "words", "hint"),
+    [
+        (
+            50,
+            r"which was alive 50 s ago \(lane 'orders', query 'old'; this is a new query\)",
+            "^stop that writer",
+        ),
+        (3600, "which was last heard of at 2027-01-15 08:00:00 UTC", "^if that writer will not write any more"),
+        (None, "which has ended", "resume: table"),
+    ],
+)
+def test_a_second_query_is_told_who_writes_the_stream(silent_seconds: int | None, words: str, hint: str) -> None:
+    clock = FakeClock()
+    table = Table.create(new_uri(), SHOP, clock=clock)
+    with table.writer("orders", owner="machine m, pid 7") as first:
+        first.append(orders(1), batch=("old", 7))
+        if silent_seconds is not None:
+            clock.sleep(silent_seconds)
+            with pytest.raises(Conflict, match=words) as error, table.writer("orders", query_id=""):
+                pass
+    if silent_seconds is None:
+        with pytest.raises(Conflict, match=words) as error, table.writer("orders", query_id=""):
+            pass
+    assert error.value.message.startswith(
+        "stream 'orders' is written by another query already: machine m, pid 7, since 2027-01-15 08:00:00 UTC, "
+    )
+    assert re.search(hint, error.value.hint)
+    assert "lane: NAME" in error.value.hint
 
 
 def test_a_query_that_was_taken_over_needs_takeover_to_return(table: Table) -> None:
@@ -148,7 +183,7 @@ def test_a_query_that_was_taken_over_needs_takeover_to_return(table: Table) -> N
         lane.append(orders(2), batch=("new", 0))
     with table.writer("orders") as lane:
         assert lane.append(orders(1), batch=("old", 7)).replayed
-        with pytest.raises(Conflict, match="belongs to query 'new', not to 'old'"):
+        with pytest.raises(Conflict, match="query 'new'; this is query 'old'"):
             lane.append(orders(3), batch=("old", 8))
     assert sorted(statuses(table)) == [1, 2]
 

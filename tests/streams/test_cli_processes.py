@@ -325,8 +325,9 @@ def test_a_fenced_writer_stops_and_the_others_continue_until_sigterm(
     run.process.send_signal(signal.SIGTERM)
     _, complaints = run.process.communicate(timeout=PATIENCE_SECONDS)
     assert run.process.returncode == Ending.FENCED, "a crash has exit code 1"
-    assert "sa fenced: lane 'sa' was claimed by somebody else" in complaints
-    assert "sa has stopped permanently, the others continue: " in complaints
+    assert "sa has stopped permanently, the others continue: stream 'sa' was claimed by somebody else at " in complaints
+    assert "sa fenced; its log: " in complaints
+    assert complaints.count("was claimed by") == 1, "it is said once"
     assert "Physical Plan" not in complaints, "the message has no query plan"
     rows = {row["id"]: (row["a"], row["b"]) for row in table.snapshot().to_arrow().to_pylist()}
     assert rows == {1: ("first", 3.0), 7: ("theirs", None)}, "no rows are lost, duplicated, or written after the fence"

@@ -327,7 +327,7 @@ def test_a_fenced_query_stops_and_loses_nothing(feed: Feed, table: Table, tmp_pa
         query.stop()
     text = str(caught.value)
     assert "Fenced" in text
-    assert "lane 'orders' was claimed by" in text
+    assert "stream 'orders' was claimed by" in text
     assert "hint: this writer must stop" in text
     assert query.exception() is not None
     assert "was claimed by" in str(query.exception())

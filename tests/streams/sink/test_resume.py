@@ -202,7 +202,7 @@ def test_a_lost_checkpoint_loses_no_messages(topic: Topic, table: Table, tmp_pat
     topic.run_from_checkpoint(tmp_path)
     Path(topic.checkpoint).rename(tmp_path / "lost")
     topic.send(15)
-    with pytest.raises(Conflict, match="belongs to query"):
+    with pytest.raises(Conflict, match="written by another query already"):
         topic.run_from_checkpoint(tmp_path)
     assert topic.run_from_table(tmp_path).anew
     assert live_messages(table) == 30

@@ -1,0 +1,58 @@
+"""Who writes a lane, for messages to people: its newest claim, and whether the writer was heard of lately."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from storage.core.log.entries import Claim
+from storage.core.names import LaneName
+from storage.errors import TableError
+from storage.log.commit_log import CommitLog
+from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
+from storage.log.table_log import TableLog
+
+
+def newest_claim(log: CommitLog, lane: LaneName, head: int) -> Claim | None:
+    """The newest claim of a lane: the first entry of the epoch of the head, because epochs ascend (S3).
+
+    Args:
+        log: The log.
+        lane: The lane.
+        head: Its last entry.
+    """
+    last = log.entry(lane, head) if head else None
+    if last is None:
+        return None
+    older = log.last_where({lane: (0, head)}, lambda entry: entry.epoch < last.epoch)[lane]
+    claim = log.entry(lane, older + 1)
+    return claim if isinstance(claim, Claim) else None
+
+
+def present_writer(table_log: TableLog, lane: LaneName, head: int, owner: str) -> tuple[str, bool]:
+    """Who writes a lane, and since when, in words; and whether it is known to run.
+
+    Args:
+        table_log: The table.
+        lane: The lane.
+        head: Its last entry.
+        owner: Owner of its newest claim.
+    """
+    try:
+        claim = newest_claim(table_log.commit_log, lane, head)
+        beat = newest_heartbeats(table_log.store).get(lane)
+    except (TableError, OSError):
+        return owner, False
+    if claim is None:
+        return owner, False
+    text = f"{owner}, since {spell_time(claim.committed_at_ms)}"
+    if beat is None or beat.epoch < claim.epoch:
+        return f"{text}, which has ended", False
+    silent_ms = max(0, table_log.clock.now_ms() - beat.at_ms)
+    if silent_ms <= SILENT_AFTER_MS:
+        return f"{text}, which was alive {silent_ms // 1000} s ago", True
+    return f"{text}, which was last heard of at {spell_time(beat.at_ms)}", False
+
+
+def spell_time(time_ms: int) -> str:
+    """A moment in UTC, to the second."""
+    return dt.datetime.fromtimestamp(time_ms // 1000, dt.UTC).isoformat(sep=" ").replace("+00:00", " UTC")

@@ -1,0 +1,125 @@
+"""What ``weft run`` tells people on standard error: parts that do not run any more, and messages that are not stored.
+
+Each is told once, with what to do. The display beside it has the numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from storage.errors import TableError
+from storage.plural import counted
+from streams.cli.arguments import errors, open_location
+from streams.letters.recent import RecentLetters, recent_letters
+from streams.pipeline.error_kinds import Ending
+from streams.pipeline.letter_places import load_letter_places
+from streams.pipeline.pipeline import Pipeline
+from streams.pipeline.status_fields import unordered_words
+from streams.pipeline.supervisor import JobStatus, ending_of_all
+
+_WAYS_ON: Final = """\
+Two ways on:
+1. Go on with what the topic has now. The table keeps its rows. Messages that were not read before are lost.
+   What was sent again is stored again: sums, counts and lists have it twice, other groups show the same.
+     in {file}, writers.{writer}.source:  options: {{failOnDataLoss: false}}
+     weft run {file}    (then remove the option again)
+2. Start over with an empty table. The rows of all its streams are deleted, and the topics are read from their
+   beginnings, as far as they still have messages.
+     {remove}
+     weft run {file}"""
+
+
+def stored_nothing(status: JobStatus) -> bool:
+    """Whether a writer has stored no row, and has lost messages: dead letters, or rows without an ordering value."""
+    report = status.report
+    return not report.rows and bool(report.dead_letters or report.rows_unordered)
+
+
+class RunReport:
+    """Tells of one run."""
+
+    def __init__(self, pipeline: Pipeline, name: str, *, once: bool, exit_on_failure: bool) -> None:
+        """Tell nothing yet.
+
+        Args:
+            pipeline: The pipeline.
+            name: Its file, as the user has named it.
+            once: Whether the run ends by itself; then losses are told at its end.
+            exit_on_failure: Whether all parts are stopped when one has failed.
+        """
+        self._pipeline, self._file = pipeline, shlex.quote(name)
+        self._once, self._exit_on_failure = once, exit_on_failure
+        self._began_ms = time.time_ns() // 1_000_000
+        self._told: set[str] = set()
+        self._told_losses: set[str] = set()
+
+    def see(self, statuses: Sequence[JobStatus]) -> None:
+        """Tell what is new in the status of a run that goes on."""
+        for status in statuses:
+            if status.is_lost and status.name not in self._told:
+                self._told.add(status.name)
+                others = ""
+                if not self._once and len(statuses) > 1:
+                    others = ", all others are being stopped" if self._exit_on_failure else ", the others continue"
+                self._print(f"{status.name} has stopped permanently{others}: {status.message}", "bold red")
+                self._tell_ways_on(status)
+            if not self._once and status.name not in self._told_losses and (lines := list(self._losses(status))):
+                self._told_losses.add(status.name)
+                self._print("\n".join(lines), "yellow")
+
+    def end(self, statuses: Sequence[JobStatus]) -> Ending:
+        """Tell how the run has ended; returns the exit code."""
+        for status in statuses:
+            if self._once and (lines := list(self._losses(status))):
+                self._print("\n".join(lines), "yellow")
+            if status.is_lost:
+                self._print(f"{status.name} {status.phase}; its log: {status.log}", "red")
+                for line in status.tail:
+                    self._print(f"  {line}")
+        ending = ending_of_all(statuses)
+        failed = self._once and ending == Ending.DONE and any(map(stored_nothing, statuses))
+        return Ending.FAILED if failed else ending
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        errors.print(text, style=style, soft_wrap=True, markup=False, highlight=False)
+
+    def _losses(self, status: JobStatus) -> Iterator[str]:
+        """Messages of a writer that are not in the table, in lines."""
+        report = status.report
+        nothing = ", and none was stored" if stored_nothing(status) else ""
+        if report.dead_letters:
+            verb = "became a dead letter" if report.dead_letters == 1 else "became dead letters"
+            yield f"{status.name}: {counted(report.dead_letters, 'message')} {verb}{nothing}"
+            found = self._recent_letters(status.name)
+            for line in () if found is None else found.words:
+                yield f"    {line}"
+            yield f"    all of them: weft dead-letters list {self._file} --only {status.name}"
+            yield f"    when the file is right (weft doctor {self._file}): weft dead-letters replay {self._file}"
+        if report.rows_unordered:
+            yield f"{status.name}: {unordered_words(report.rows_unordered)}{nothing}"
+            yield f"    weft check {self._file} says which field has no value, and what to write instead"
+
+    def _recent_letters(self, writer: str) -> RecentLetters | None:
+        """The letters of this run; None if they cannot be read now."""
+        with contextlib.suppress(TableError):
+            location, places = load_letter_places(self._pipeline.path)
+            for place in places:
+                if place.writer == writer:
+                    survey = place.open(open_location(location), location).survey()
+                    return recent_letters(survey, self._began_ms)
+        return None
+
+    def _tell_ways_on(self, status: JobStatus) -> None:
+        """The ways on for a writer whose topic is another one than before, with what each of them loses."""
+        if status.report.error_code != "DATA_LOSS":
+            return
+        uri, state = self._pipeline.table.uri, shlex.quote(str(self._pipeline.state))
+        local = urlsplit(uri).scheme in {"", "file"}
+        table = shlex.quote(uri.removeprefix("file://"))
+        remove = f"rm -r {table} {state}" if local else f"rm -r {state}, and delete all objects below {uri}"
+        self._print(_WAYS_ON.format(file=self._file, writer=status.name, remove=remove), "dim")
