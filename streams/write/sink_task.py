@@ -137,13 +137,14 @@ def _write_chunk(ticket: WriteTicket, chunk: pa.Table, task: int, file: DeadLett
         if file is None and sources is None:
             raise InvalidInput(problems[0].error.message, hint=f"{problems[0].hint}; or {HINT}")
         refused = np.flatnonzero(np.logical_or.reduce([problem.rows for problem in problems]))
-        texts = [
-            "; ".join(f"column {problem.column!r}: {problem.reason}" for problem in problems if problem.rows[row])
-            for row in refused
-        ]
+        texts = ["; ".join(_reason(problem) for problem in problems if problem.rows[row]) for row in refused]
         _refuse(rows, sources, refused, texts, file)
 
     return write_rows(ticket, chunk, task=task, on_problems=set_aside)
+
+
+def _reason(problem: Problem) -> str:
+    return f"column {problem.column!r}: {problem.reason}{f'; {problem.hint}' if problem.advises else ''}"
 
 
 def _refuse(

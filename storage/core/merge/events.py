@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -65,6 +65,7 @@ class Problem:
         hint: What to do.
         rows: Mask over the rows of the input batch.
         examples: A few of the rows, as text.
+        advises: Whether the hint is about just these rows; then dead letters have it, too.
     """
 
     column: str
@@ -72,6 +73,7 @@ class Problem:
     hint: str
     rows: Mask
     examples: tuple[str, ...]
+    advises: bool = False
 
     @property
     def error(self) -> InvalidInput:
@@ -299,9 +301,9 @@ def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tu
             low, high = (pa.scalar(limit, columns[name].type) for limit in limits)
             outside = pc.or_(pc.less(columns[name], low), pc.greater(columns[name], high)).fill_null(False)
             if pc.any(outside).as_py():
-                hint = "keys and ordering values are in the years 1 to 9999: send NULL, or a time in this range"
-                for reason, rows in _kinds_of_time(columns[name], np.asarray(outside)):
-                    yield _problem(columns, schema, name, reason, hint, rows)
+                for reason, advice, rows in _kinds_of_time(columns[name], np.asarray(outside)):
+                    hint = "keys and ordering values are in the years 1 to 9999: send NULL, or a time in this range"
+                    yield replace(_problem(columns, schema, name, reason, advice or hint, rows), advises=bool(advice))
     for name, column in columns.items():
         if pa.types.is_string(column.type) or pa.types.is_nested(column.type):
             try:
@@ -313,8 +315,11 @@ def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tu
                     yield _problem(columns, schema, name, "text that is not UTF-8", hint, broken)
 
 
-def _kinds_of_time(column: pa.Array, outside: Mask) -> Iterator[tuple[str, Mask]]:
-    """What is wrong with times outside the calendar, and the rows: a number may have been read in another unit."""
+def _kinds_of_time(column: pa.Array, outside: Mask) -> Iterator[tuple[str, str, Mask]]:
+    """What is wrong with times outside the calendar, what to do if that is known, and the rows.
+
+    A number may have been read in another unit.
+    """
     reason = "a time outside the calendar"
     rest = outside.copy()
     if pa.types.is_timestamp(column.type):
@@ -327,10 +332,10 @@ def _kinds_of_time(column: pa.Array, outside: Mask) -> Iterator[tuple[str, Mask]
             like = rest & (stored & np.uint64(63) == 0) & (low <= numbers) & (numbers <= high)
             if like.any():
                 rest &= ~like
-                advice = f"in a pipeline declare the field bigint, and select {function}(FIELD)"
-                yield f"{reason}: the number looks like {unit} and was read as seconds; {advice}", like
+                advice = f"in a pipeline declare the field bigint in schema, and select {function}(FIELD)"
+                yield f"{reason}: the number looks like {unit}, and was read as seconds", advice, like
     if rest.any():
-        yield reason, rest
+        yield reason, "", rest
 
 
 def _is_valid(array: pa.Array) -> bool:
