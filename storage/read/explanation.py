@@ -86,15 +86,19 @@ class StoredVersion:
     file: str
 
     @property
+    def why(self) -> str:
+        """Why it has its result, in words."""
+        return f"{_WORDS[self.reason]}{', late' if self.late else ''}"
+
+    @property
     def words(self) -> str:
         """One line for people."""
         at = "" if self.committed_at is None else f" at {self.committed_at:%Y-%m-%d %H:%M:%S.%f} UTC"
         commit = "" if self.commit is None else f" of stream {self.stream}, commit {self.lane}:{self.commit}{at}"
         ordering = "" if not self.ordering else f" {_listed(self.ordering)}"
         supplies = f", gives {', '.join(self.columns)}" if self.columns else ""
-        late = ", late" if self.late else ""
         return (
-            f"{self.result} ({_WORDS[self.reason]}{late}): {self.operation}{ordering}{commit}{supplies}, "
+            f"{self.result} ({self.why}): {self.operation}{ordering}{commit}{supplies}, "
             f"in {self.stored_in} file {self.file}"
         )
 

@@ -27,7 +27,7 @@ from storage.core.log.entries import (
     Savepoint,
 )
 from storage.core.log.file_refs import FileRef
-from storage.core.names import TABLE_LANE, LaneName
+from storage.core.names import TABLE_LANE, LaneName, Path, parse_plan
 from storage.core.plan.regroup_slices import other_bits
 from storage.core.plan.slices import log_rows
 from storage.core.plan.watermarks import Watermarks
@@ -270,6 +270,18 @@ class Inspection:
             ]
             for lane, entries in found.items()
         }
+
+    def plan_of(self, path: str) -> TimelineEntry | None:
+        """The entry that began the compaction or fold that wrote a file; None for a file of a commit.
+
+        Args:
+            path: Path of the file, relative to the table.
+
+        Raises:
+            CorruptData: The entry is missing or damaged.
+        """
+        slot = parse_plan(Path(path))
+        return None if slot is None else self.entries({TABLE_LANE: (slot - 1, slot)})[TABLE_LANE][0]
 
     def open_plans(self) -> frozenset[str]:
         """Ids of the compactions and folds that have begun, and have not ended."""

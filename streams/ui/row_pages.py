@@ -22,7 +22,7 @@ from streams.read.plain_values import csv_cell
 from streams.read.text_values import parse_key, split_key
 from streams.ui.page_times import page_point
 from streams.ui.row_changes import find_changes
-from streams.ui.row_picture import HEIGHT, LOWER, UPPER, draw_groups
+from streams.ui.row_picture import BELOW, LINE, LOWER, UPPER, draw_groups
 from streams.ui.row_query import (
     MOST_DOWNLOADED,
     MOST_SHOWN,
@@ -134,13 +134,15 @@ def row(request: Request) -> Response:
     as_of = request.query_params.get("as_of", "").strip()
     history = request.query_params.get("history") == "1"
     given = [text for text in fields.get("key", []) if text]
-    values: dict[str, Any] = {"problem": None, "found": None, "pictures": [], "marks": []}
+    values: dict[str, Any] = {"problem": None, "found": None, "pictures": [], "marks": [], "plans": {}}
     if given:
         try:
             snapshot = site.watched.table.snapshot(page_point(as_of))
-            values["found"] = snapshot.explain(parse_key(snapshot.table_schema, given, "key"), history=history)
-            values["pictures"] = draw_groups(values["found"])
-            values["marks"] = Inspection.of(snapshot).streams()
+            found = snapshot.explain(parse_key(snapshot.table_schema, given, "key"), history=history)
+            inspection = Inspection.of(snapshot)
+            merged = {version.file for version in found.versions if version.stored_in != "log"}
+            values["marks"], values["plans"] = inspection.streams(), {file: inspection.plan_of(file) for file in merged}
+            values["found"], values["pictures"] = found, draw_groups(found)
         except TableError as error:
             values["problem"] = error
     key = site.look().overview.schema.key
@@ -155,7 +157,8 @@ def row(request: Request) -> Response:
         savepoints=site.watched.table.savepoints(),
         upper=UPPER,
         lower=LOWER,
-        height=HEIGHT,
+        below=BELOW,
+        line=LINE,
         **values,
     )
 

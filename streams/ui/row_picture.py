@@ -2,12 +2,13 @@
 
 Two lines of points. On the lower one events stand in the order of their commits, on the upper one in the order of their
 ordering values; a line joins both. An event that came late crosses others on its way. The winner is at the right end of
-the upper line.
+the upper line. A square is what a compaction or a fold kept of older events: those that had lost are not in its files.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
@@ -17,11 +18,15 @@ from storage.engine import Explanation, StoredVersion
 from streams.read.plain_values import csv_cell
 
 MOST: Final = 40  # events of a group that are drawn: the newest
-_STEP: Final = 112
+_STEP: Final = 124
 _LEFT: Final = 74
+_SHORT: Final = 20  # characters of a text in the picture
+_LONG: Final = 1_000  # and of a value in the words about an event
+_VALUES: Final = 3  # values of an event that are in the picture
 UPPER: Final = 46
 LOWER: Final = 150
-HEIGHT: Final = 196
+LINE: Final = 15  # height of a line of text
+BELOW: Final = 22  # from the lower line of points to the first text below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +36,21 @@ class Point:
     Attributes:
         x_above, x_below: Its places on the upper and the lower line.
         version: The event.
-        above, below: Labels: its ordering value, and its commit.
+        above: Its ordering value.
+        below: The texts below it, from top to bottom: its commit, and values, or that it is a delete.
         is_delete: Whether it is a delete.
+        is_merged: Whether it is what a compaction or a fold kept of older events.
+        text: All of it in words, a line for each value.
     """
 
     x_above: int
     x_below: int
     version: StoredVersion
     above: str
-    below: str
+    below: tuple[str, ...]
     is_delete: bool
+    is_merged: bool
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +60,25 @@ class GroupPicture:
     Attributes:
         name, merge, state: Of the group.
         ordering: Names of its ordering columns.
+        columns: Names of its other columns of which an event has a value.
         points: Its events, in the order of their commits.
         left_out: Number of older events that are not drawn.
-        width: Of the picture.
+        width, height: Of the picture.
         versions: All events, for the list below it.
+        merged: Files of compactions and folds that have events of it, older ones first, and whether each is a fold.
     """
 
     name: str
     merge: str
     state: str
     ordering: str
+    columns: tuple[str, ...]
     points: tuple[Point, ...]
     left_out: int
     width: int
+    height: int
     versions: tuple[StoredVersion, ...]
+    merged: Mapping[str, bool]
 
 
 def draw_groups(explanation: Explanation) -> list[GroupPicture]:
@@ -81,27 +96,79 @@ def _draw(name: str, merge: str, state: str, versions: Sequence[StoredVersion]) 
 
     place = {number: rank for rank, number in enumerate(sorted(range(len(shown)), key=cmp_to_key(compare)))}
     days = {value.date() for version in shown for value in version.ordering.values() if isinstance(value, dt.datetime)}
+    columns = tuple(dict.fromkeys(itertools.chain.from_iterable(version.values for version in versions)))
+    telling = _telling(columns, shown)
     points = tuple(
         Point(
             x_above=_LEFT + _STEP * place[number],
             x_below=_LEFT + _STEP * number,
             version=version,
             above=_short(", ".join(_label(value, with_day=len(days) > 1) for value in version.ordering.values())),
-            below="merged" if version.commit is None else f"{version.lane}:{version.commit}",
-            is_delete="delete" in version.operation,
+            below=tuple(map(_short, _below(version, telling))),
+            is_delete=_is_delete(version),
+            is_merged=version.stored_in != "log",
+            text=_text(version),
         )
         for number, version in enumerate(shown)
     )
+    lines = max((len(point.below) for point in points), default=0)
     return GroupPicture(
         name=name,
         merge=merge,
         state=state,
         ordering=", ".join(shown[0].ordering) if shown else "",
+        columns=columns,
         points=points,
         left_out=len(versions) - len(shown),
         width=_LEFT * 2 + _STEP * max(0, len(shown) - 1),
+        height=LOWER + BELOW + LINE * (lines + 1),
         versions=tuple(versions),
+        merged={version.file: version.stored_in == "fold" for version in versions if version.stored_in != "log"},
     )
+
+
+def _is_delete(version: StoredVersion) -> bool:
+    return "delete" in version.operation
+
+
+def _telling(columns: Sequence[str], versions: Sequence[StoredVersion]) -> list[str]:
+    """The columns in the order in which their values tell events apart: those that differ first."""
+
+    def same(name: str) -> bool:
+        return len({csv_cell(version.values[name]) for version in versions if name in version.values}) < 2
+
+    return sorted(columns, key=same)
+
+
+def _below(version: StoredVersion, columns: Sequence[str]) -> list[str]:
+    commit = "merged" if version.commit is None else f"{version.lane}:{version.commit}"
+    if _is_delete(version):
+        return [commit, version.operation]
+    given = [f"{name}={_value(version.values[name])}" for name in columns if name in version.values]
+    more = len(given) - _VALUES
+    return [commit, *given[:_VALUES], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _text(version: StoredVersion) -> str:
+    """An event in words, a line for each of its values; what is very long is whole in the list below the picture."""
+    of = "" if version.commit is None else f" of commit {version.lane}:{version.commit}"
+    at = "" if version.committed_at is None else f", {version.committed_at:%Y-%m-%d %H:%M:%S} UTC"
+    values = {**version.ordering, **version.values}
+    kept = (
+        [] if version.stored_in == "log" else [f"kept by a {'fold' if version.stored_in == 'fold' else 'compaction'}"]
+    )
+    return "\n".join(
+        [
+            f"{version.result}: {version.why}",
+            f"{version.operation}{of}{at}",
+            *kept,
+            *(f"{name} = {_short(_value(value), _LONG)}" for name, value in values.items()),
+        ]
+    )
+
+
+def _value(value: Any) -> str:
+    return "NULL" if value is None else csv_cell(value)
 
 
 def _compare(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
@@ -120,8 +187,8 @@ def _label(value: Any, *, with_day: bool) -> str:
     if isinstance(value, dt.datetime):
         text = f"{value:%H:%M:%S.%f}"[:-3]
         return f"{value:%m-%d} {text}" if with_day else text
-    return csv_cell(value) or "NULL"
+    return _value(value)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 19 else f"{text[:18]}…"
+def _short(text: str, longest: int = _SHORT) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

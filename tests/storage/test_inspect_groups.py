@@ -77,3 +77,17 @@ def test_entries_of_a_lane_are_those_of_the_timeline(table: Table) -> None:
     for lane, head in inspection.heads().items():
         assert inspection.entries({lane: (0, head)}) == {lane: by_lane[lane]}
         assert inspection.entries({lane: (head - 1, head)}) == {lane: by_lane[lane][-1:]}
+
+
+def test_files_of_compactions_and_folds_name_the_entry_that_began_them(table: Table) -> None:
+    inspection = Inspection.of(table.snapshot())
+    timeline = inspection.timeline()
+    results = {entry.plan for entry in timeline if entry.kind in {"BASE", "FOLD"}}
+    for file in inspection.stored_files():
+        plan = inspection.plan_of(file.path)
+        if file.kind == "log":
+            assert plan is None
+        else:
+            assert plan in timeline
+            assert plan.kind == "PLAN"
+            assert plan.plan in results

@@ -2,6 +2,7 @@
 import { drawRates } from "./rates.js";
 import { drawTimeline } from "./timeline.js";
 import { drawHeat } from "./heat.js";
+import { followEvents } from "./events.js";
 import { showFailures } from "./failures.js";
 import { followCards } from "./cards.js";
 
@@ -20,7 +21,7 @@ function start() {
   document.addEventListener("submit", beforeSubmit);
   document.addEventListener("click", abort);
   readySql();
-  for (const box of document.querySelectorAll(".picture:has(svg.events)")) box.scrollLeft = box.scrollWidth; // the newest events
+  document.querySelectorAll("svg.events").forEach(followEvents);
   document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   addEventListener("resize", later(() => drawn.forEach((chart) => chart.resize()), 150));
   showFailures();
