@@ -3,7 +3,8 @@
     GET /metrics   status of each part and of the table, as Prometheus metrics (`streams.pipeline.metrics`)
     GET /healthz   200 if the process works; 503 if the page was not updated for `HUNG_SECONDS`
     GET /readyz    200 if every part works and writers commit; 503 if one is starting, waits for an outage to end, has
-                   failed, does not report any more, or has had messages to commit for `STUCK_SECONDS` without a commit
+                   failed, does not report any more, or has had messages to commit for its trigger interval and
+                   `STUCK_SECONDS` without a commit
 
 A part is a writer or a service, by the name that the status shows. ``weft run --http`` serves the parts that it
 supervises, and updates the page several times a second. A writer without a supervisor (spark-submit, the Spark
@@ -103,7 +104,7 @@ class StatusPage:
         if report.steady and is_silent(status, now_ms()):
             return "no report from its process"
         _, since = self._moved.get(status.name, (0, self._clock()))
-        if report.lag and self._clock() - since >= STUCK_SECONDS:
+        if report.lag and self._clock() - since >= STUCK_SECONDS + (report.trigger_seconds or 0.0):
             return f"no commit for {self._clock() - since:.0f} s, lag {report.lag}"
         return ""
 

@@ -225,6 +225,12 @@ def _of_parts(statuses: Sequence[JobStatus], now_ms: int) -> Iterator[Metric]:
         "part",
         [(job, float(bool(report.publish_problem))) for job, report in publishers],
     )
+    yield _gauge(
+        "trigger_seconds",
+        "Shortest time from the start of one batch of a writer to the next: its trigger.",
+        "part",
+        [(fields["job"], report.trigger_seconds) for fields, report in shown],
+    )
     yield _batches(shown)
 
 

@@ -80,6 +80,7 @@ class Report:
         expired_at_ms: Time of the last expiry that ended; None before the first one.
         publications: Publications that changed a published table.
         published_at_ms: Time when all published tables were last known to show all base files; None before.
+        trigger_seconds: Shortest time from the start of one batch to the next; None if the job is not a writer.
         publish_seconds: Time between two looks of the publisher; None if the job publishes nothing.
         publish_problem: Why a published table is not up to date; empty if all are.
         error_code: Code of the error that ended the job (`storage.errors.TableError.code`); empty for none.
@@ -124,6 +125,7 @@ class Report:
     expired_at_ms: int | None = None
     publications: int = 0
     published_at_ms: int | None = None
+    trigger_seconds: float | None = None
     publish_seconds: float | None = None
     publish_problem: str = ""
     error_code: str = ""

@@ -134,7 +134,7 @@ def _of_stream(stream: StreamRow) -> Iterator[Problem]:
             "timeline",
         )
     idle = stream.idle_seconds
-    if stream.lag and idle is not None and idle > STUCK_SECONDS:
+    if stream.lag and idle is not None and idle > STUCK_SECONDS + stream.trigger_seconds:
         yield Problem(
             Severity.CRITICAL,
             f"{name} has {stream.lag:,} messages to commit, and has committed nothing for {duration(idle)}",
@@ -142,7 +142,7 @@ def _of_stream(stream: StreamRow) -> Iterator[Problem]:
         )
     elif stream.lag is not None and stream.lag > LAGGING:
         yield Problem(Severity.WARNING, f"{name} lags by {stream.lag:,} messages", ALERT_TEXTS["WeftLagGrows"])
-    elif stream.freshness is not None and stream.freshness > STALE_SECONDS:
+    elif stream.freshness is not None and stream.freshness > STALE_SECONDS + stream.trigger_seconds:
         yield Problem(
             Severity.WARNING,
             f"{name} is {duration(stream.freshness)} behind its topic",

@@ -146,13 +146,14 @@ class Site:
         """The streams now."""
         lags = {} if self.lag is None else self.lag.measure(look.lanes)
         outages = {} if self.lag is None else self.lag.outages()
+        triggers = {} if self.lag is None else self.lag.triggers
         letters: Counter[str] | None = None
         if self.letters is not None:
             waiting = self.letters.counts().waiting
             letters = Counter()
             for place in self.letters.places:
                 letters[place.stream] += waiting[place.writer]
-        return stream_rows(look, self.history, lags, outages, letters)
+        return stream_rows(look, self.history, lags, outages, triggers, letters)
 
 
 def site_of(request: Request) -> Site:

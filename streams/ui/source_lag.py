@@ -32,6 +32,8 @@ class SourceLag:
         self._meters: dict[str, LagMeter] | None = None
         self._running = contextlib.ExitStack()
         self._lock = threading.Lock()
+        self.triggers: dict[str, float] = {}
+        """Seconds from the start of one batch to the next, by lane; empty before the first measurement."""
         self.problem = ""
         """Why nothing is measured: the pipeline file is wrong, or needs an environment variable that is not set."""
 
@@ -61,7 +63,9 @@ class SourceLag:
     def _start(self, meters: dict[str, LagMeter]) -> None:
         from streams import kafka
 
-        for writer in load_pipeline(self._pipeline).writers.values():
+        writers = load_pipeline(self._pipeline).writers.values()
+        self.triggers = {writer.lane: writer.trigger_seconds for writer in writers}
+        for writer in writers:
             if writer.reader_format == kafka.FORMAT:
                 options = parse_options(writer.reader_options, default_starting="latest")
                 meters[writer.lane] = self._running.enter_context(LagMeter(options, every_seconds=_EVERY_SECONDS))

@@ -37,6 +37,7 @@ class StreamRow:
         freshness: The table has everything that the source had this many seconds ago.
         dead_letters: Letters that can be replayed.
         late: Events below the watermark so far.
+        trigger_seconds: Longest time that its writers leave between the starts of two batches; 0 if unknown.
         outage: Why the broker does not answer; "" if it does.
     """
 
@@ -55,6 +56,7 @@ class StreamRow:
     freshness: float | None
     dead_letters: int | None
     late: int
+    trigger_seconds: float
     outage: str
 
 
@@ -63,6 +65,7 @@ def stream_rows(
     history: LaneHistory,
     lags: Mapping[str, Lag],
     outages: Mapping[str, str],
+    triggers: Mapping[str, float],
     letters: Counter[str] | None,
 ) -> list[StreamRow]:
     """Every stream of the schema, in order.
@@ -72,6 +75,7 @@ def stream_rows(
         history: Its log, up to date.
         lags: What was measured, by lane.
         outages: Why brokers do not answer, by lane.
+        triggers: Seconds from the start of one batch to the next, by lane.
         letters: Dead letters by stream; None without a pipeline.
     """
     by_stream: dict[str, list[LaneReport]] = {}
@@ -82,7 +86,8 @@ def stream_rows(
         {name: [lane.lane for lane in by_stream.get(name, [])] for name in names}, look.at_ms, RATE_SECONDS, 1
     )
     return [
-        _row(name, by_stream.get(name, []), rates[name][0], look, history, lags, outages, letters) for name in names
+        _row(name, by_stream.get(name, []), rates[name][0], look, history, lags, outages, triggers, letters)
+        for name in names
     ]
 
 
@@ -94,6 +99,7 @@ def _row(
     history: LaneHistory,
     lags: Mapping[str, Lag],
     outages: Mapping[str, str],
+    triggers: Mapping[str, float],
     letters: Counter[str] | None,
 ) -> StreamRow:
     opened = [lane for lane in lanes if not lane.closed]
@@ -118,5 +124,6 @@ def _row(
         freshness=max(0, look.at_ms - min(complete)) / 1000 if complete else None,
         dead_letters=None if letters is None else letters[name],
         late=sum(lane.late for lane in lanes),
+        trigger_seconds=max((triggers.get(lane.lane, 0.0) for lane in opened), default=0.0),
         outage=next((outages[lane.lane] for lane in opened if lane.lane in outages), ""),
     )

@@ -141,7 +141,7 @@ class TableSummaries:
         site = self._tables.open_sites().get(name)
         if site is None:
             look = watched.look()
-            return summarize(look, stream_rows(look, LaneHistory(), {}, {}, None))
+            return summarize(look, stream_rows(look, LaneHistory(), {}, {}, {}, None))
         if site.watched.look().snapshot.state.table_id != watched.look().snapshot.state.table_id:
             self._tables.close_site(name)
             site = self._tables.site(name)

@@ -157,6 +157,7 @@ def _run(
     from streams.write.batch_trace import flush_traces
     from streams.write.upkeep import upkeep_of
 
+    reporter.update(trigger_seconds=writer.trigger_seconds)
     await_source(writer, stop, outages, once=once)
     await_registry(writer, stop, outages, once=once)
     if not stop:

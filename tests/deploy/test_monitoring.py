@@ -41,6 +41,7 @@ def scraped(tmp_path: Path) -> set[str]:
     """Names of all samples of an endpoint that serves a writer, cleaning and a table, in every state at once."""
     report = Report(doing="waiting", lag=1, complete_at_ms=1, committed_at_ms=1, waiting_since_ms=1, due_bytes=1)
     report = replace(report, delay_seconds=2.0, read_amplification=9.0, published_at_ms=1, publish_seconds=30.0)
+    report = replace(report, trigger_seconds=5.0)
     report = replace(report, unknown_objects=1, expired_at_ms=1, waiting_for="the broker", **report.with_batch(1.0))
     page, location = StatusPage(), TableLocation(str(tmp_path / "wide"))
     page.update([JobStatus("orders", Phase.RUNNING, 1, 0, report, "", Path(), (), None, background=False)])

@@ -294,6 +294,16 @@ def test_a_writer_that_does_not_commit_what_it_has_is_not_ready(page: StatusPage
     assert get(f"{base}/readyz")[0] == 200
 
 
+def test_a_writer_is_ready_between_batches_that_are_far_apart(page: StatusPage, base: str, clock: Clock) -> None:
+    page.update([status(commits=3, lag=5, trigger_seconds=3_600.0)])
+    clock.now += 3_600 + STUCK_SECONDS - 1
+    page.update([status(commits=3, lag=9, trigger_seconds=3_600.0)])
+    assert get(f"{base}/readyz")[0] == 200
+    clock.now += 1
+    page.update([status(commits=3, lag=9, trigger_seconds=3_600.0)])
+    assert get(f"{base}/readyz")[0] == 503
+
+
 def test_healthy_means_that_the_supervisor_works(page: StatusPage, base: str, clock: Clock) -> None:
     page.update([status(doing="idle")])
     clock.now = HUNG_SECONDS - 1

@@ -323,6 +323,19 @@ def test_a_writer_that_starts_again_and_again_or_is_silent_is_named(tmp_path: Pa
     assert "Stream orders: its writer was started 5 times in the last 15 minutes" in titles
 
 
+def test_a_writer_is_not_called_stuck_or_stale_between_batches_that_are_far_apart(table: Table) -> None:
+    site = make_site(table.uri)
+    (row, _) = site.streams(site.look())
+
+    def titles(seconds: float) -> list[str]:
+        now = dataclasses.replace(row, lag=9, idle_seconds=seconds, freshness=seconds, trigger_seconds=1_200.0)
+        found = find_problems(site.look(), [now, dataclasses.replace(now, lag=0)])
+        return [each.title for each in found if "committed nothing" in each.title or "behind its topic" in each.title]
+
+    assert titles(1_799.0) == []
+    assert len(titles(2_101.0)) == 2
+
+
 @pytest.mark.parametrize(("hours", "behind"), [(0, False), (2, True)])
 def test_compaction_is_behind_if_commits_wait_for_long(tmp_path: Path, hours: int, behind: bool) -> None:  # noqa: FBT001
     clock = FakeClock(int(time.time() * 1000) - hours * 3_600_000)

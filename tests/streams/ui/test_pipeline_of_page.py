@@ -30,7 +30,7 @@ def test_the_lag_is_that_of_the_position_in_the_table(tmp_path: Path, embedded_b
     whole = {
         "table": {"uri": "./wide"},
         "kafka": {"bootstrap.servers": embedded_broker.bootstrap_servers},
-        "writers": {"orders": {"source": source, "schema": {"id": "bigint"}}},
+        "writers": {"orders": {"source": source, "schema": {"id": "bigint"}, "trigger": "20 minutes"}},
     }
     file.write_text(yaml.safe_dump(whole))
     site = make_site(table.uri, pipeline=file)
@@ -40,7 +40,7 @@ def test_the_lag_is_that_of_the_position_in_the_table(tmp_path: Path, embedded_b
         while (row := site.streams(site.look())[0]).lag is None:
             assert time.monotonic() < deadline, site.lag.problem
             time.sleep(0.1)
-        assert (row.lag, row.freshness, row.outage) == (3, None, "")
+        assert (row.lag, row.freshness, row.outage, row.trigger_seconds) == (3, None, "", 1_200.0)
         assert '<td class="n">3</td>' in client.get("/").text
         append(table, orders(2), batch=("q", 1), source={"offsets": [{topic: {"0": 5}}]})
         while (row := site.streams(site.look())[0]).lag != 0 or row.freshness is None:
