@@ -104,7 +104,7 @@ EMPTY: Final[dict[str, tuple[str, Act]]] = {
     "empty-files": ("/files", None),
     "empty-data": ("/data?limit=5", None),
     "empty-row": ("/row?key=order_id%3D7", None),
-    "empty-changes": ("/changes?since=2026-01-01", None),
+    "empty-changes": ("/changes?since=2026-01-01+00:00", None),
     "empty-completeness": ("/completeness", None),
     "empty-letters": ("/letters", None),
     "empty-checks": ("/checks", None),

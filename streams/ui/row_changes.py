@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -43,22 +44,27 @@ class RowChanges:
         rows: The rows.
         counts: Rows that were seen, by kind of change.
         more: Whether there are more.
+        created_at_ms: When the table was created, if that was after ``since``: these are all changes since then. None
+            otherwise.
     """
 
     columns: list[str]
     rows: list[ChangedRow]
     counts: Counter[str]
     more: bool
+    created_at_ms: int | None = None
 
 
-def find_changes(table: Table, since: str, until: str, limit: int) -> RowChanges:
+def find_changes(table: Table, since: str, until: str, limit: int, created_at_ms: int) -> RowChanges:
     """The first rows that differ.
 
     Args:
         table: The table.
-        since: The earlier snapshot: a time, savepoint or cut.
+        since: The earlier snapshot: a time, savepoint or cut. For a time before the table was created there is none,
+            and every row is an insert.
         until: The later one; "" for now.
         limit: Rows at most.
+        created_at_ms: When the table was created.
 
     Raises:
         InvalidInput: ``since`` is missing or not before ``until``.
@@ -66,7 +72,9 @@ def find_changes(table: Table, since: str, until: str, limit: int) -> RowChanges
     """
     if not since.strip():
         raise InvalidInput("since when?", hint="a time such as 2026-11-20T10:30:00Z, a savepoint or a cut")
-    reader = table.changes(page_point(since), page_point(until), before=True)
+    begin = page_point(since)
+    is_young = isinstance(begin, dt.datetime) and begin.timestamp() * 1000 < created_at_ms
+    reader = table.changes(None if is_young else begin, page_point(until), before=True)
     names = [name for name in reader.schema.names if name not in {CHANGE, CHANGED_GROUPS, BEFORE}]
     key = table.schema.key
     rows: list[ChangedRow] = []
@@ -75,7 +83,13 @@ def find_changes(table: Table, since: str, until: str, limit: int) -> RowChanges
         rows += [_row(row, names, key) for row in batch.slice(0, limit + 1 - len(rows)).to_pylist()]
         if len(rows) > limit or time.monotonic() - began > _SECONDS:
             break
-    return RowChanges(names, rows[:limit], Counter(row.change for row in rows[:limit]), len(rows) > limit)
+    return RowChanges(
+        names,
+        rows[:limit],
+        Counter(row.change for row in rows[:limit]),
+        len(rows) > limit,
+        created_at_ms if is_young else None,
+    )
 
 
 def _row(row: dict[str, Any], names: list[str], key: Any) -> ChangedRow:

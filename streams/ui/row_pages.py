@@ -166,12 +166,13 @@ def row(request: Request) -> Response:
 def changes(request: Request) -> Response:
     """What differs between two snapshots."""
     site = site_of(request)
+    table = site.watched.table
     since, until = (request.query_params.get(name, "").strip() for name in ("since", "until"))
     values: dict[str, Any] = {"problem": None, "found": None}
     if since:
         try:
             limit = parse_limit(request.query_params.get("limit", ""), _CHANGES, MOST_SHOWN)
-            values["found"] = find_changes(site.watched.table, since, until, limit)
+            values["found"] = find_changes(table, since, until, limit, site.look().overview.created_at_ms)
         except TableError as error:
             values["problem"] = error
     return render(
@@ -181,7 +182,7 @@ def changes(request: Request) -> Response:
         since=since,
         until=until,
         limit=_CHANGES,
-        savepoints=site.watched.table.savepoints(),
+        savepoints=table.savepoints(),
         **values,
     )
 

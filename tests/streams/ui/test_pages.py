@@ -287,6 +287,22 @@ def test_changes_show_what_was_and_what_is(client: TestClient, table: Table) -> 
     assert 'role="alert"' in text_of(client, "/changes?since=nowhere")
 
 
+@pytest.mark.parametrize("since", ["5 min ago", "2020-01-01 00:00", "1 d ago"])
+def test_changes_since_before_the_table_was_created_are_all_and_said_to_be(tmp_path: Path, since: str) -> None:
+    table = Table.create(tmp_path / "wide", SHOP)
+    append(table, orders(1, 2))
+    client = client_of(make_site(table.uri))
+    shown = client.get("/changes", params={"since": since}).text
+    assert "2 inserts" in shown
+    assert "these are all changes since its creation" in shown
+    assert 'role="alert"' not in shown.partition("<h1>")[2].partition("</main>")[0]
+    shown = client.get("/changes", params={"since": since, "until": "1 min ago"}).text
+    assert "the table did not exist yet" in shown
+    shown = client.get("/changes", params={"since": "0 s ago"}).text
+    assert "Nothing differs" in shown
+    assert "since its creation" not in shown
+
+
 def test_completeness_says_what_is_missing(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "wide", SHOP)
     with table.writer("orders", lateness=5) as writer:
