@@ -97,7 +97,7 @@ def _unexpected_error(request: Request, error: Exception) -> Response:
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     hint = "what weft ui has printed says more; please report it"
     shown = TableError(f"the page failed: {type(error).__name__}", hint=hint)
-    answer = render(request, "error.html", status, error=shown)
+    answer = render(request, "error.html", status, error=shown, waits=False)
     answer.headers.update(SECURITY_HEADERS)  # the guard is within this handler
     return answer
 
@@ -106,7 +106,7 @@ def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     message = f"there is no page {request.url.path}" if status is HTTPStatus.NOT_FOUND else status.phrase
-    return render(request, "error.html", status, error=TableError(message, hint="the menu has all pages"))
+    return render(request, "error.html", status, error=TableError(message, hint="the menu has all pages"), waits=False)
 
 
 _TABLE_ROUTES: Final[list[BaseRoute]] = [

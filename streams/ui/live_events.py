@@ -53,7 +53,7 @@ def _state(site: Site) -> tuple[str, str]:
     try:
         return "table", site.watched.look().cut
     except TableError as error:
-        return "trouble", error.message
+        return "trouble", f"{error.message}: {error.hint}" if error.hint else error.message
 
 
 ROUTES: Final[list[Any]] = [Route("/events", events)]

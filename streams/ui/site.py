@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from storage import Table
 from storage.engine import format_type
 from storage.errors import NotFound, StoreUnavailable, TableError
 from streams.pipeline.model import CommandSettings
@@ -104,10 +105,13 @@ class Site:
     history: LaneHistory = field(default_factory=LaneHistory)
     sql: SqlBox = field(init=False)
     checks: Checks = field(init=False)
+    _table: Table = field(init=False)
+    _lock: threading.Lock = field(init=False)
     ending: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         """Nothing is started before the first query."""
+        self._table, self._lock = self.watched.table, threading.Lock()
         self.sql = SqlBox(self.settings, self.turn)
         self.checks = Checks(self.watched.location, self.pipeline)
 
@@ -139,8 +143,21 @@ class Site:
     def look(self) -> Look:
         """The table now; the history has all entries that this look knows."""
         found = self.watched.look()
+        with self._lock:
+            if found.table is not self._table:
+                self._begin_again(found.table)
         self.history.update(found.inspection)
         return found
+
+    def _begin_again(self, table: Table) -> None:
+        """Forget what is known of a table that was deleted: another one is in its place."""
+        past = self.history, self.sql
+        self._table, self.history, self.sql = table, LaneHistory(), SqlBox(self.settings, self.turn)
+        self.checks = Checks(self.watched.location, self.pipeline)
+        if self.pipeline is not None:
+            self.letters = LetterBook(self.pipeline, table, self.watched.location)
+        for each in past:
+            threading.Thread(target=each.close, name="weft-ui-close", daemon=True).start()
 
     def streams(self, look: Look) -> list[StreamRow]:
         """The streams now."""
@@ -203,7 +220,13 @@ def render_error(request: Request, error: Exception) -> Response:
         # htmx leaves a page as it is after an error; here the message is to be shown instead of the part.
         # A whole page may stay, with what was entered: its script says what failed.
         return render(request, "error_part.html", error=error)
-    return render(request, "error.html", status, error=error)
+    return render(request, "error.html", status, error=error, waits=_waits(request))
+
+
+def _waits(request: Request) -> bool:
+    """Whether the page of an error is to be asked for again once the table can be read."""
+    site: Site | None = request.scope.get(SITE) or getattr(request.app.state, "site", None)
+    return site is not None and site.watched.failed
 
 
 def fields_of(request: Request) -> dict[str, list[str]]:

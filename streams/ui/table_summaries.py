@@ -155,7 +155,7 @@ class TableSummaries:
         known, at = self._kept.get(name, (None, 0.0))
         if known is not None and time.monotonic() - at < REOPEN_SECONDS and not self._tables.has_vanished(shown):
             return known
-        found = WatchedTable(shown.settings.table, None)
+        found = WatchedTable(shown.settings.table, None, REOPEN_SECONDS)
         if name in self._kept or len(self._kept) < MOST_KEPT:
             self._kept[name] = found, time.monotonic()
         return found

@@ -1,4 +1,7 @@
-"""The table that the page shows: one look at it serves all requests of the next moment."""
+"""The table that the page shows: one look at it serves all requests of the next moment.
+
+What is known of a table is kept, so a table that was deleted would be shown as it was: it is opened again now and then.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,13 @@ from storage.engine import (
     clock_lead_ms,
     measure,
 )
+from storage.errors import CorruptData, NotFound, TableError
 from streams.pipeline.model import TableLocation
 
 LOOK_SECONDS: Final = 1.0  # a look that is younger is shown again
 PAUSE: Final = 4.0  # and one that is younger than this many times what it took to read it
+
+OPEN_SECONDS: Final = 5.0  # a table that was opened earlier is opened again: it may be gone, or another one
 
 T = TypeVar("T")
 
@@ -97,18 +103,27 @@ class Look:
 
 
 class WatchedTable:
-    """The table, opened once; usable from any thread."""
+    """The table that is at a location now; usable from any thread."""
 
-    def __init__(self, location: TableLocation, policy: DuePolicy | None) -> None:
+    def __init__(self, location: TableLocation, policy: DuePolicy | None, open_seconds: float = OPEN_SECONDS) -> None:
         """Open the table.
+
+        Args:
+            location: Where it is.
+            policy: Says what is due for compaction; None if nobody compacts.
+            open_seconds: A look opens it again if it was opened earlier than this.
 
         Raises:
             NotFound: There is no table.
             StoreUnavailable: The store does not answer.
         """
         check_reachable(location.uri, location.storage_options)
-        self.location, self._policy = location, policy
+        self.location, self._policy, self._open_seconds = location, policy, open_seconds
         self.table = Table.open(location.uri, storage_options=location.storage_options)
+        self._table_id = self.table.state().table_id
+        self._opened, self._opening = time.monotonic(), 0.0
+        self.failed = False
+        """Whether the last look has failed: the table is gone, damaged, or its store does not answer."""
         self._lock = threading.Lock()
         self._look: Look | None = None
         self._looked = float("-inf")
@@ -128,11 +143,45 @@ class WatchedTable:
         """The last look, or a new one if it is older than ``max_age`` seconds, and than `PAUSE` times what it took.
 
         Raises:
+            NotFound: The table is not there any more.
             StoreUnavailable: The store does not answer.
         """
         with self._lock:
             known = self._look
             if known is None or time.monotonic() - self._looked >= max(max_age, PAUSE * known.seconds):
-                known = self._look = Look(self.table, self._policy)
-                self._looked = time.monotonic()
+                try:
+                    known = self._look = self._new_look()
+                except TableError:
+                    self.failed = True
+                    raise
+                self._looked, self.failed = time.monotonic(), False
             return known
+
+    def _new_look(self) -> Look:
+        self._open_again()
+        try:
+            return Look(self.table, self._policy)
+        except CorruptData:  # a table of which nothing is left looks like a damaged one, too
+            self._opened = float("-inf")
+            self._open_again()
+            return Look(self.table, self._policy)
+
+    def _open_again(self) -> None:
+        """Notice that the table is gone, or that another one is in its place; rarely if that takes long."""
+        began = time.monotonic()
+        if began - self._opened < max(self._open_seconds, PAUSE * self._opening):
+            return
+        self._looked = float("-inf")  # if this fails, the next look tries again
+        location = self.location
+        try:
+            found = Table.open(location.uri, storage_options=location.storage_options)
+        except NotFound:
+            raise NotFound(
+                f"there is no table at {self.table.uri} any more",
+                hint="it was deleted or moved, or its storage is not there; the page goes on when it is back",
+            ) from None
+        table_id = found.state().table_id
+        if table_id != self._table_id:
+            self.table, self._table_id = found, table_id
+        self._opened = time.monotonic()
+        self._opening = self._opened - began

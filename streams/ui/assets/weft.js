@@ -3,7 +3,7 @@ import { drawRates } from "./rates.js";
 import { drawTimeline } from "./timeline.js";
 import { drawHeat } from "./heat.js";
 import { followEvents } from "./events.js";
-import { showFailures } from "./failures.js";
+import { showFailures, wordsOf } from "./failures.js";
 import { followCards } from "./cards.js";
 
 const charts = { rates: drawRates, timeline: drawTimeline, heat: drawHeat };
@@ -47,22 +47,27 @@ function follow() {
   let first = true;
 
   function open() {
-    source = new EventSource(`${document.body.dataset.root}/events`);
+    const address = `${document.body.dataset.root}/events`;
+    source = new EventSource(address);
     source.addEventListener("table", (event) => {
       trouble.hidden = true;
       button.classList.remove("trouble");
       text.textContent = "live";
+      if (document.querySelector("[data-waits]")) location.reload();
       // What the page shows may be older than the first event.
       const known = first && JSON.parse(event.data) === document.body.dataset.seen;
       first = false;
       if (known) return;
       document.body.dispatchEvent(new CustomEvent("weft-news"));
     });
-    source.addEventListener("trouble", (event) => say(JSON.parse(event.data)));
-    source.onerror = () => {
-      say("The page does not reach weft ui any more: what it shows is old. It tries again.");
+    source.addEventListener("trouble", (event) => say(`${JSON.parse(event.data)}. What this page shows is old.`));
+    source.onerror = async () => {
       // After an answer that is an error, such as one for an old token, a browser does not try again by itself.
-      if (source.readyState === EventSource.CLOSED) again = setTimeout(open, RETRY_MS);
+      const closed = source.readyState === EventSource.CLOSED;
+      const why = closed && (await refusal(address));
+      if (button.getAttribute("aria-pressed") === "false") return; // it was paused meanwhile
+      say(`${why || "The page does not reach weft ui any more"}: what it shows is old. It tries again.`);
+      if (closed) again = setTimeout(open, RETRY_MS);
     };
   }
   function say(message) {
@@ -86,6 +91,20 @@ function follow() {
   });
   addEventListener("pagehide", () => source.close());
   open();
+}
+
+// Why an address answers with an error; null if it does not, or does not answer at all.
+async function refusal(address) {
+  const control = new AbortController();
+  try {
+    const answer = await fetch(address, { signal: control.signal });
+    if (!answer.ok) return wordsOf(answer.status, answer.headers.get("Content-Type"), await answer.text()).what;
+  } catch {
+    // it does not answer
+  } finally {
+    control.abort();
+  }
+  return null;
 }
 
 function fillPoint(event) {

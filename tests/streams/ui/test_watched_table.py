@@ -1,0 +1,114 @@
+"""The table of the page is deleted, is back, or another one is in its place: what is kept of it does not hide that."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from playwright.sync_api import Browser, expect
+
+from storage import Table
+from storage.errors import NotFound
+from streams.pipeline.model import CommandSettings, TableLocation
+from streams.ui.listed_tables import Shown, TableList
+from streams.ui.site import Site
+from streams.ui.watched_table import WatchedTable
+from tests.storage.shop import SHOP, append, orders
+from tests.streams.ui.browser import served
+from tests.streams.ui.site import client_of, make_site
+
+WAIT_MS = 60_000
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_gone(watched: WatchedTable) -> bool:
+    try:
+        watched.look(0.0)
+    except NotFound as error:
+        assert error.message.endswith("/wide any more")
+        return True
+    return False
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table.create(tmp_path / "wide", SHOP)
+    append(table, orders(1, 2, 3))
+    return table
+
+
+@pytest.mark.parametrize("kept", ["log", "base"])
+def test_a_look_notices_that_the_table_is_gone_and_that_it_is_back(table: Table, tmp_path: Path, kept: str) -> None:
+    if kept == "base":
+        table.compact()
+    watched = WatchedTable(TableLocation(table.uri), None, open_seconds=0.0)
+    cut = watched.look(0.0).cut
+    assert not watched.failed
+    (tmp_path / "wide").rename(tmp_path / "away")
+    eventually(lambda: is_gone(watched))  # a look is kept for as long as several of them take
+    assert is_gone(watched)
+    assert watched.failed
+    (tmp_path / "away").rename(tmp_path / "wide")
+    assert watched.look(0.0).cut == cut
+    assert not watched.failed
+
+
+def test_a_table_that_was_created_again_is_shown_without_what_was_known_of_the_first(
+    table: Table, tmp_path: Path
+) -> None:
+    for number in range(4, 9):
+        append(table, orders(number))
+    location = TableLocation(table.uri)
+    site = Site(CommandSettings(location), WatchedTable(location, None, open_seconds=0.0))
+    client = client_of(site)
+    assert client.get("/timeline/cells.json?parts=10").json()["loaded"]
+    shutil.rmtree(tmp_path / "wide")
+    second = Table.create(tmp_path / "wide", SHOP)
+    append(second, orders(7))
+    eventually(lambda: "1 commit" in client.get("/").text)
+    found = client.get("/timeline/cells.json?parts=10").json()
+    assert sum(found["cells"][3]) == 4  # create, a lane, a claim and a commit
+    assert "1 row" in client.get("/data?limit=10").text
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["table", "folder"])
+def test_a_page_says_that_its_table_was_deleted_and_goes_on_when_it_is_back(
+    browser: Browser, table: Table, tmp_path: Path, what: str
+) -> None:
+    folder = Shown(CommandSettings(TableLocation(str(tmp_path))))
+    shown = TableList([folder], write=False) if what == "folder" else make_site(table.uri)
+    (tmp_path / "elsewhere").mkdir()
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    context.set_default_timeout(WAIT_MS)
+    page = context.new_page()
+    with served(shown) as place:
+        address = f"{place}/tables/wide/" if what == "folder" else f"{place}/"
+        page.goto(address)
+        expect(page.locator("#live-text")).to_have_text("live")
+        (tmp_path / "wide").rename(tmp_path / "elsewhere/away")
+        trouble = page.locator("#trouble")
+        expect(trouble).to_contain_text("there is no table", timeout=WAIT_MS)
+        expect(trouble).to_contain_text("What this page shows is old")
+        expect(page.locator("#live-text")).to_have_text("no answer")
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        expect(trouble).to_be_in_viewport()
+        page.click("nav >> text=File groups")  # what is opened now is an error, until the table is back
+        expect(page.locator("main [role=alert]").last).to_contain_text("there is no table")
+        (tmp_path / "elsewhere/away").rename(tmp_path / "wide")
+        append(Table.open(table.uri), pa.table({"id": [9], "status": ["x"], "ots": [1]}))
+        expect(page.locator("h1")).to_have_text("File groups", timeout=WAIT_MS)
+        expect(page.locator("#trouble")).to_be_hidden()
+        expect(page.locator("#live-text")).to_have_text("live")
+    context.close()
