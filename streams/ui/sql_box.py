@@ -59,6 +59,7 @@ class SqlAnswer:
         as_of: Snapshot of the table; "" for now.
         limit: Rows at most.
         phase: How far it is.
+        asked: When it was asked, of a monotonic clock.
         seconds: How long it ran.
         rows: The answer; None before it is done, and for a statement without one.
         more: Whether there are more rows.
@@ -87,6 +88,11 @@ class SqlAnswer:
     def open(self) -> bool:
         """Whether it is still to be answered."""
         return self.phase in {Phase.WAITING, Phase.STARTING, Phase.RUNNING}
+
+    @property
+    def waited(self) -> float:
+        """Seconds since it was asked."""
+        return time.monotonic() - self.asked
 
 
 class SqlBox:
@@ -146,6 +152,25 @@ class SqlBox:
         if found is None:
             raise NotFound(f"the answer of query {number} is not kept any more", hint="run it again")
         return found
+
+    def wait(self, item: SqlAnswer) -> str:
+        """What a query that is still to be answered waits for, in words."""
+        with self._lock:
+            session, running = self._session, self._running
+            ahead = next((each for each in self._answers.values() if each.open), item)
+        match item.phase:
+            case Phase.WAITING if ahead is not item:
+                return f"Query {ahead.number} is first: queries run one after the other."
+            case Phase.WAITING:
+                return "Spark serves another table of this page: it is free as soon as the query there has ended."
+            case Phase.STARTING:
+                return "The first query starts Spark, which takes some seconds; the next ones do not wait for it."
+            case Phase.RUNNING if session is not None and running is item:
+                tasks = session.progress()
+                if tasks is None or not tasks.total:
+                    return "Spark plans the query: it finds the files to read."
+                return f"Spark reads and computes: {tasks.done:,} of {tasks.total:,} tasks have ended."
+        return ""
 
     def history(self) -> list[SqlAnswer]:
         """The last queries, newest first."""

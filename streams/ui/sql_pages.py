@@ -14,7 +14,7 @@ from storage.errors import InvalidInput, NotFound
 from streams.ui.row_pages import send_table
 from streams.ui.row_query import parse_limit
 from streams.ui.site import render, site_of
-from streams.ui.sql_box import LONGEST, MOST_ROWS, MOST_WHOLE
+from streams.ui.sql_box import LONGEST, MOST_ROWS, MOST_WHOLE, SqlAnswer
 
 _LIMIT: Final = 1_000
 SYSTEM_TABLES: Final = ("commits", "streams", "files", "slices", "savepoints", "snapshots", "watermarks")
@@ -54,19 +54,22 @@ async def run(request: Request) -> Response:
     whole = given.get("whole") == "1"
     limit = MOST_WHOLE if whole else parse_limit(given.get("limit", "").strip(), _LIMIT, MOST_ROWS)
     made = site_of(request).sql.ask(given.get("sql", ""), given.get("as_of", "").strip(), limit)
-    return await run_in_threadpool(render, request, "sql_answer.html", found=made, shown=SHOWN, most_whole=MOST_WHOLE)
+    return await run_in_threadpool(_render_answer, request, made)
 
 
 def answer(request: Request) -> Response:
     """How far a query is, or its rows."""
-    found = site_of(request).sql.answer(request.path_params["number"])
-    return render(request, "sql_answer.html", found=found, shown=SHOWN, most_whole=MOST_WHOLE)
+    return _render_answer(request, site_of(request).sql.answer(request.path_params["number"]))
 
 
 def cancel(request: Request) -> Response:
     """Cancel a query."""
-    found = site_of(request).sql.cancel(request.path_params["number"])
-    return render(request, "sql_answer.html", found=found, shown=SHOWN, most_whole=MOST_WHOLE)
+    return _render_answer(request, site_of(request).sql.cancel(request.path_params["number"]))
+
+
+def _render_answer(request: Request, found: SqlAnswer) -> Response:
+    wait = site_of(request).sql.wait(found)
+    return render(request, "sql_answer.html", found=found, wait=wait, shown=SHOWN, most_whole=MOST_WHOLE)
 
 
 def download(request: Request) -> Response:
