@@ -1,6 +1,6 @@
 """Pictures of every view of the page ``weft ui``, in both themes and at two widths, over a shop with live writers.
 
-    python -m tests.page_pictures FOLDER [--only NAME ...]     # FOLDER/<view>-<theme>-<width>.png
+    python -m tests.page_pictures FOLDER [--only NAME ...] [--width 390]     # FOLDER/<view>-<theme>-<width>.png
     python -m tests.page_pictures --readme                 # those of the README, into deploy/pictures
 
 Look at them after a change of the page: what is ugly, wrong or unclear? Needs chromium.
@@ -152,7 +152,7 @@ def shown() -> Iterator[tuple[str, Browser]]:
         yield address, browser
 
 
-def take(folder: Path, only: Collection[str]) -> None:
+def take(folder: Path, only: Collection[str], widths: Collection[int] = WIDTHS) -> None:
     """Pictures of some views into a folder; of all without a choice."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {name for name in ALL if not only or name in only}
@@ -171,7 +171,7 @@ def take(folder: Path, only: Collection[str]) -> None:
             **{name: (address, path, act, None) for name, (path, act) in BEFORE.items()},
             START: (start, "/", None, read),
         }
-        for width, theme, name in itertools.product(WIDTHS, THEMES, views):
+        for width, theme, name in itertools.product(widths, THEMES, views):
             if name not in wanted:
                 continue
             base, path, before, after = views[name]
@@ -216,12 +216,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("page-pictures"))
     parser.add_argument("--only", choices=ALL, nargs="+", default=(), help="names of some views")
+    parser.add_argument("--width", type=int, choices=WIDTHS, nargs="+", default=WIDTHS, help="of the screen, in pixels")
     parser.add_argument("--readme", action="store_true", help="the pictures of the README instead")
     given = parser.parse_args()
     if given.readme:
         take_for_readme()
     else:
-        take(given.folder, given.only)
+        take(given.folder, given.only, given.width)
 
 
 if __name__ == "__main__":

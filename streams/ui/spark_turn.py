@@ -20,6 +20,11 @@ class SparkTurn:
         self._waiting = 0
 
     @property
+    def held(self) -> bool:
+        """Whether somebody has it."""
+        return self._held.locked()
+
+    @property
     def wanted(self) -> bool:
         """Whether another one waits: an owner without work should end its session."""
         return self._waiting > 0

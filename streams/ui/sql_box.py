@@ -161,7 +161,7 @@ class SqlBox:
         match item.phase:
             case Phase.WAITING if ahead is not item:
                 return f"Query {ahead.number} is first: queries run one after the other."
-            case Phase.WAITING:
+            case Phase.WAITING if session is None and self._turn.held:
                 return "Spark serves another table of this page: it is free as soon as the query there has ended."
             case Phase.STARTING:
                 return "The first query starts Spark, which takes some seconds; the next ones do not wait for it."

@@ -19,6 +19,12 @@ from tests.streams.ui.test_ui_command import running
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.spark, pytest.mark.extended]
 
 SPARK_MS = 240_000
+_WATCH = """() => {
+  window.spoken = document.querySelector("#answer [role=status]");
+  window.statusChanges = 0;
+  const options = { childList: true, characterData: true, subtree: true };
+  new MutationObserver(() => (window.statusChanges += 1)).observe(spoken, options);
+}"""
 SLOW = "SELECT sum(a.id * b.id) FROM range(1000000) a CROSS JOIN range(1000000) b"
 
 
@@ -73,8 +79,21 @@ def test_a_query_is_run_cancelled_and_corrected_with_the_keyboard(page: Page) ->
     box.fill(SLOW)
     box.press("Control+Enter")
     expect(page.locator("#answer .state")).to_have_text("running", timeout=SPARK_MS)
-    page.click("#answer >> text=Cancel")
+    expect(page.locator("#answer [data-wait]")).to_contain_text("tasks have ended", timeout=SPARK_MS)
+    page.evaluate(_WATCH)
+    page.locator("#answer >> text=Cancel").focus()
+    elapsed = page.locator("#answer .elapsed")
+    for _ in range(3):
+        expect(elapsed).not_to_have_text(elapsed.inner_text())
+    assert page.evaluate("[spoken.isConnected, statusChanges]") == [True, 0], "a time that runs is not read aloud"
+    expect(page.locator("#answer >> text=Cancel")).to_be_focused()
+    page.keyboard.press("Enter")
     expect(page.locator("#answer .state")).to_have_text("cancelled")
+    expect(page.locator("#answer [data-wait]")).to_have_count(0)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/sql/answers/" in request.url else None)
+    page.wait_for_timeout(1_500)
+    assert asked == [], "nobody asks for what is there"
     box.fill("SELECT id,\n, FROM t")
     box.press("Control+Enter")
     expect(page.locator("#answer [role=alert]")).to_contain_text(

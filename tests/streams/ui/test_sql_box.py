@@ -176,8 +176,14 @@ def test_the_box_answers_and_refuses(client: httpx2.Client, table: Table) -> Non
     slow = "SELECT sum(a.id * b.id) FROM range(1000000) a CROSS JOIN range(1000000) b"
     started = client.post("/sql/run", data={"sql": slow}, headers=_HEADERS)
     number = int(re.search(r'id="answer-(\d+)"', started.text).group(1))
-    while "running" not in client.get(f"/sql/answers/{number}").text:
+    said: set[str] = set()
+    while "tasks have ended" not in " ".join(said):
+        text = client.get(f"/sql/answers/{number}", headers=_HEADERS).text
+        said.update(re.findall(r'<span class="elapsed">\d+\.\d s</span>([^<]+)</p>', text))
+        assert "hx-trigger" in text
         time.sleep(0.01)
+    queued = client.post("/sql/run", data={"sql": "SELECT 2 AS two"}, headers=_HEADERS).text
+    assert f"Query {number} is first" in queued
     assert "cancelled" in client.post(f"/sql/answers/{number}/cancel", headers=_HEADERS).text
     assert "1 row" in ask(client, "SELECT 1 AS one")[1]  # the session still answers
     assert "SELECT 1 AS one" in client.get("/sql").text
@@ -201,7 +207,8 @@ def test_the_tables_of_a_folder_take_turns_with_spark(tmp_path: Path) -> None:
         number = int(re.search(r'id="answer-(\d+)"', begun.text).group(1))
         waiting = two.post("/sql/run", data={"sql": "SELECT * FROM t"}, headers=_HEADERS)
         of_two = int(re.search(r'id="answer-(\d+)"', waiting.text).group(1))
-        assert "waiting" in two.get(f"/sql/answers/{of_two}", headers=_HEADERS).text
+        while "Spark serves another table" not in (text := two.get(f"/sql/answers/{of_two}", headers=_HEADERS).text):
+            assert "waiting" in text
         one.post(f"/sql/answers/{number}/cancel", headers=_HEADERS)
         assert "2 rows" in finished(two, of_two)
         assert "1 row" in ask(one, "SELECT * FROM one")[1]
