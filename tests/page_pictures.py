@@ -47,6 +47,16 @@ def click(selector: str, shows: str) -> Callable[[Page], None]:
     return act
 
 
+def hover(selector: str) -> Callable[[Page], None]:
+    """Hold the mouse over something."""
+
+    def act(page: Page) -> None:
+        page.locator(selector).first.hover()
+        page.locator(".tip:visible").first.wait_for()
+
+    return act
+
+
 def hold(pattern: str) -> Callable[[Page], None]:
     """Leave requests without an answer: what a slow store looks like."""
 
@@ -88,6 +98,7 @@ VIEWS: Final[dict[str, tuple[str, Act]]] = {
     "data": ("/data?column=paid&operator=is+null&value=", None),
     "data-error": ("/data?column=paid&operator=%3D&value=much", None),
     "row": ("/row?key=order_id%3D1537&history=1", None),
+    "row-compacted": ("/row?key=order_id%3D1537", hover("svg.events .event")),
     "changes": ("/changes?since=before-sale", None),
     "sql": ("/sql", click("summary", ".examples")),
     "sql-refused": ("/sql", refused),
