@@ -158,6 +158,17 @@ def letter_bytes(letter: Letter, name: str) -> bytes | None:
     return base64.b64decode(text) if encoding == "base64" else str(text).encode()
 
 
+def text_of(data: bytes, limit: int = 4096) -> str | None:
+    """The bytes as text, if all of them are text in UTF-8, and not too many."""
+    if len(data) > limit:
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(char.isprintable() or char in "\n\r\t" for char in text) else None
+
+
 def hex_lines(data: bytes, limit: int = 4096) -> list[tuple[str, str, str]]:
     """Offset, hexadecimal bytes and printable characters of each 16 bytes."""
     return [

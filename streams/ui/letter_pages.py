@@ -12,7 +12,7 @@ from starlette.routing import Route
 from storage.errors import InvalidInput
 from streams.letters.letter_folder import State
 from streams.pipeline.letter_places import choose_places
-from streams.ui.letter_book import LetterBook, hex_lines, letter_bytes
+from streams.ui.letter_book import LetterBook, hex_lines, letter_bytes, text_of
 from streams.ui.site import render, site_of
 
 _SHOWN: Final = 100
@@ -43,7 +43,7 @@ def letter(request: Request) -> Response:
     book = _book(request)
     place, state, found = book.get(request.query_params.get("name", ""))
     parts = [
-        (name, data, hex_lines(data)) for name in ("key", "value") if (data := letter_bytes(found, name)) is not None
+        (name, data, text_of(data), hex_lines(data)) for name in ("key", "value") if (data := letter_bytes(found, name)) is not None
     ]
     return render(request, "letter.html", place=place, state=state, letter=found, parts=parts)
 

@@ -10,13 +10,34 @@ from typing import Any, Final
 from storage.engine import StreamReport
 from streams.pipeline.quantities import duration
 
-WIDTH: Final = 760
-NAMES: Final = 190
-"""Width of the names, left of the bars."""
-ROW: Final = 30
 TOP: Final = 30
-_ROOM: Final = 90  # right of the bars, for values
 _MARGIN: Final = 0.06  # of the axis, on both sides
+_LONGEST: Final = 26  # characters of a name
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A width of screens, and how the picture uses it.
+
+    Attributes:
+        name: Its name in the styles.
+        width: Of the picture.
+        names: Width of the names left of the bars; 0: names and values are above them.
+        room: Width right of the bars, for values.
+        row: Height of a stream.
+        middle: Middle of the bar within that.
+    """
+
+    name: str
+    width: int
+    names: int
+    room: int
+    row: int
+    middle: int
+
+
+SHAPES: Final = (Shape("wide", 760, 190, 90, 30, 15), Shape("narrow", 330, 0, 16, 46, 32))
+"""For large screens and for small ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +66,14 @@ class MarkPicture:
     """Bars of one unit: times, or integers.
 
     Attributes:
+        shape: For which screens it is.
         unit: What the axis shows, in words.
         bars: The streams, the slowest first.
         lines: Vertical lines: place and name.
         height: Of the picture.
     """
 
+    shape: Shape
     unit: str
     bars: list[MarkBar]
     lines: list[tuple[float, str]]
@@ -58,7 +81,7 @@ class MarkPicture:
 
 
 def draw_marks(marks: Sequence[StreamReport], through: str, now_ms: int) -> list[MarkPicture]:
-    """A picture of the watermarks that are times, and one of those that are integers; none without watermarks.
+    """Pictures of the watermarks that are times, and of those that are integers: of each in every shape, or none.
 
     Args:
         marks: The watermarks.
@@ -73,7 +96,8 @@ def draw_marks(marks: Sequence[StreamReport], through: str, now_ms: int) -> list
             if value is not None and isinstance(mark.watermark, str) == is_time:
                 values[f"{mark.stream}: {mark.group}"] = value
         if values:
-            found.append(_picture(values, _asked(through, is_time=is_time), now_ms / 1000 if is_time else None))
+            asked, now = _asked(through, is_time=is_time), now_ms / 1000 if is_time else None
+            found += [_picture(values, asked, now, shape) for shape in SHAPES]
     return found
 
 
@@ -89,7 +113,7 @@ def _asked(through: str, *, is_time: bool) -> float | None:
     return float(through) if through.lstrip("-").isdecimal() else None
 
 
-def _picture(values: dict[str, float], asked: float | None, now: float | None) -> MarkPicture:
+def _picture(values: dict[str, float], asked: float | None, now: float | None, shape: Shape) -> MarkPicture:
     known = [*values.values(), *([now] if now is not None else [])]
     low, high = min(known), max(known)
     room = max(1.0, high - low)
@@ -98,7 +122,7 @@ def _picture(values: dict[str, float], asked: float | None, now: float | None) -
         low, high = max(low - room, min(low, asked)), min(high + room, max(high, asked))
 
     def place(value: float) -> float:
-        return round(NAMES + (WIDTH - NAMES - _ROOM) * (value - low) / (high - low), 1)
+        return round(shape.names + (shape.width - shape.names - shape.room) * (value - low) / (high - low), 1)
 
     newest = now if now is not None else max(values.values())
     bars = []
@@ -107,12 +131,13 @@ def _picture(values: dict[str, float], asked: float | None, now: float | None) -
         words = f"{duration(max(0.0, behind))} behind" if now is not None else f"{value:,.0f}"
         late = asked is not None and value <= asked
         label = max(place(value), place(newest)) if now is not None else place(value)
-        bars.append(MarkBar(name, place(value), label, TOP + ROW * number + ROW // 2, words, late))
+        short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+        bars.append(MarkBar(short, place(value), label, TOP + shape.row * number + shape.middle, words, late))
     lines = [(place(now), "now")] if now is not None else []
     if asked is not None:
         lines.append((place(min(max(asked, low), high)), "asked"))
     unit = "complete before" if now is not None else "complete before, values"
-    return MarkPicture(unit, bars, lines, TOP + ROW * len(bars) + 12)
+    return MarkPicture(shape, unit, bars, lines, TOP + shape.row * len(bars) + 12)
 
 
 def _number(value: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 from typing import Any, Final
@@ -25,6 +26,15 @@ def page_time(text: str) -> dt.datetime:
         return dt.datetime.now(dt.UTC) - int(ago[1]) * _UNITS[ago[2]]
     found = dt.datetime.fromisoformat(text.strip())
     return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
+
+
+def page_value(text: str) -> str:
+    """A value of an ordering column: of a time ISO 8601 with its zone; any other text as it is."""
+    given = text.strip()
+    if ":" in given or _AGO.fullmatch(given):
+        with contextlib.suppress(ValueError, OverflowError):
+            return page_time(given).isoformat()
+    return given
 
 
 def page_point(text: str) -> Any:

@@ -260,6 +260,8 @@ def mark_text(value: Any) -> str:
         moment_then = dt.datetime.fromisoformat(value)
     except (TypeError, ValueError):
         return cell_text(value)
+    if "-" not in value:  # a number
+        return str(value)
     if moment_then.time() == dt.time.min and len(value) == len("2026-11-20"):
         return str(value)
     zoned = moment_then if moment_then.tzinfo is not None else moment_then.replace(tzinfo=dt.UTC)

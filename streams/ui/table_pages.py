@@ -13,9 +13,10 @@ from starlette.routing import Route
 from storage.engine import TABLE_LANE, lane_name
 from storage.errors import InvalidInput, NotComplete, NotFound
 from streams.ui.lane_history import KIND_OF, KINDS, LABELS
-from streams.ui.mark_picture import NAMES, WIDTH, draw_marks, is_behind
+from streams.ui.mark_picture import draw_marks, is_behind
+from streams.ui.page_times import page_value
 from streams.ui.problems import Problem, Severity, find_problems
-from streams.ui.site import Site, render, site_of
+from streams.ui.site import Site, mark_text, render, site_of
 from streams.ui.watched_table import Look
 
 _RATE_PARTS: Final = 120
@@ -179,7 +180,8 @@ def file_group(request: Request) -> Response:
 def completeness(request: Request) -> Response:
     """Watermarks, and what is missing for a time."""
     look = site_of(request).look()
-    through = request.query_params.get("through", "").strip()
+    given = request.query_params.get("through", "").strip()
+    through = page_value(given)
     require = [name for name in request.query_params.getlist("require") if name]
     marks = look.inspection.streams()
     chosen = [mark for mark in marks if not require or mark.group in require]
@@ -187,18 +189,16 @@ def completeness(request: Request) -> Response:
     missing = []
     if verdict is not None and verdict.severity is Severity.WARNING:
         missing = [mark for mark in chosen if is_behind(mark, through)]
-        verdict = replace(verdict, title=f"Not complete through {through}") if missing else verdict
+        verdict = replace(verdict, title=f"Not complete through {mark_text(through)}") if missing else verdict
     return render(
         request,
         "completeness.html",
         view="completeness",
         marks=marks,
         pictures=draw_marks(chosen, through, look.at_ms),
-        names=NAMES,
-        width=WIDTH,
         groups=[group.name for group in look.overview.schema.groups],
         references=look.overview.references,
-        through=through,
+        through=given,
         require=require,
         verdict=verdict,
         missing=missing,
@@ -210,12 +210,17 @@ def _verdict(look: Look, through: str, require: list[str]) -> Problem | None:
     if not through:
         return None
     try:
-        look.snapshot.check_complete(through, require or None)
+        try:
+            look.snapshot.check_complete(through, require or None)
+        except InvalidInput:  # of times without a zone
+            look.snapshot.check_complete(through.removesuffix("+00:00"), require or None)
     except NotComplete as error:
         return Problem(Severity.WARNING, error.message, error.hint)
     except (InvalidInput, NotFound) as error:
         return Problem(Severity.CRITICAL, error.message, error.hint)
-    return Problem(Severity.NOTE, f"Complete through {through}: no stream will send such events any more", "")
+    return Problem(
+        Severity.NOTE, f"Complete through {mark_text(through)}: no stream will send such events any more", ""
+    )
 
 
 def _whole(request: Request, name: str, default: int, least: int, most: int) -> int:
