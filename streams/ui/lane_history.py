@@ -39,6 +39,20 @@ KINDS: Final = (
 """What entries are drawn as."""
 LABELS: Final[Mapping[str, str]] = {"plan": "while it runs", "ended": "ended without a result"}
 """Names in the legend, where they are not those of `KINDS`."""
+MEANINGS: Final[Mapping[str, str]] = {
+    "commit": "a writer stored the events of one batch",
+    "claim": "a writer was started, and took over its lane",
+    "compaction": "events of logs were merged into new base files, from which reads are quicker",
+    "fold": "many small logs were merged into one",
+    "clean": "files that nobody needs any more were deleted",
+    "savepoint": "a snapshot was given a name and is kept, or was released",
+    "restore": "the table, or a stream, was set back to an earlier snapshot",
+    "schema": "the table was created or its columns changed, or a writer got a lane",
+    "plan": "a compaction or a fold began; a bar in this colour lasts until its result",
+    "ended": "a compaction or a fold was given up, or had nothing to do",
+    "mark": "times before it are settled: what they show does not change any more",
+}
+"""What each of `KINDS` means, for those who see it for the first time."""
 KIND_OF: Final[Mapping[str, str]] = {
     "DATA": "commit",
     "CLAIM": "claim",

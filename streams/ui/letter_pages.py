@@ -43,7 +43,9 @@ def letter(request: Request) -> Response:
     book = _book(request)
     place, state, found = book.get(request.query_params.get("name", ""))
     parts = [
-        (name, data, text_of(data), hex_lines(data)) for name in ("key", "value") if (data := letter_bytes(found, name)) is not None
+        (name, data, text_of(data), hex_lines(data))
+        for name in ("key", "value")
+        if (data := letter_bytes(found, name)) is not None
     ]
     return render(request, "letter.html", place=place, state=state, letter=found, parts=parts)
 

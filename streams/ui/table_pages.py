@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from storage.engine import TABLE_LANE, lane_name
 from storage.errors import InvalidInput, NotComplete, NotFound
-from streams.ui.lane_history import KIND_OF, KINDS, LABELS
+from streams.ui.lane_history import KIND_OF, KINDS, LABELS, MEANINGS
 from streams.ui.mark_picture import draw_marks, is_behind
 from streams.ui.page_times import page_value
 from streams.ui.problems import Problem, Severity, find_problems
@@ -83,6 +83,7 @@ def timeline(request: Request) -> Response:
         kinds=KINDS,
         kind_of=KIND_OF,
         labels=LABELS,
+        meanings=MEANINGS,
     )
 
 
