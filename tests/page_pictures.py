@@ -98,7 +98,7 @@ VIEWS: Final[dict[str, tuple[str, Act]]] = {
     "data": ("/data?column=paid&operator=is+null&value=", None),
     "data-error": ("/data?column=paid&operator=%3D&value=much", None),
     "row": ("/row?key=order_id%3D1537&history=1", None),
-    "row-compacted": ("/row?key=order_id%3D1537", hover("svg.events .event")),
+    "row-compacted": ("/row?key=order_id%3D1537", hover("svg.events .event .mark")),
     "changes": ("/changes?since=before-sale", None),
     "sql": ("/sql", click("summary", ".examples")),
     "sql-refused": ("/sql", refused),
