@@ -36,7 +36,7 @@ class Shape:
     middle: int
 
 
-SHAPES: Final = (Shape("wide", 760, 190, 90, 30, 15), Shape("narrow", 330, 0, 16, 46, 32))
+SHAPES: Final = (Shape("broad", 760, 190, 90, 30, 15), Shape("narrow", 330, 0, 16, 46, 32))
 """For large screens and for small ones."""
 
 

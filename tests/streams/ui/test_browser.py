@@ -47,7 +47,7 @@ VIEWS = (
 
 
 _CUT = """() => {
-  const scrolls = ".grid.data, .versions, svg.events, pre, .chart, .hidden, .skip";
+  const scrolls = ".grid.data, .versions, svg.events, pre, .chart, .hidden, .stack thead";
   const cut = [...document.querySelectorAll("nav, nav *, main *")].filter((each) =>
     each.checkVisibility() && !each.closest(scrolls) && !each.querySelector(scrolls)
     && getComputedStyle(each).overflowX !== "visible" && each.scrollWidth > each.clientWidth + 1);
