@@ -401,6 +401,7 @@ def test_letters_are_counted_listed_and_shown_with_their_bytes(tmp_path: Path) -
     assert "<button" not in shown.partition("<main")[2].partition("</main>")[0]
     letter = text_of(client, "/letters/letter?name=q/0-0:1")
     assert b'{"id": 3'.hex(" ") in letter
+    assert '<pre class="wrap" tabindex="0" aria-label="value as text">{&#34;id&#34;: 3' in letter
     refused = client.post("/letters/replay", headers={"Origin": ORIGIN})
     assert refused.status_code == 400
     assert "read-only" in refused.text
