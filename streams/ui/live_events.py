@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -19,6 +20,8 @@ from storage.errors import TableError
 from streams.ui.site import Site, site_of
 
 _EVERY_SECONDS: Final = 1.0
+SLOW_SECONDS: Final = 10.0  # for as long nobody is told that the store has not answered
+_SLOW: Final = f"The table could not be read for {SLOW_SECONDS:.0f} s: its store answers slowly, or not at all"
 _ALIVE_SECONDS: Final = 15.0  # a comment tells proxies and the browser that the connection lives
 
 
@@ -33,12 +36,20 @@ async def follow(ending: threading.Event, state: Callable[[], tuple[str, str]]) 
 
     Args:
         ending: Ends the stream.
-        state: Returns the name of the event, and the state.
+        state: Returns the name of the event, and the state. If it takes longer than `SLOW_SECONDS`, an event
+            ``trouble`` says so.
     """
     last, spoke = "", time.monotonic()
     yield "retry: 2000\n\n"
     while not ending.is_set():
-        name, text = await anyio.to_thread.run_sync(state)
+        asked = asyncio.ensure_future(anyio.to_thread.run_sync(state, abandon_on_cancel=True))
+        try:
+            if not (await asyncio.wait({asked}, timeout=SLOW_SECONDS))[0]:
+                last = _SLOW  # so that the state is sent when it comes, even if it is the same
+                yield f"event: trouble\ndata: {json.dumps(_SLOW)}\n\n"
+            name, text = await asked
+        finally:
+            asked.cancel()  # the browser has gone away
         if text != last:
             last, spoke = text, time.monotonic()
             yield f"event: {name}\ndata: {json.dumps(text)}\n\n"
