@@ -98,3 +98,22 @@ def test_events_that_the_log_has_lost_are_said_to_be_gone() -> None:
     assert [version.values for version in table.explain_row(1, history=True).versions] == [{"status": "second"}]
     (note,) = notes(table, "key=1&history=1")
     assert note.endswith("Older events that had lost by then are not in the log any more.")
+
+
+def test_of_a_group_whose_events_all_count_the_merged_values_are_kept() -> None:
+    config = {
+        "key": ["id"],
+        "columns": {"id": "bigint", "n": "bigint"},
+        "groups": {"g": {"columns": ["n"], "merge": "aggregate", "functions": {"n": "sum"}}},
+        "streams": {"s": {"groups": ["g"], "on_delete": "ignore"}},
+    }
+    table = Table.create(new_uri(), config)
+    for number in (1, 2):
+        append(table, pa.table({"id": [7], "n": [number]}), "s")
+    table.compact()
+    append(table, pa.table({"id": [7], "n": [4]}), "s")
+    (note,) = notes(table, "key=7")
+    assert "only the merged values are kept" in note
+    (picture,) = draw_groups(table.explain_row(7))
+    assert [point.below[-1] for point in picture.points] == ["n=3", "n=4"]
+    assert [point.is_merged for point in picture.points] == [True, False]
