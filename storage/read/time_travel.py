@@ -121,7 +121,21 @@ def named_cut(table_log: TableLog, name: str) -> Cut:
         )
     if name.startswith(PREFIX):
         return parse_cut(name).of_table()
-    return find_savepoint(table_log.refresh(), name, instead=_INSTEAD).at
+    state = table_log.refresh()
+    if name not in state.savepoints and _is_time(name):
+        raise InvalidInput(
+            f"as_of {name!r} is a text, not a time",
+            hint=f"give a datetime with a time zone: datetime.datetime.fromisoformat({name!r})",
+        )
+    return find_savepoint(state, name, instead=_INSTEAD).at
+
+
+def _is_time(text: str) -> bool:
+    try:
+        dt.datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return ":" in text  # commands take a text without it for a name
 
 
 def cut_at(table_log: TableLog, moment: dt.datetime, *, settled: bool = False) -> Moment:

@@ -310,9 +310,10 @@ def undo(
         if isinstance(point, dt.datetime) and point > dt.datetime.now(dt.UTC):
             raise InvalidInput(f"nothing can have been committed since {since}", hint="give a time in the past")
     table = open_table(target, storage_option)
+    table.schema.stream(stream)  # reports a wrong name before it asks, as the next one
     if isinstance(point, str):
         with usage_errors():
-            table.snapshot(point)  # reports a wrong name before it asks
+            table.snapshot(point)
     else:
         check_clocks(table)
     confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)

@@ -54,7 +54,7 @@ class _Front:
             self._server = self._loop.run_until_complete(coming)
         except OSError as error:
             raise Conflict(
-                f"{HOST}:{self._port} cannot be used: {error.strerror}",
+                f"{HOST}:{self._port} cannot be used: {os.strerror(error.errno or 0)}",
                 hint="a Kafka may be running there already; choose another with --port, or --port 0 for any",
             ) from None
         return f"{HOST}:{self._server.sockets[0].getsockname()[1]}"

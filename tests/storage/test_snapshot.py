@@ -128,6 +128,7 @@ def test_the_cut_identifies_the_snapshot_permanently(table: Table) -> None:
         ("cut:1:2:nobody=1", NotFound, "nobody"),
         ("cut:2:2:own=1", NotFound, "savepoint"),
         ("yesterday", NotFound, "no savepoint 'yesterday'"),
+        ("2026-01-01T10:00:00Z", InvalidInput, "is a text, not a time"),
         (dt.datetime(2026, 1, 1), InvalidInput, "no time zone"),  # noqa: DTZ001
         (dt.datetime(1999, 1, 1, tzinfo=dt.UTC), InvalidInput, "did not exist yet"),
         (dt.date(2026, 1, 1), InvalidInput, "is not a time, cut or savepoint"),

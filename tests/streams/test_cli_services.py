@@ -128,6 +128,13 @@ def test_undo_since_a_savepoint_prints_what_it_kept_and_rolled_back(table: Table
     assert ids(table) == [1, 2]
 
 
+def test_undo_names_a_stream_that_does_not_exist_before_it_asks(table: Table) -> None:
+    weft("savepoint", table.uri, "good")
+    refused = weft("undo", table.uri, "order", "--since", "good")  # without a terminal it refuses to ask
+    assert refused.exit_code == 1
+    assert "the table has no stream 'order'" in refused.stderr
+
+
 def test_undo_since_a_time_prints_what_was_kept_because_of_a_clock(table: Table) -> None:
     time.sleep(0.01)
     now = dt.datetime.now(dt.UTC).isoformat()

@@ -187,7 +187,7 @@ def test_a_port_that_is_taken_is_told(start: Start, tmp_path: Path) -> None:
     port = start("--topic", "orders").address.partition(":")[2]
     second = Running(tmp_path, "--topic", "orders", "--port", port)
     assert second.process.wait(SECONDS) == 1
-    assert f"127.0.0.1:{port} cannot be used: " in second.text
+    assert f"127.0.0.1:{port} cannot be used: Address already in use\n" in second.text
     assert "--port" in second.text
 
 
