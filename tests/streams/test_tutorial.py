@@ -18,4 +18,4 @@ def test_every_block_of_the_tutorial_prints_what_it_shows(tmp_path: Path, monkey
     with socket.socket() as chosen:
         chosen.bind(("127.0.0.1", 0))
         free = chosen.getsockname()[1]
-    check_guide(GUIDES / "tutorial.md", tmp_path, port=("9092", str(free)))
+    check_guide(GUIDES / "tutorial.md", tmp_path, port=("9093", str(free)))
