@@ -301,8 +301,9 @@ class _Conversation:
         return read_messages(name, section, pipeline, self._folder, SAMPLE)
 
     def _with_key(self, streams: Sequence[NewStream]) -> list[NewStream]:
-        schemas = [each.fields.schema for each in streams]
-        proposed = [part.name for part in streams[0].fields.keys if all(part.name in schema for schema in schemas)]
+        proposed = [
+            part.name for part in streams[0].fields.keys if all(each.fields.kind(part.name) for each in streams)
+        ]
         known = all(each.fields.keys for each in streams) and self._given.key is None
         matched = None if known and proposed else matching_fields([(each.fields, each.rows) for each in streams])
         if known and not proposed:
@@ -327,7 +328,7 @@ class _Conversation:
     def _with_own_key(self, stream: NewStream, *, sure: bool) -> NewStream:
         """A topic whose key has another name than in other topics. A key that only Kafka's key has stays."""
         known = [part.name for part in stream.fields.keys]
-        if any(name not in stream.fields.schema for name in known):
+        if any(stream.fields.kind(name) is None for name in known):
             return stream
 
         def parse(text: str) -> list[str]:
@@ -420,10 +421,10 @@ def _key_of(stream: NewStream, names: Sequence[str], streams: Sequence[NewStream
     """The fields of a topic with these names, or with names that mean the same."""
     found = []
     for name in names:
-        owner = next((each for each in streams if name in each.fields.schema), stream)
+        owner = next((each for each in streams if each.fields.kind(name) is not None), stream)
         match = matching_field(name, owner.fields, stream.fields)
         if match is None:
-            known = ", ".join(stream.fields.schema)
+            known = ", ".join(stream.fields.simple_fields())
             hint = f"its fields are {known}; if one has another name there: --key {name},{stream.topic}=FIELD"
             raise InvalidInput(f"key: topic {stream.topic} has no field {name!r}", hint=hint)
         found.append(match)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from streams.formats.schema_fields import NoType, SchemaField, connect_fields, connect_sql
 from streams.pipeline.infer_key import PLAIN, Fields, Messages, Part, fields_of, quoted
+from streams.pipeline.nested_fields import nested_fields
 
 __all__ = ["Fields", "Proposal", "Sample", "infer_fields", "infer_type", "propose"]
 
@@ -251,7 +252,9 @@ def _shared_key(found: Sequence[Fields]) -> tuple[str, ...]:
     counts = Counter(
         tuple(column_name(part.name) for part in each.keys) for each in found if len(each.keys) == shortest
     )
+    inner = {column_name(part.name) for each in found for part in each.keys if part.name in nested_fields(each.schema)}
     telling = [names for names, _ in counts.most_common() if names != ("id",)]
+    telling.sort(key=lambda names: not inner.isdisjoint(names))  # bed before device_id, for device.id
     return telling[0] if telling else next(iter(counts))
 
 

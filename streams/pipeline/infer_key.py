@@ -1,7 +1,8 @@
 """Chooses the key and the ordering columns of a writer from what is known of its messages. Pure.
 
 - The *key* are the fields that the Kafka key names; or the field that has its value; else the field ``<stream>_id`` or
-  ``id``; else a field that ends in ``_id``. Fields that only the Kafka key has are read from it.
+  ``id``; else a field that ends in ``_id``, or such a one within a field (``device.id``); else the first field that
+  is never null, and no time. Fields that only the Kafka key has are read from it.
 - The *ordering* columns are those that the source gives (Debezium); else a field with a usual name (``updated_at``,
   ``ts``, ``version``, ...) that is a time or an integer and is never null; else the first time that is never null;
   else the timestamp of the Kafka message.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from streams.formats.schema_fields import SchemaField
+from streams.pipeline.nested_fields import nested_fields, value_of
 
 PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ORDERING: Final = (
@@ -43,7 +45,7 @@ _ORDERING: Final = (
 _ORDERING_TYPES: Final = frozenset({"int", "bigint", "timestamp", "timestamp_ntz", "date"})
 _TIME_TYPES: Final = frozenset({"timestamp", "timestamp_ntz"})
 _TIME_NAME: Final = re.compile(
-    r"((^|_)(at|ts|time|timestamp|date)(_(s|sec|ms|millis|us|micros))?|[a-z0-9](At|Ts|Time|Timestamp|Date)(Ms|Us|Millis|Micros)?)$"
+    r"((^|_)(at|ts|time|timestamp|date|when)(_(s|sec|ms|millis|us|micros))?|[a-z0-9](At|Ts|Time|Timestamp|Date)(Ms|Us|Millis|Micros)?)$"
 )
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _EPOCHS: Final[Mapping[str, tuple[int, str]]] = {
@@ -131,12 +133,27 @@ class Fields:
     comments: Mapping[str, str] = field(default_factory=dict)
     epochs: Mapping[str, str] = field(default_factory=dict)
 
+    def kind(self, name: str) -> str | None:
+        """The type of a field, or of one within a field (``device.id``); None if there is none."""
+        return self.schema.get(name) or nested_fields(self.schema).get(name)
+
+    def simple_fields(self) -> list[str]:
+        """The fields, with those within them in place of those that have some."""
+        kinds = {**self.schema, **nested_fields(self.schema)}
+        return [name for name, kind in kinds.items() if not kind.startswith("struct<")]
+
+    def plain_part(self, name: str) -> Part:
+        """The column of a field as it is."""
+        kind = self.kind(name)
+        assert kind is not None, "names are checked"
+        path = [name] if name in self.schema else name.split(".")
+        return Part(name, ".".join(map(quoted, path)), kind)
+
     def part(self, name: str) -> Part:
         """The column of a field that is not in the key."""
         function = self.epochs.get(name)
-        if function is None:
-            return Part(name, quoted(name), self.schema[name])
-        return Part(name, f"{function}({quoted(name)})", "timestamp")
+        plain = self.plain_part(name)
+        return plain if function is None else Part(name, f"{function}({plain.sql})", "timestamp")
 
     @property
     def key(self) -> str:
@@ -239,17 +256,27 @@ def _key_parts(given: Messages, schema: Mapping[str, str], always: set[str]) -> 
     alone = given.key_fields.get("", "")
     if given.declares_key and _is_key_type(alone):
         return (Part(wanted[0], f"_key.{quoted(wanted[0])}", alone),), "the value of the Kafka key; choose its name"
-    for name in fit:
+    for name, kind in nested_fields(schema).items():
+        last = name.rpartition(".")[2].lower()
+        always_there = given.rows and all(value_of(row, name) is not None for row in given.rows)
+        if (last == "id" or last.endswith("_id")) and _is_key_type(kind) and always_there:
+            return (Part(name, ".".join(map(quoted, name.split("."))), kind),), "by its name: is it right?"
+    times = {name for name in fit if _is_time(name, schema[name], given.rows)}
+    for name in sorted(fit, key=times.__contains__):
         return (Part(name, quoted(name), schema[name]),), "the first field that is never null: is it?"
     name = next(iter(schema))
     return (Part(name, quoted(name), schema[name]),), "no field is never null: choose one"
+
+
+def _is_time(name: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    return kind in _TIME_TYPES or epoch_function(name, kind, [row.get(name) for row in rows]) is not None
 
 
 def _constant_fields(rows: Sequence[Mapping[str, Any]], key: Sequence[str]) -> set[str]:
     """Fields with one value in all events of a key, for each key; empty if no key has two different events."""
     by_key: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        by_key.setdefault(repr([row.get(name) for name in key]), []).append(row)
+        by_key.setdefault(repr([value_of(row, name) for name in key]), []).append(row)
     repeated = [found for found in by_key.values() if any(row != found[0] for row in found)]
     names = {name for row in rows for name in row} if repeated else set()
     return {name for name in names if all(row.get(name) == found[0].get(name) for found in repeated for row in found)}

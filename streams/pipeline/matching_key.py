@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from streams.pipeline.infer_key import KEY_TYPES, Fields
+from streams.pipeline.nested_fields import nested_fields, value_of
 
 _SUFFIX: Final = re.compile(r"(id|key|code|no|nr|number|uuid)$")
 _FEW: Final = 0.1  # a field that is no identifier by name has different values in more than this share of messages
@@ -21,10 +22,10 @@ Rows = Sequence[Mapping[str, Any]]
 
 def matching_field(name: str, of: Fields, there: Fields) -> str | None:
     """The only field of another topic whose name means the same; None without one."""
-    if name in there.schema:
+    if there.kind(name) is not None:
         return name
     meant = _meaning(name, of.stream)
-    found = [other for other in there.schema if _meaning(other, there.stream) == meant]
+    found = [other for other in there.simple_fields() if _meaning(other, there.stream) == meant]
     return found[0] if len(found) == 1 else None
 
 
@@ -42,7 +43,7 @@ def matching_fields(topics: Sequence[tuple[Fields, Rows]]) -> list[str] | None:
         if any(found not in fit for found, fit in zip(names, candidates, strict=True)):
             continue
         chosen = [found for found in names if found is not None]
-        values = [{row[found] for row in of} for found, (_, of) in zip(chosen, topics, strict=True)]
+        values = [{value_of(row, found) for row in of} for found, (_, of) in zip(chosen, topics, strict=True)]
         known = [each for each in values if each]
         if any(not known[0] & each for each in known[1:]):
             continue
@@ -60,10 +61,10 @@ def _candidates(fields: Fields, rows: Rows) -> list[str]:
     """Fields that can be a key: of a simple type, no time, and never null."""
     return [
         name
-        for name, kind in fields.schema.items()
+        for name, kind in {**fields.schema, **nested_fields(fields.schema)}.items()
         if (kind in KEY_TYPES or kind.startswith("decimal("))
         and name not in fields.epochs
-        and all(row.get(name) is not None for row in rows)
+        and all(value_of(row, name) is not None for row in rows)
     ]
 
 

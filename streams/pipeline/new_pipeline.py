@@ -10,7 +10,7 @@ from storage.config import build_schema, load_config
 from storage.engine import parse_type
 from storage.errors import InvalidInput
 from streams.pipeline.infer import column_name, propose
-from streams.pipeline.infer_key import Fields, Part, quoted
+from streams.pipeline.infer_key import Fields, Part
 from streams.pipeline.yaml_comments import dump
 
 KAFKA_TIME: Final = "_kafka.timestamp"
@@ -117,15 +117,19 @@ def check_names(names: Sequence[str], stream: NewStream, what: str) -> None:
         InvalidInput: There is no such field.
     """
     for name in names:
-        if name not in stream.fields.schema:
-            known = ", ".join(stream.fields.schema)
+        if stream.fields.kind(name) is None:
+            known = ", ".join(stream.fields.simple_fields())
             raise InvalidInput(f"{what}: topic {stream.topic} has no field {name!r}", hint=f"its fields are {known}")
 
 
 def with_key(fields: Fields, key: Sequence[str]) -> Fields:
     """What is known of a topic, with another key."""
-    parts = tuple(Part(name, quoted(name), fields.schema[name]) for name in key)
-    return replace(fields, keys=parts, declared_key={}, guesses=(f"key: {', '.join(key)}", *fields.guesses[1:]))
+    return replace(
+        fields,
+        keys=tuple(map(fields.plain_part, key)),
+        declared_key={},
+        guesses=(f"key: {', '.join(key)}", *fields.guesses[1:]),
+    )
 
 
 def build(uri: str, brokers: str, form: str, streams: Sequence[NewStream], *, registry: str = "") -> NewPipeline:
@@ -206,6 +210,12 @@ def _divide(config: dict[str, Any], writer: dict[str, Any], stream: NewStream) -
     for group, fields in stream.groups.items():
         if group in config["groups"]:
             raise InvalidInput(f"there is already a group {group!r}", hint="choose another name")
+        nested = [each for each in fields if each not in stream.fields.schema]
+        if nested:
+            raise InvalidInput(
+                f"group {group}: {nested[0]} is a part of a column",
+                hint="the fields of a message are columns as a whole",
+            )
         columns = [column_of[stream.fields.part(each).sql] for each in fields]
         wrong = [each for each in columns if each not in whole["columns"] or each in ordering]
         if wrong:

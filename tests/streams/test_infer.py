@@ -122,6 +122,8 @@ SECONDS = 1_767_225_600
         ("created_at", [SECONDS, SECONDS * 1000], "created_at"),  # two units
         ("created_at", [SECONDS, 5], "created_at"),
         ("created_at", [None], "created_at"),
+        ("when", [SECONDS * 1000], "timestamp_millis(when)"),
+        ("whenever", [SECONDS * 1000], "whenever"),
         ("lots", [SECONDS], "lots"),
         ("flat", [SECONDS], "flat"),
         ("format", [SECONDS], "format"),

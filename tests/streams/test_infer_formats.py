@@ -256,7 +256,7 @@ def two_types(registry: SchemaRegistry) -> list[Message]:
         ("json-schema", avro_messages, "schema 3 is of type AVRO, not JSON"),
         ("protobuf", two_types, "messages are of 2 types: shop.Other (1), shop.Row (1)"),
         ("debezium-avro", avro_messages, "schema 3 is not that of a change event of Debezium"),
-        ("debezium", lambda _: [(None, b'{"id": 1}')], "none of 1 messages is a change event of Debezium with a row"),
+        ("debezium", lambda _: [(None, b'{"id": 1}')], "none of 1 message is a change event of Debezium with a row"),
         ("debezium", lambda _: [], "there is no message in"),
     ],
 )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from streams.pipeline.infer import Sample, infer_fields
 from streams.pipeline.infer_key import Fields, choose_ordering
 from streams.pipeline.matching_key import matching_field, matching_fields
+from streams.pipeline.pipeline import load_pipeline
 from tests.streams.pipelines import weft
 
 TELEMETRY = {"machineId": "string", "status": "string", "rpm": "bigint"}
@@ -37,6 +40,8 @@ def topic(stream: str, schema: dict[str, str]) -> Fields:
         ("machines", "machineId", {"machine": "string"}, "machine"),
         ("machines", "machineId", {"machine": "string", "machine_no": "string"}, None),
         ("machines", "machineId", {"ticketId": "string"}, None),
+        ("machines", "machineId", {"machine": "struct<id:string,kind:string>"}, "machine.id"),
+        ("machines", "machine.id", {"machine": "struct<id:string>"}, "machine.id"),
     ],
 )
 def test_names_that_mean_the_same(here: str, name: str, there: dict[str, str], match: str | None) -> None:
@@ -67,6 +72,51 @@ def test_among_fields_with_the_same_names_the_one_with_most_values_is_chosen() -
 def test_names_of_times_may_be_written_in_camel_case() -> None:
     schema = {"openedAt": "timestamp", "updatedAt": "timestamp"}
     assert choose_ordering(schema, schema.keys(), {}) == ("updatedAt", "by its name")
+
+
+def test_a_field_within_a_field_is_matched_by_name_and_values() -> None:
+    nested = topic("telemetry", {"machine": "struct<id:string,kind:string>", "kind": "string"})
+    rows: list[dict[str, Any]] = [{"machine": {"id": f"m{i % 30}", "kind": "press"}, "kind": "x"} for i in range(100)]
+    assert matching_fields([(nested, rows), (topic("tickets", TICKETS), tickets())]) == ["machine.id", "machine"]
+    rows.append({"machine": None, "kind": "x"})
+    assert matching_fields([(nested, rows), (topic("tickets", TICKETS), tickets())]) is None
+
+
+READINGS = [{"at": 1772355600000 + i, "device": {"id": f"d{i}", "zone": "north"}, "note": "n"} for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "key", "sql"),
+    [
+        (READINGS, "device.id", "device.id"),
+        ([{**row, "device": {"zone": "north"}} for row in READINGS], "note", "note"),
+        ([{"at": row["at"]} for row in READINGS], "at", "at"),
+    ],
+)
+def test_a_key_is_found_within_a_field_and_a_time_is_the_last_choice(
+    rows: list[dict[str, Any]], key: str, sql: str
+) -> None:
+    found = infer_fields(Sample("readings", [(None, json.dumps(row).encode()) for row in rows]))
+    assert found is not None
+    assert [(part.name, part.sql) for part in found.keys] == [(key, sql)]
+
+
+def test_key_and_ordering_may_be_within_a_field(tmp_path: Path) -> None:
+    flags = ["--no-look", "--topic", "readings,watering", "--fields"]
+    flags += ["readings=device struct<id:string,`zone-no`:int>, info struct<at:timestamp>", "--fields"]
+    flags += ["watering=bed string, litres double, done timestamp", "--ordering", "watering=done"]
+    done = weft("init", tmp_path / "new", *flags, "--key", "bed,readings=device.id", "--ordering", "readings=info.at")
+    assert done.exit_code == 0, done.output
+    file = tmp_path / "new/pipeline.yaml"
+    written = yaml.safe_load(file.read_text())
+    assert written["table"]["config"]["key"] == ["bed"]
+    assert written["table"]["config"]["groups"]["readings"]["ordering"] == ["info_at"]
+    selected = {"bed": "device.id", "device": "device", "info": "info", "info_at": "info.at"}
+    assert written["writers"]["readings"]["select"] == selected
+    assert load_pipeline(file).writers
+    wrong = weft("init", tmp_path / "other", *flags, "--key", "bed")
+    assert "topic readings has no field 'bed'" in wrong.stderr
+    assert "its fields are device.id, device.zone-no, info.at; if one has" in " ".join(wrong.stderr.split())
 
 
 FLAGS = ["--no-look", "--topic", "telemetry,shop.tickets", "--fields", "telemetry=machineId string, rpm bigint"]
