@@ -6,6 +6,7 @@ their meaning: deploy/docs/configuration.md; MERGE.md.
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import decimal
 from collections import Counter
@@ -19,12 +20,23 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from storage import shown
-from storage.config_file import FieldError, Names, Sections, errors_at, parse_fields, read_yaml
+from storage.config_file import (
+    FieldError,
+    Names,
+    Problems,
+    Sections,
+    errors_at,
+    find_problems,
+    parse_fields,
+    read_yaml,
+    remove_field,
+)
+from storage.config_functions import FunctionConfig, FunctionOptions, build_functions, has_options
 from storage.config_references import ReferenceConfig, build_references
 from storage.core import names
-from storage.core.model import Column, Function, Group, Stream
+from storage.core.model import Column, Function, Group, Reference, Stream, Ttl
 from storage.core.modes import find_mode, spellings
-from storage.core.modes.functions import find_function, function_names
+from storage.core.modes.functions import find_function
 from storage.core.schema.state_columns import ARRIVAL, PRESENT
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import can_be_indexed, format_type, parse_type
@@ -51,24 +63,10 @@ class ColumnConfig(_Model):
     comment: str = ""
 
 
-class FunctionOptions(_Model):
-    """Options of an aggregate function."""
-
-    delimiter: str = ","
-
-
 def _typed(given: Any) -> Any:
     if not isinstance(given, str | Mapping | ColumnConfig):
         raise FieldError("is neither a type nor a mapping", hint="for example bigint, or {type: int, default: 0}")
     return {"type": given} if isinstance(given, str) else given
-
-
-def _without_options(given: Any) -> Any:
-    return {given: None} if isinstance(given, str) else given
-
-
-FunctionConfig = Annotated[dict[str, FunctionOptions | None], BeforeValidator(_without_options), Field(min_length=1)]
-"""A function by name, with its options if they are given."""
 
 
 class GroupConfig(_Model):
@@ -145,15 +143,59 @@ def build_schema(config: TableConfig) -> TableSchema:
     Raises:
         InvalidInput: Two fields do not fit together. The message names the first such field.
     """
-    _check_names(config)
-    columns = _columns(config)
-    by_name = {column.name: column for column in columns}
-    _check_key(config, by_name)
-    _check_groups(config, by_name)
-    functions = {name: _functions(f"groups.{name}.functions", group, by_name) for name, group in config.groups.items()}
-    _check_streams(config, functions)
+    schema = _schema(config, Problems(collects=False))
+    assert schema is not None, "a problem is raised"
+    return schema
+
+
+def check_config(raw: Any) -> tuple[TableConfig | None, TableSchema | None, list[InvalidInput]]:
+    """A configuration and its schema, or everything that is wrong with it. Each message begins with a field."""
+    config, wrong = find_problems(TableConfig, raw, _SECTIONS)
+    problems = Problems(collects=True)
+    if config is not None:
+        return config, _schema(config, problems), problems.found
+    problems.found += [InvalidInput(f"{each.field}: {each.text}", hint="; ".join(each.hints)) for each in wrong]
+    # Without a whole column or group, others would seem to be wrong.
+    if all(not each.missing and len(each.path) not in {0, 2} for each in wrong):
+        rest = copy.deepcopy(raw)
+        for each in wrong:
+            remove_field(rest, each.path)
+        if (config := find_problems(TableConfig, rest, _SECTIONS)[0]) is not None:
+            _schema(config, problems)
+    return None, None, problems.found
+
+
+def _schema(config: TableConfig, problems: Problems) -> TableSchema | None:
+    """The schema; None if problems were collected."""
+    _check_names(config, problems)
+    columns = _columns(config, problems)
+    by_name = {column.name: column for column in columns}  # those that are right
+    _check_key(config, by_name, problems)
+    _check_groups(config, by_name, problems)
+    functions: dict[str, tuple[Function, ...]] = {}
+    for name, group in config.groups.items():
+        functions[name] = ()
+        with problems.noted():
+            mode = find_mode(group.merge)
+            if mode is not None and mode.takes_functions:
+                field = f"groups.{name}.functions"
+                functions[name] = build_functions(field, group.functions, group.columns, group.ordering, by_name)
+    _check_streams(config, functions, problems)
     merge = {name: group.merge for group in config.groups.values() for name in group.columns}
-    ttl = None if config.ttl is None else resolve_ttl(config.ttl, by_name, merge)
+    ttl: Ttl | None = None
+    references: tuple[Reference, ...] = ()
+    index: tuple[str, ...] = ()
+    if len(columns) == len(config.columns):  # else a wrong column would seem to be missing
+        with problems.noted():
+            ttl = None if config.ttl is None else resolve_ttl(config.ttl, by_name, merge)
+        with problems.noted():
+            references = build_references(
+                config.references, by_name, config.groups, is_key=_can_be_key, reserved=RESERVED
+            )
+        with problems.noted():
+            index = _index(config, by_name)
+    if problems.found:
+        return None
     return TableSchema(
         key=tuple(config.key),
         partition_by=tuple(config.partition_by),
@@ -176,10 +218,10 @@ def build_schema(config: TableConfig) -> TableSchema:
             for i, (name, stream) in enumerate(config.streams.items(), start=1)
         ),
         ttl=ttl,
-        references=build_references(config.references, by_name, config.groups, is_key=_can_be_key, reserved=RESERVED),
+        references=references,
         comment=config.comment,
         overlays=config.overlays,
-        index=_index(config, by_name),
+        index=index,
     )
 
 
@@ -202,7 +244,7 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
                 "ordering": list(group.ordering),
                 "merge": group.merge,
                 "functions": {
-                    f.column: {f.name: {"delimiter": f.delimiter}} if _has_options(f.name) else f.name
+                    f.column: {f.name: {"delimiter": f.delimiter}} if has_options(f.name) else f.name
                     for f in group.functions
                 },
                 "state": dict(group.state),
@@ -237,34 +279,39 @@ def _index(config: TableConfig, columns: Mapping[str, Column]) -> tuple[str, ...
     return tuple(name for name in columns if name in config.index)
 
 
-def _check_names(config: TableConfig) -> None:
+def _check_names(config: TableConfig, problems: Problems) -> None:
     states = {f"{prefix}{group}".lower(): group for group in config.groups for prefix in (PRESENT, ARRIVAL)}
     for kind, given in (("columns", config.columns), ("groups", config.groups), ("streams", config.streams)):
         count = Counter(name.lower() for name in given)
         for name in given:
-            folded = name.lower()
-            if not name:
-                raise InvalidInput(f"{kind}: a name is empty", hint="give every name at least one character")
-            if folded in RESERVED or folded.startswith(names.HIDDEN_PREFIX):
-                hint = f"reserved are {', '.join(RESERVED)}, and names that start with {names.HIDDEN_PREFIX}"
-                raise InvalidInput(f"{kind}.{name}: the name is reserved", hint=hint)
-            if kind == "columns" and folded in states:
-                raise InvalidInput(
-                    f"columns.{name}: reads use this name for the state of group {states[folded]!r}",
-                    hint=f"rename the column: {PRESENT} and {ARRIVAL} with the name of a group are taken",
-                )
-            if count[folded] > 1:
-                hint = "Spark SQL ignores case: rename one"
-                raise InvalidInput(f"{kind}.{name}: two names differ only in case", hint=hint)
+            with problems.noted():
+                _check_name(kind, name, count[name.lower()], states)
 
 
-def _columns(config: TableConfig) -> list[Column]:
+def _check_name(kind: str, name: str, count: int, states: Mapping[str, str]) -> None:
+    folded = name.lower()
+    if not name:
+        raise InvalidInput(f"{kind}: a name is empty", hint="give every name at least one character")
+    if folded in RESERVED or folded.startswith(names.HIDDEN_PREFIX):
+        hint = f"reserved are {', '.join(RESERVED)}, and names that start with {names.HIDDEN_PREFIX}"
+        raise InvalidInput(f"{kind}.{name}: the name is reserved", hint=hint)
+    if kind == "columns" and folded in states:
+        raise InvalidInput(
+            f"columns.{name}: reads use this name for the state of group {states[folded]!r}",
+            hint=f"rename the column: {PRESENT} and {ARRIVAL} with the name of a group are taken",
+        )
+    if count > 1:
+        raise InvalidInput(f"{kind}.{name}: two names differ only in case", hint="Spark SQL ignores case: rename one")
+
+
+def _columns(config: TableConfig, problems: Problems) -> list[Column]:
     columns = []
     for i, (name, column) in enumerate(config.columns.items(), start=1):
-        with errors_at(f"columns.{name}: "):
-            arrow_type = parse_type(column.type)
-        default = _default(name, column.default, arrow_type)
-        columns.append(Column(i, name, arrow_type, default, comment=column.comment))
+        with problems.noted():
+            with errors_at(f"columns.{name}: "):
+                arrow_type = parse_type(column.type)
+            default = _default(name, column.default, arrow_type)
+            columns.append(Column(i, name, arrow_type, default, comment=column.comment))
     return columns
 
 
@@ -289,66 +336,83 @@ def _default(name: str, value: Any, arrow_type: pa.DataType) -> Any:
         raise InvalidInput(f"{field}: {value!r} is not a {format_type(arrow_type)}", hint=hint) from None
 
 
-def _check_key(config: TableConfig, columns: Mapping[str, Column]) -> None:
-    _check_known("key", config.key, columns)
+def _check_key(config: TableConfig, columns: Mapping[str, Column], problems: Problems) -> None:
     for name in config.key:
-        if not _can_be_key(columns[name].type):
-            raise InvalidInput(
-                f"key: column {name!r} has type {format_type(columns[name].type)}",
-                hint="keys are tinyint to bigint, string, binary, date, timestamp, timestamp_ntz or decimal "
-                "(guide: deploy/docs/modelling.md#keys)",
-            )
-        if columns[name].default is not None:
-            raise InvalidInput(f"columns.{name}.default: a key column takes no default", hint="remove the default")
-    buckets = config.buckets
+        with problems.noted():
+            _check_known("key", [name], config.columns)
+            _check_key_column(name, columns.get(name))
+    with problems.noted():
+        _check_buckets(config.buckets)
+    for name in config.partition_by:
+        if name not in config.key:
+            with problems.noted():
+                raise InvalidInput(
+                    f"partition_by: column {name!r} is not part of the key",
+                    hint="a key must stay in one partition: add the column to the key, or do not partition by it",
+                )
+
+
+def _check_key_column(name: str, column: Column | None) -> None:
+    if column is None:
+        return
+    if not _can_be_key(column.type):
+        raise InvalidInput(
+            f"key: column {name!r} has type {format_type(column.type)}",
+            hint="keys are tinyint to bigint, string, binary, date, timestamp, timestamp_ntz or decimal "
+            "(guide: deploy/docs/modelling.md#keys)",
+        )
+    if column.default is not None:
+        raise InvalidInput(f"columns.{name}.default: a key column takes no default", hint="remove the default")
+
+
+def _check_buckets(buckets: int) -> None:
     if buckets < 1 or buckets & (buckets - 1) or buckets > MAX_BUCKETS:
         raise InvalidInput(
             f"buckets: {buckets} is not a power of two from 1 to {MAX_BUCKETS}",
             hint="for example 8 (guide: deploy/docs/modelling.md#buckets)",
         )
-    for name in config.partition_by:
-        if name not in config.key:
-            raise InvalidInput(
-                f"partition_by: column {name!r} is not part of the key",
-                hint="a key must stay in one partition: add the column to the key, or do not partition by it",
-            )
 
 
-def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> None:
+def _check_groups(config: TableConfig, columns: Mapping[str, Column], problems: Problems) -> None:
     group_of: dict[str, str] = {}
     for name, group in config.groups.items():
         field = f"groups.{name}"
-        _check_known(f"{field}.columns", group.columns, columns)
         for column in group.columns:
-            if column in config.key:
-                hint = "key columns belong to no group: remove it"
-                raise InvalidInput(f"{field}.columns: {column!r} is a key column", hint=hint)
-            if column in group_of:
-                raise InvalidInput(
-                    f"{field}.columns: column {column!r} is already in group {group_of[column]!r}",
-                    hint="every column belongs to exactly one group (guide: deploy/docs/modelling.md#groups)",
-                )
-            group_of[column] = name
-        _check_ordering(field, group, columns)
-        _check_mode(field, group, config)
+            with problems.noted():
+                _check_known(f"{field}.columns", [column], config.columns)
+                if column in config.key:
+                    hint = "key columns belong to no group: remove it"
+                    raise InvalidInput(f"{field}.columns: {column!r} is a key column", hint=hint)
+                if column in group_of:
+                    raise InvalidInput(
+                        f"{field}.columns: column {column!r} is already in group {group_of[column]!r}",
+                        hint="every column belongs to exactly one group (guide: deploy/docs/modelling.md#groups)",
+                    )
+                group_of[column] = name
+        for column in group.ordering:
+            with problems.noted():
+                _check_ordering(field, group, column, columns.get(column))
+        with problems.noted():
+            _check_mode(field, group, config)
     for column in config.columns:
         if column not in group_of and column not in config.key:
-            raise InvalidInput(f"columns.{column}: the column is in no group", hint="add it to a group, or to the key")
+            with problems.noted():
+                hint = "add it to a group, or to the key"
+                raise InvalidInput(f"columns.{column}: the column is in no group", hint=hint)
 
 
-def _check_ordering(field: str, group: GroupConfig, columns: Mapping[str, Column]) -> None:
-    for name in group.ordering:
-        if name not in group.columns:
-            raise InvalidInput(
-                f"{field}.ordering: {name!r} is not a column of the group",
-                hint=f"order by columns of the group: {', '.join(group.columns)} "
-                "(guide: deploy/docs/modelling.md#orderings)",
-            )
-        if not any(test(columns[name].type) for test in _ORDERING_TYPES):
-            raise InvalidInput(
-                f"{field}.ordering: column {name!r} has type {format_type(columns[name].type)}",
-                hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
-            )
+def _check_ordering(field: str, group: GroupConfig, name: str, column: Column | None) -> None:
+    if name not in group.columns:
+        raise InvalidInput(
+            f"{field}.ordering: {name!r} is not a column of the group",
+            hint=f"order by columns of the group: {', '.join(group.columns)} "
+            "(guide: deploy/docs/modelling.md#orderings)",
+        )
+    if column is not None and not any(test(column.type) for test in _ORDERING_TYPES):
+        raise InvalidInput(
+            f"{field}.ordering: column {name!r} has type {format_type(column.type)}",
+            hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
+        )
 
 
 def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> None:
@@ -371,66 +435,41 @@ def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> None:
         )
 
 
-def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Function]]) -> None:
+def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Function]], problems: Problems) -> None:
     deletes: dict[str, tuple[str, str]] = {}
     for name, stream in config.streams.items():
-        names.lane_name(name)
-        _check_known(f"streams.{name}.groups", stream.groups, config.groups)
-        if stream.on_delete == "ignore":
-            continue
+        with problems.noted():
+            names.lane_name(name)
         for group in stream.groups:
-            other, policy = deletes.setdefault(group, (name, stream.on_delete))
-            if policy != stream.on_delete:
-                raise InvalidInput(
-                    f"streams.{name}.on_delete: {stream.on_delete!r}, but stream {other!r} deletes {policy!r} "
-                    f"in group {group!r} too",
-                    hint="streams that write the same group must not mix row and group deletes",
-                )
-            # A delete takes back the values of earlier events, which these functions cannot do.
-            for function in functions[group]:
-                if not find_function(function.name).retractable:
-                    raise InvalidInput(
-                        f"groups.{group}.functions.{function.column}: {function.name} cannot take back what stream "
-                        f"{name!r} deletes",
-                        hint=f"streams.{name}.on_delete: ignore (guide: deploy/docs/modelling.md#deletes)",
-                    )
+            with problems.noted():
+                _check_known(f"streams.{name}.groups", [group], config.groups)
+                if stream.on_delete != "ignore":
+                    _check_deletes(name, stream.on_delete, group, functions[group], deletes)
     written = {group for stream in config.streams.values() for group in stream.groups}
     for group in config.groups:
         if group not in written:
-            raise InvalidInput(f"groups.{group}: no stream writes the group", hint="add the group to a stream")
+            with problems.noted():
+                raise InvalidInput(f"groups.{group}: no stream writes the group", hint="add the group to a stream")
 
 
-def _functions(field: str, group: GroupConfig, columns: Mapping[str, Column]) -> tuple[Function, ...]:
-    """The checked functions of a group: one per column outside its ordering, or none where its mode takes none."""
-    mode = find_mode(group.merge)
-    if mode is None or not mode.takes_functions:
-        return ()
-    known = f"functions: {', '.join(function_names())}"
-    functions = []
-    for column, given in group.functions.items():
-        at = f"{field}.{column}"
-        if column not in group.columns or column in group.ordering:
-            raise InvalidInput(f"{at}: not a column that is aggregated", hint="name columns outside the ordering")
-        (name, options), *others = given.items()
-        if others or (options is not None and not _has_options(name)):
-            able = " and ".join(filter(_has_options, function_names()))
-            raise InvalidInput(f"{at}: only {able} has options", hint='for example {listagg: {delimiter: ";"}}')
-        if name not in function_names():
-            raise InvalidInput(f"{at}: there is no function {name!r}", hint=known)
-        refusal = find_function(name).refuses(columns[column].type)
-        if refusal is not None:
-            type_name = format_type(columns[column].type)
-            raise InvalidInput(f"{at}: {name} of {type_name} {refusal.reason}", hint=refusal.hint)
-        options = options or FunctionOptions()
-        functions.append(Function(column, name, options.delimiter if _has_options(name) else ""))
-    for column in group.columns:
-        if column not in group.ordering and column not in group.functions:
-            raise InvalidInput(f"{field}: column {column!r} has no function", hint=known)
-    return tuple(functions)
-
-
-def _has_options(function: str) -> bool:
-    return function in function_names() and find_function(function).has_delimiter
+def _check_deletes(
+    name: str, on_delete: str, group: str, functions: Sequence[Function], deletes: dict[str, tuple[str, str]]
+) -> None:
+    """Check what deletes of a stream mean in a group; ``deletes`` has the streams before it, by group."""
+    other, policy = deletes.setdefault(group, (name, on_delete))
+    if policy != on_delete:
+        raise InvalidInput(
+            f"streams.{name}.on_delete: {on_delete!r}, but stream {other!r} deletes {policy!r} in group {group!r} too",
+            hint="streams that write the same group must not mix row and group deletes",
+        )
+    # A delete takes back the values of earlier events, which these functions cannot do.
+    for function in functions:
+        if not find_function(function.name).retractable:
+            raise InvalidInput(
+                f"groups.{group}.functions.{function.column}: {function.name} cannot take back what stream "
+                f"{name!r} deletes",
+                hint=f"streams.{name}.on_delete: ignore (guide: deploy/docs/modelling.md#deletes)",
+            )
 
 
 def _can_be_key(arrow_type: pa.DataType) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -45,8 +45,35 @@ _WORDING: Final[Mapping[str, str]] = {
     "union_tag_invalid": "type is {tag!r}, and must be one of {expected_tags}",
     "union_tag_not_found": "type is missing",
     "value_error": "{error}",
+    "string_type": "is {kind}, and must be a text",
+    "list_type": "is {kind}, and must be a list",
+    "dict_type": "is {kind}, and must be a mapping, with a name before each value",
+    "mapping_type": "is {kind}, and must be a mapping, with a name before each value",
+    "bool_type": "is {kind}, and must be true or false",
+    "bool_parsing": "is {kind}, and must be true or false",
+    "int_type": "is {kind}, and must be a whole number",
+    "int_parsing": "is {kind}, and must be a whole number",
+    "int_from_float": "is a number with a fraction, and must be a whole number",
+    "float_type": "is {kind}, and must be a number",
+    "float_parsing": "is {kind}, and must be a number",
+    "literal_error": "must be {expected}",
+    "too_short": "is empty",
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be {ge:g} or more",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be {le:g} or less",
 }
-"""Message for a type of pydantic error; for other types pydantic's message is shown."""
+"""Message for a type of pydantic error; for other types pydantic's message is shown. Values are not shown: a file has
+secrets, too."""
+_KINDS: Final[Mapping[type, str]] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "a mapping",
+    type(None): "empty",
+}
 
 
 class FieldError(ValueError):
@@ -151,9 +178,24 @@ def find_problems(model: type[Model], raw: Any, sections: Sections) -> tuple[Mod
             field = ".".join(path) or "the configuration"
             if field not in found:
                 wording = _WORDING.get(item["type"])
-                text = item["msg"] if wording is None else wording.format_map(item.get("ctx", {}))
+                facts = {"kind": _KINDS.get(type(item["input"]), "another value"), **item.get("ctx", {})}
+                text = item["msg"] if wording is None else wording.format_map(facts)
                 found[field] = FieldProblem(path, field, text, tuple(_hints(item, {**sections, "": model})), missing)
         return None, list(found.values())
+
+
+def remove_field(raw: Any, path: Sequence[str]) -> bool:
+    """Remove a field of plain values; returns whether there was one. The path is not empty."""
+    for name in path[:-1]:
+        raw = raw[int(name)] if isinstance(raw, list) else raw.get(name) if isinstance(raw, dict) else None
+    if isinstance(raw, list) and path[-1].isdigit() and int(path[-1]) < len(raw):
+        del raw[int(path[-1])]
+        return True
+    if isinstance(raw, dict):
+        # Two problems may name one field, or a field within a removed one.
+        raw.pop(path[-1], None)
+        return True
+    return raw is None
 
 
 def _hints(item: ErrorDetails, sections: Sections) -> Iterator[str]:
@@ -165,6 +207,16 @@ def _hints(item: ErrorDetails, sections: Sections) -> Iterator[str]:
         known = [info.alias or name for name, info in model.model_fields.items()]
         close = get_close_matches(field, known, n=1)
         yield f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+    elif item["type"] == "list_type":
+        given = item["input"]
+        yield f"{field}: [{given}]" if isinstance(given, str | int) and given else f"{field}: [A, B]"
+    elif item["type"] in {"dict_type", "mapping_type"}:
+        yield f"{field}: {{NAME: VALUE}}"
+    elif item["type"] == "string_type":
+        yield "put quotes around it"
+    elif item["type"] == "literal_error":
+        known = re.findall("'([^']*)'", item["ctx"]["expected"])
+        yield from (f"did you mean {each}?" for each in get_close_matches(str(item["input"]), known, 1))
     elif isinstance(error := item.get("ctx", {}).get("error"), FieldError):
         yield error.hint
 
@@ -177,6 +229,29 @@ def _written(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tuple[st
             raw = raw[part]
             path.append(str(part))
     return (*path, str(loc[-1])) if missing else tuple(path)
+
+
+class Problems:
+    """What is wrong with a configuration: raised at once, or collected."""
+
+    def __init__(self, *, collects: bool) -> None:
+        """Nothing is wrong yet; ``collects``: go on after a problem."""
+        self.found: list[InvalidInput] = []
+        self._collects = collects
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Take the `InvalidInput` that the block raises.
+
+        Raises:
+            InvalidInput: It was raised, and problems are not collected.
+        """
+        try:
+            yield
+        except InvalidInput as error:
+            if not self._collects:
+                raise
+            self.found.append(error)
 
 
 @contextmanager

@@ -166,6 +166,8 @@ class _Lines:
         for status in statuses:
             state = (status.phase, status.restarts, waiting_for(status), reason_of(status))
             report = status.report
+            if status.phase is Phase.RUNNING and report.doing == "failed":
+                continue  # its process is ending; the next status says what becomes of the job
             lost = (report.dead_letters, report.tombstones, report.rows_unordered)
             done = (report.rows, report.commits, *lost, report.lag)
             last, last_done, when = self._said.get(status.name, (None, None, 0.0))

@@ -18,7 +18,7 @@ import yaml
 
 from storage import Table
 from storage.config import build_schema
-from storage.config_file import find_problems
+from storage.config_file import find_problems, remove_field
 from storage.engine import TableSchema, check_reachable, reference_reports
 from storage.errors import InvalidInput, NotFound, TableError
 from streams.letters.letter_files import default_folder
@@ -27,6 +27,7 @@ from streams.pipeline.model import Pipeline, PipelineConfig
 from streams.pipeline.pipeline import SECTIONS, resolve, resolve_references
 from streams.pipeline.pipeline_file import read_file
 
+_MISSING: Final = ": is missing"
 _ROUNDS: Final = 20  # each removes at least one field, and reveals problems of sections that could not be checked
 
 
@@ -95,6 +96,9 @@ def placed(path: Path, problems: Sequence[TableError]) -> list[FileProblem]:
     """Problems with their lines, in the order of the file; those without a line come first."""
     lines = _Lines(path)
     unique = {problem.message: problem for problem in problems}
+    wrong = {message.partition(": ")[0] for message in unique if not message.endswith(_MISSING)}
+    for field in wrong:
+        unique.pop(f"{field}{_MISSING}", None)  # it was left out because it is wrong
     each = [FileProblem(error.message, error.hint, lines.of(error.message), error.guide) for error in unique.values()]
     return sorted(each, key=lambda problem: problem.line or 0)
 
@@ -110,24 +114,10 @@ def _parsed(raw: Any, found: list[InvalidInput]) -> PipelineConfig | None:
             if problem.path not in removed:
                 found.append(InvalidInput(f"{problem.field}: {problem.text}", hint="; ".join(problem.hints)))
             place = problem.path[:-1] if problem.missing else problem.path
-            if not place or not _remove(rest, place):
+            if not place or not remove_field(rest, place):
                 return None
             removed.add(place)
     return None
-
-
-def _remove(raw: Any, path: Sequence[str]) -> bool:
-    """Remove a field; whether there was one."""
-    for name in path[:-1]:
-        raw = raw[int(name)] if isinstance(raw, list) else raw.get(name) if isinstance(raw, dict) else None
-    if isinstance(raw, list) and path[-1].isdigit() and int(path[-1]) < len(raw):
-        del raw[int(path[-1])]
-        return True
-    if isinstance(raw, dict):
-        # Two problems may name one field, or a field within a removed one.
-        raw.pop(path[-1], None)
-        return True
-    return raw is None
 
 
 def _existing_schema(pipeline: Pipeline, found: list[InvalidInput]) -> TableSchema | None:

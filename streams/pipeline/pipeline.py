@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from storage.config import build_schema, load_config
+from storage.config import check_config
 from storage.config_file import Sections, errors_at, parse_fields
 from storage.engine import lane_name, parse_type
 from storage.errors import InvalidInput
@@ -183,13 +184,11 @@ def resolve(path: Path, given: PipelineConfig, report: Report = raise_problem) -
     """
     config = schema = None
     if given.table.config is not None:
-        try:
-            with errors_at("table.config: "):
-                config = load_config(given.table.config)
-                schema = build_schema(config)
-        except InvalidInput as error:
+        config, schema, problems = check_config(given.table.config)
+        for problem in problems:
+            report(InvalidInput(f"table.config.{problem.message}", hint=problem.hint))
+        if schema is None:
             config = None
-            report(error)
     folder = path.parent
     state = Path(resolve_location(given.state or f".weft/{path.stem}", folder))
     writers = {}
@@ -347,9 +346,9 @@ def _kafka_problems(source: KafkaSection, kafka: Mapping[str, str]) -> Iterator[
     if source.topic and source.topics:
         yield InvalidInput(".source.topics: cannot be combined with topic", hint="keep one of the two")
     if not kafka.get(_BOOTSTRAP):
-        yield InvalidInput(
-            f": kafka.{_BOOTSTRAP} is missing", hint=f'add kafka: {{{_BOOTSTRAP}: "host:9092"}} to the pipeline'
-        )
+        close = "".join(f"{each} is written: did you mean this? " for each in get_close_matches(_BOOTSTRAP, kafka, 1))
+        hint = f'{close}add kafka: {{{_BOOTSTRAP}: "host:9092"}} to the pipeline'
+        yield InvalidInput(f": kafka.{_BOOTSTRAP} is missing", hint=hint)
     fixed = _FIXED if source.max_offsets_per_trigger is None else {*_FIXED, "maxoffsetspertrigger"}
     for option in source.options:
         if option.lower() in fixed or option.lower().startswith("kafka."):

@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "an ordering column of boolean": (put("columns", "pts", to="boolean"), "column 'pts' has type boolean", ""),
     "an ordering column of binary": (put("columns", "pts", to="binary"), "column 'pts' has type binary", ""),
     "no key": (drop("key"), "key: is missing", ""),
-    "an empty key": (put("key", to=[]), "key: List should have at least 1 item", ""),
+    "an empty key": (put("key", to=[]), "key: is empty", ""),
     "a key column twice": (put("key", to=["id", "id", "region"]), "key: 'id' is listed 2 times", ""),
     "a key of a floating type": (put("columns", "id", to="double"), "key: column 'id' has type double", "keys are"),
     "a key of boolean": (put("columns", "id", to="boolean"), "key: column 'id' has type boolean", "keys are"),
@@ -194,7 +194,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "a stream without groups": (
         put("streams", "orders", "groups", to=[]),
-        "streams.orders.groups: List should have",
+        "streams.orders.groups: is empty",
         "",
     ),
     "a stream that names a group twice": (
@@ -206,7 +206,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "no stream": (put("streams", to={}), "streams: ", ""),
     "no group": (put("groups", to={}), "groups: ", ""),
     "no column": (put("columns", to={}), "columns: ", ""),
-    "a group without columns": (put("groups", "order", "columns", to=[]), "groups.order.columns: List should have", ""),
+    "a group without columns": (put("groups", "order", "columns", to=[]), "groups.order.columns: is empty", ""),
     "row and group deletes on one group": (
         put("streams", "returns", to={"groups": ["payment", "order"], "on_delete": "group"}),
         "streams.returns.on_delete: 'group', but stream 'orders' deletes 'row' in group 'order' too",

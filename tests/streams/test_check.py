@@ -63,7 +63,7 @@ def test_a_time_to_live_that_does_not_fit_is_found(tmp_path: Path) -> None:
     alone = found(ttl=True)
     assert alone == ["ttl: the table has no time to live, so the service has nothing to do"]
     wrong = found(table__config__ttl={"rows": "1 day", "by": "none"})
-    assert wrong == ["table.config: ttl.by: there is no 'none'"]
+    assert wrong == ["table.config.ttl.by: there is no 'none'"]
     late = found(table__config__ttl={"rows": "1 hour"}, writers__orders__lateness="2 hours")
     assert [text.partition(":")[0] for text in late] == ["writers.orders.lateness"] * 2
     assert "2:00:00 is longer than the table's ttl.rows, 1:00:00" in late[0]
@@ -121,6 +121,84 @@ def test_all_problems_are_found_at_once(tmp_path: Path) -> None:
     assert all(problem.hint for problem in checked.problems if "source.topic" in problem.message)
 
 
+def test_all_problems_of_the_table_are_found_at_once_each_at_its_place(tmp_path: Path) -> None:
+    config = {
+        "key": ["order_id", "nobody"],
+        "columns": {"order_id": "double", "a": "strng", "at": "timestamp", "b": "int", "bt": "array<int>", "c": "int"},
+        "groups": {
+            "g": {"columns": ["a", "at", "zz"], "ordering": ["at"], "merge": "latst"},
+            "h": {"columns": ["b", "bt", "at"], "ordering": ["bt", "tb"]},
+            "sums": {"columns": ["a"], "merge": "aggregate"},
+        },
+        "streams": {"orders": {"groups": ["g", "nothing"], "on_delete": "rows"}},
+        "buckets": 3,
+        "overlay": True,
+        "ttl": {"rows": "1 day", "by": "a"},
+    }
+    file = written(tmp_path, {"table/config": config})
+    found = [problem for problem in check_file(file, {}).problems if problem.message.startswith("table.config.")]
+    assert sorted(problem.message.removeprefix("table.config.") for problem in found) == [
+        "buckets: 3 is not a power of two from 1 to 65536",
+        "columns.a: 'strng' is not a column type",
+        "columns.c: the column is in no group",
+        "groups.g.columns: there is no 'zz'",
+        "groups.g.merge: 'latst' is not a merge mode of this version",
+        "groups.h.columns: column 'at' is already in group 'g'",
+        "groups.h.ordering: 'tb' is not a column of the group",
+        "groups.h.ordering: column 'bt' has type array<int>",
+        "groups.h: no stream writes the group",
+        "groups.sums.columns: column 'a' is already in group 'g'",
+        "groups.sums.functions: column 'a' has no function",
+        "groups.sums: no stream writes the group",
+        "key: column 'order_id' has type double",
+        "key: there is no 'nobody'",
+        "overlay: is not a known field",
+        "streams.orders.groups: there is no 'nothing'",
+        "streams.orders.on_delete: must be 'group', 'row' or 'ignore'",
+    ]
+    text = file.read_text().splitlines()
+    shown = {problem.message: text[(problem.line or 0) - 1].strip() for problem in found}
+    assert shown["table.config.columns.a: 'strng' is not a column type"] == "a: strng"
+    assert shown["table.config.groups.g.merge: 'latst' is not a merge mode of this version"] == "merge: latst"
+    assert all(problem.hint for problem in found)
+
+
+def test_values_of_wrong_kinds_are_told_in_words_and_not_shown(tmp_path: Path) -> None:
+    secret = "hunter2-secret"
+    wrong = {
+        "table/config/key": "order_id",
+        "table/config/buckets": secret,
+        "table/config/overlays": secret,
+        "table/config/columns": [secret],
+        "writers/orders/source/topic": 5,
+        "writers/orders/schema": secret,
+        "writers/orders/tombstones": "delet",
+        "writers/orders/takeover": [],
+        "compaction/every": {},
+        "kafka": secret,
+    }
+    checked = check_file(written(tmp_path, {"compaction": {}, **wrong}), {})
+    texts = {problem.message.partition(": ")[0]: problem for problem in checked.problems}
+    expected = {
+        "table.config.key": "is a text, and must be a list",
+        "table.config.buckets": "is a text, and must be a whole number",
+        "table.config.overlays": "is a text, and must be true or false",
+        "table.config.columns": "is a list, and must be a mapping, with a name before each value",
+        "writers.orders.source.topic": "is a number, and must be a text",
+        "writers.orders.schema": "is a text, and must be a mapping, with a name before each value",
+        "writers.orders.tombstones": "must be 'ignore', 'delete' or 'dead_letter'",
+        "writers.orders.takeover": "is a list, and must be true or false",
+        "kafka": "is a text, and must be a mapping, with a name before each value",
+    }
+    assert {name: texts[name].message.partition(": ")[2] for name in expected} == expected
+    assert texts["table.config.key"].hint == "key: [order_id]"
+    assert texts["writers.orders.tombstones"].hint == "did you mean delete?"
+    whole = "".join(f"{problem.message}{problem.hint}" for problem in checked.problems)
+    assert secret not in whole
+    assert "nput" not in whole
+    assert len(texts) == len(checked.problems), "a field that is wrong is not missing, too"
+
+
 def test_problems_have_the_line_of_their_field(tmp_path: Path) -> None:
     file = written(tmp_path, {"writers/orders/select/paid": "1", "writers/orders/select/ts": ..., "table/url": "x"})
     lines = [line.strip() for line in file.read_text().splitlines()]
@@ -141,12 +219,12 @@ def test_names_with_dots_have_lines(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"table/config": ...}, "table.uri: there is no table at"),
-        ({"table/config/buckets": 3}, "table.config: buckets: 3 is not a power of two"),
-        ({"table/config/columns/ts": "tim"}, "table.config: columns.ts: 'tim' is not a column type"),
+        ({"table/config/buckets": 3}, "table.config.buckets: 3 is not a power of two"),
+        ({"table/config/columns/ts": "tim"}, "table.config.columns.ts: 'tim' is not a column type"),
         ({"table/uri": "nosuch://x/y"}, "table.uri: "),
         ({"table": ...}, "table: is missing"),
-        ({"writers": {}}, "writers: Dictionary should have at least 1 item"),
-        ({"writers": 5}, "writers: Input should be a valid dictionary"),
+        ({"writers": {}}, "writers: is empty"),
+        ({"writers": 5}, "writers: is a number, and must be a mapping"),
         ({"writers/orders/source/options": {"kafka.x": "1"}}, "writers.orders.source.options.kafka.x: has its own"),
         ({"writers/orders/source/options": {"failOnDataLoss": "maybe"}}, "writers.orders.source: "),
         ({"writers/orders/lateness": 5}, "writers.orders.lateness: 5 is a number"),

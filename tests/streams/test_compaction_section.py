@@ -56,12 +56,12 @@ def test_back_pressure_is_off_unless_the_file_has_it(load: Any) -> None:
 @pytest.mark.parametrize(
     ("section", "value", "message"),
     [
-        ("compaction", "moon", "compaction: Input should be 'here', 'cluster' or 'inline'"),
+        ("compaction", "moon", "compaction: must be 'here', 'cluster' or 'inline'"),
         ("compaction", {"memory": "much"}, "compaction.memory: 'much' is not a size; write for example 500 MB"),
         ("compaction", {"memory": 0}, "compaction.memory: 0 is not a size"),
-        ("compaction", {"concurrency": 0}, "compaction.concurrency: Input should be greater than or equal to 1"),
-        ("compaction", {"share": 0}, "compaction.share: Input should be greater than 0"),
-        ("back_pressure", {"max_read_amplification": 1}, "back_pressure.max_read_amplification: Input should be"),
+        ("compaction", {"concurrency": 0}, "compaction.concurrency: must be 1 or more"),
+        ("compaction", {"share": 0}, "compaction.share: must be greater than 0"),
+        ("back_pressure", {"max_read_amplification": 1}, "back_pressure.max_read_amplification: must be"),
         ("back_pressure", {"max_dela": 1}, "back_pressure.max_dela: is not a known field"),
     ],
 )

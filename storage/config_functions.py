@@ -1,0 +1,77 @@
+"""The aggregate functions of a group in a table's configuration: fields and checks. deploy/docs/configuration.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from storage.core.model import Column, Function
+from storage.core.modes.functions import find_function, function_names
+from storage.core.types import format_type
+from storage.errors import InvalidInput
+
+
+class FunctionOptions(BaseModel):
+    """Options of an aggregate function."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    delimiter: str = ","
+
+
+def _without_options(given: Any) -> Any:
+    return {given: None} if isinstance(given, str) else given
+
+
+FunctionConfig = Annotated[dict[str, FunctionOptions | None], BeforeValidator(_without_options), Field(min_length=1)]
+"""A function by name, with its options if they are given."""
+
+
+def build_functions(
+    field: str,
+    given: Mapping[str, Mapping[str, FunctionOptions | None]],
+    names: Sequence[str],
+    ordering: Sequence[str],
+    columns: Mapping[str, Column],
+) -> tuple[Function, ...]:
+    """The checked functions of a group: one per column outside its ordering.
+
+    Args:
+        field: The field of the group's functions.
+        given: The functions by column.
+        names: The columns of the group.
+        ordering: Those that order its events.
+        columns: The columns of the table that are right.
+
+    Raises:
+        InvalidInput: A column has no function, or one that is not known or not for its type.
+    """
+    known = f"functions: {', '.join(function_names())}"
+    functions = []
+    for column, function in given.items():
+        at = f"{field}.{column}"
+        if column not in names or column in ordering:
+            raise InvalidInput(f"{at}: not a column that is aggregated", hint="name columns outside the ordering")
+        (name, options), *others = function.items()
+        if others or (options is not None and not has_options(name)):
+            able = " and ".join(filter(has_options, function_names()))
+            raise InvalidInput(f"{at}: only {able} has options", hint='for example {listagg: {delimiter: ";"}}')
+        if name not in function_names():
+            raise InvalidInput(f"{at}: there is no function {name!r}", hint=known)
+        refusal = find_function(name).refuses(columns[column].type) if column in columns else None
+        if refusal is not None:
+            type_name = format_type(columns[column].type)
+            raise InvalidInput(f"{at}: {name} of {type_name} {refusal.reason}", hint=refusal.hint)
+        options = options or FunctionOptions()
+        functions.append(Function(column, name, options.delimiter if has_options(name) else ""))
+    for column in names:
+        if column not in ordering and column not in given:
+            raise InvalidInput(f"{field}: column {column!r} has no function", hint=known)
+    return tuple(functions)
+
+
+def has_options(function: str) -> bool:
+    """Whether a function of this name has options."""
+    return function in function_names() and find_function(function).has_delimiter
