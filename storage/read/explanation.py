@@ -28,6 +28,8 @@ _WORDS: Final[Mapping[Reason, str]] = {
     Reason.UPDATE_BEFORE: "an update-before row, which only aggregate groups use",
 }
 
+_MAX_CHARS: Final = 200  # of the values of an event in words
+
 EXPLANATION_SCHEMA: Final = pa.schema(
     [
         pa.field("group", pa.string(), nullable=False),
@@ -96,9 +98,11 @@ class StoredVersion:
         at = "" if self.committed_at is None else f" at {self.committed_at:%Y-%m-%d %H:%M:%S.%f} UTC"
         commit = "" if self.commit is None else f" of stream {self.stream}, commit {self.lane}:{self.commit}{at}"
         ordering = "" if not self.ordering else f" {_listed(self.ordering)}"
+        told = self.values and self.result is not Result.WINS and not self.operation.startswith("delete")
+        said = f" with {_shortened(_listed(self.values))}" if told else ""  # the row shows the values of winners
         supplies = f", gives {', '.join(self.columns)}" if self.columns else ""
         return (
-            f"{self.result} ({self.why}): {self.operation}{ordering}{commit}{supplies}, "
+            f"{self.result} ({self.why}): {self.operation}{ordering}{said}{commit}{supplies}, "
             f"in {self.stored_in} file {self.file}"
         )
 
@@ -232,6 +236,10 @@ class Explanation:
             lines.append(f"group {group.name} ({group.merge}): {group.state}")
             lines.extend(f"  {version.words}" for version in self.of_group(group.name))
         return [*lines, *(line for each in self.references for line in each.to_lines())]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 3]}..."
 
 
 def _listed(values: Mapping[str, Any]) -> str:

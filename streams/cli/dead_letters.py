@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
 from storage.errors import NotFound
 from storage.plural import counted
@@ -37,6 +39,8 @@ letters = typer.Typer(no_args_is_help=True, help="Messages that could not be sto
 
 _SHOWN: Final = (State.WAITING, State.REPLAYING, State.NOT_FINAL)
 _VALUE_LETTERS: Final = 60  # of a value in a list
+_MAX_VALUE: Final = 300
+_INDENT: Final = 4
 
 PipelineFile = Annotated[
     Path, typer.Argument(metavar="PIPELINE", help="A pipeline file.", autocompletion=pipeline_files)
@@ -81,9 +85,10 @@ def list_letters(
     where: Where = None,
     everything: All = False,
     limit: Annotated[int, typer.Option(min=1, help="Letters at most.")] = 100,
+    wide: Annotated[bool, typer.Option("--wide", help="A table with one row for each letter.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List dead letters: the name of each, its state, its position, and the reason.
+    """List dead letters: the name of each, its state, its position, the reason, and the beginning of its value.
 
     States: waiting (can be replayed), replaying (in a replay that was begun), replayed, and not final (its batch is not
     committed, or was rolled back: its message is read again).
@@ -91,9 +96,13 @@ def list_letters(
     with _folders(pipeline, only, where) as (folders, choose):
         found = (pair for folder in folders for pair in choose(folder.survey(), _states(everything=everything)))
         rows = list(itertools.islice(found, limit + 1))
-    columns = ("letter", "state", "stream", "time", "topic", "partition", "offset", "reason", "value")
-    print_rows(columns, [_row(state, letter) for state, letter in rows[:limit]], as_json=as_json)
-    note = limit_note(limit) if len(rows) > limit else counted(len(rows), "dead letter")
+    if wide or as_json:
+        columns = ("letter", "state", "stream", "time", "topic", "partition", "offset", "reason", "value")
+        print_rows(columns, [_row(state, letter) for state, letter in rows[:limit]], as_json=as_json)
+    else:
+        for state, letter in rows[:limit]:
+            _print_lines(state, letter)
+    note = limit_note(limit, "dead letter") if len(rows) > limit else counted(len(rows), "dead letter")
     (errors if as_json else console()).print(note, style="dim", soft_wrap=True)
 
 
@@ -275,6 +284,20 @@ def _row(state: State, letter: Letter) -> tuple[Any, ...]:
     position = (found.get(name) for name in ("topic", "partition", "offset"))
     time = _time(found.get("timestamp_ms"))
     return (letter.name, state.value, found.get("stream"), time, *position, found["reason"], short)
+
+
+def _print_lines(state: State, letter: Letter) -> None:
+    """Print a letter in some lines that fit a terminal. The reason is wrapped, and the value cut, to its width."""
+    found, out = letter.content, console()
+    place = [f"{name} {found[name]}" for name in ("topic", "partition", "offset") if found.get(name) is not None]
+    time = _time(found.get("timestamp_ms"))
+    out.print(f"{letter.name}  {state.value}", style="bold", soft_wrap=True)
+    where = ", ".join([f"stream {found.get('stream')}", *place, *([time] if time else [])])
+    for text in (where, found["reason"]):
+        out.print(Padding(Text(str(text)), (0, 0, 0, _INDENT)))
+    if (value := found.get("value")) is not None:
+        first = str(value).partition("\n")[0][:_MAX_VALUE]
+        out.print(Text(f"{' ' * _INDENT}{first}", "dim"), no_wrap=True, overflow="ellipsis")
 
 
 def _group(by: By, state: State, letter: Letter) -> Any:

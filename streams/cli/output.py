@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from storage.plural import counted
 from streams.cli.arguments import console
 from streams.read.plain_values import json_value
 
@@ -109,6 +110,6 @@ def _cell(value: Any) -> Text:
     return Text(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))
 
 
-def limit_note(limit: int) -> str:
+def limit_note(limit: int, what: str = "row") -> str:
     """The note below a result that was cut to its first rows."""
-    return f"the first {limit:,} rows; --limit shows more"
+    return f"the first {counted(limit, what)}; --limit shows more"

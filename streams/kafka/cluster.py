@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -199,6 +200,14 @@ class Cluster:
         logs = {p: Log(min(lows[p].offset, highs[p].offset), highs[p].offset) for p in partitions}
         return Topics(logs, identities)
 
+    def _closest(self, topic: str) -> str:
+        """A question for the topic that a missing one may mean; "" if there is none, or the brokers do not say."""
+        try:
+            found = get_close_matches(topic, self.topic_names(), 1)
+        except SourceUnavailable:
+            return ""
+        return f"did you mean {found[0]}? " if found else ""
+
     def require(self, logs: Iterable[Partition], start: Iterable[Partition]) -> None:
         """Check that each subscribed topic exists or was read before.
 
@@ -209,8 +218,8 @@ class Cluster:
         if missing := [topic for topic in self._options.topics if topic not in known]:
             raise NotFound(
                 f"Kafka at {self._options.kafka['bootstrap.servers']} has no topic {name_some(missing)}",
-                hint="create the topic or correct option 'subscribe';"
-                f" waited {self._options.request_timeout_seconds:g} s for it (requestTimeoutMs)",
+                hint=f"{self._closest(missing[0])}create the topic, or correct its name (topic in a pipeline file, "
+                f"subscribe in Spark); waited {self._options.request_timeout_seconds:g} s for it (requestTimeoutMs)",
             )
 
     def _load_partitions(self, connection: Connection, deadline: float) -> list[Partition]:

@@ -32,7 +32,7 @@ def test_the_winner_and_the_losers_are_shown_in_words(table: Table) -> None:
     (order,) = (number for number, line in enumerate(lines) if line == "group order (latest): present")
     assert lines[order + 1].startswith("  wins (newest): upsert ots=5 of stream orders, commit orders:2 at 20")
     assert lines[order + 2].startswith(
-        "  loses (older than the winner): upsert ots=2 of stream orders, commit orders:4"
+        "  loses (older than the winner): upsert ots=2 with status=late of stream orders, commit orders:4"
     )
     assert "in log file log/orders/" in lines[order + 2]
 

@@ -49,7 +49,7 @@ def test_with_json_only_json_lines_are_printed(table: Table) -> None:
     assert "continue with --since cut:1:" in answer.stderr
     short = weft("changes", table.uri, "--since", "earliest", "--limit", "1", "--json")
     assert len(short.stdout.splitlines()) == 1
-    assert "the first 1 rows; --limit shows more" in short.stderr
+    assert "the first 1 row; --limit shows more" in short.stderr
     whole = weft("changes", table.uri, "--since", "earliest", "--until", "start", "--require", "order", "--json")
     assert {json.loads(line)["id"] for line in whole.stdout.splitlines()} == {1, 2}
 

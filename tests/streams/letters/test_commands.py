@@ -60,7 +60,7 @@ def test_list_has_names_states_positions_and_reasons(place: Place, file: Path) -
         "value": '{"id": 3, "n": 1, "bad": true}',
     }
     assert "4 dead letters" in weft_output("dead-letters", "list", file)
-    assert "the first 2 rows" in weft_output("dead-letters", "list", file, "--limit", "2")
+    assert "the first 2 dead letters; --limit shows more" in weft_output("dead-letters", "list", file, "--limit", "2")
     place.replay(accepts={2})
     assert {row["state"] for row in listed(file)} == {"waiting", "not final"}
     assert [row["state"] for row in listed(file, "--all")].count("replayed") == 3
