@@ -17,6 +17,7 @@ from storage.core.log.entries import (
     Abort,
     Base,
     Claim,
+    CleanDone,
     CleanIntent,
     Data,
     Entry,
@@ -39,6 +40,7 @@ from storage.log.holders import Holder, find_holders
 from storage.log.pins import unexpired
 from storage.log.present_writer import newest_claim
 from storage.log.table_log import TableLog
+from storage.plural import counted
 from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
 from storage.services.inspect_groups import GroupFile, group_files, waiting_since
@@ -410,11 +412,9 @@ _DETAIL: Final[Mapping[str, str]] = {
     "CREATE": "table {table_id}",
     "LANE_ADD": "lane {name} of stream {stream}",
     "SCHEMA": "schema: {change}",
-    "PLAN": "compaction {plan_id:.8} of {file_groups} file groups",
     "ABORT": "compaction {plan_id:.8} ended: {reason}",
     "RELEASE": "savepoint {name} is released",
     "DONE": "completes entry {intent}",
-    "CLEAN_DONE": "{files} files deleted, {bytes} bytes",
 }
 """Descriptions of entries by kind, with the names of their members. `_detail` has the other kinds."""
 
@@ -424,10 +424,14 @@ def _detail(entry: Entry) -> str:
         case Base():
             part = "" if entry.last else ", a part"
             if entry.rewrites:
-                return f"{entry.rewrites}: {len(entry.slices)} file groups"
-            return f"compaction {entry.plan_id[:8]}{part}: {len(entry.slices)} file groups"
+                return f"{entry.rewrites}: {counted(len(entry.slices), 'file group')}"
+            return f"compaction {entry.plan_id[:8]}{part}: {counted(len(entry.slices), 'file group')}"
         case Fold():
-            return f"fold {entry.plan_id[:8]}: {len(entry.file_groups)} file groups"
+            return f"fold {entry.plan_id[:8]}: {counted(len(entry.file_groups), 'file group')}"
+        case Plan():
+            return f"compaction {entry.plan_id[:8]} of {counted(entry.file_groups, 'file group')}"
+        case CleanDone():
+            return f"{counted(entry.files, 'file')} deleted, {counted(entry.bytes, 'byte')}"
         case Savepoint():
             note = f": {entry.note}" if entry.note else ""
             return f"savepoint {entry.name} keeps {Cut(entry.table, entry.lanes)}{note}"
@@ -435,7 +439,7 @@ def _detail(entry: Entry) -> str:
             what = entry.restore.label if entry.restore is not None else "closing"
             return f"{what} begins, for lanes {', '.join(entry.lanes) or 'none'}"
         case Mark():
-            return f"mark: times before it are settled, with {sum(entry.lanes.values()):,} entries of lanes"
+            return f"mark: times before it are settled, with {counted(sum(entry.lanes.values()), 'entry')} of lanes"
         case CleanIntent():
             reached = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
             archived = f"; old entries may be archived up to {reached}" if reached else ""
@@ -445,6 +449,6 @@ def _detail(entry: Entry) -> str:
             return f"claim {entry.epoch} by {entry.owner}{barrier}"
         case Data():
             batch = f", batch {entry.batch}" if entry.query_id else ""
-            ignored = f", {entry.rows_ignored} rows ignored" if entry.rows_ignored else ""
+            ignored = f", {counted(entry.rows_ignored, 'row')} ignored" if entry.rows_ignored else ""
             return f"stream {entry.stream}{batch}{ignored}"
     return _DETAIL[entry.kind].format_map(entry)

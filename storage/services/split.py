@@ -18,6 +18,7 @@ from storage.core.log.table_state import TableState
 from storage.core.plan.slices import FileSlice
 from storage.errors import Conflict, InvalidInput
 from storage.log.table_log import TableLog
+from storage.plural import counted
 from storage.read.snapshot import Snapshot
 from storage.services.compaction import CompactionResult, compaction_steps
 from storage.services.service_plan import MAX_ATTEMPTS
@@ -155,7 +156,7 @@ def set_buckets(table_log: TableLog, buckets: int) -> int:
             reader_features=reader_features(schema, features),
             writer_features=features,
             table_schema=schema.to_json(),
-            change=f"{buckets} buckets instead of {before}",
+            change=f"{counted(buckets, 'bucket')} instead of {before}",
         )
 
     table_log.publish(build)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from storage import shown
 from storage.core.types import format_type
+from storage.plural import counted
 from storage.services.inspect import Inspection
 
 
@@ -15,9 +16,9 @@ def table_html(inspected: Inspection) -> str:
         "table": found.uri,
         "comment": schema.comment,
         "key": ", ".join(schema.key),
-        "rows": f"{found.rows_in_base:,} compacted, {found.events_in_logs:,} events in logs",
+        "rows": f"{found.rows_in_base:,} compacted, {counted(found.events_in_logs, 'event')} in logs",
         "stored": f"{found.base_bytes / 1e6:,.1f} MB in bases, {found.log_bytes / 1e6:,.1f} MB in logs",
-        "waiting for compaction": f"{found.commits_waiting:,} commits",
+        "waiting for compaction": f"{counted(found.commits_waiting, 'commit')}",
         "snapshot": found.cut,
     }
     columns = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.padding import Padding
 from rich.text import Text
 
 from storage.errors import NotFound
@@ -294,7 +294,8 @@ def _print_lines(state: State, letter: Letter) -> None:
     out.print(f"{letter.name}  {state.value}", style="bold", soft_wrap=True)
     where = ", ".join([f"stream {found.get('stream')}", *place, *([time] if time else [])])
     for text in (where, found["reason"]):
-        out.print(Padding(Text(str(text)), (0, 0, 0, _INDENT)))
+        for line in textwrap.wrap(str(text), out.width - _INDENT) or [""]:
+            out.print(f"{' ' * _INDENT}{line}", soft_wrap=True)
     if (value := found.get("value")) is not None:
         first = str(value).partition("\n")[0][:_MAX_VALUE]
         out.print(Text(f"{' ' * _INDENT}{first}", "dim"), no_wrap=True, overflow="ellipsis")

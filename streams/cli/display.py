@@ -71,7 +71,7 @@ def stored_words(status: JobStatus) -> str:
     if report.commits:
         return f"{counted(report.rows, 'row')} in {counted(report.commits, 'commit')}"
     found_nothing = status.phase is Phase.DONE or report.lag == 0
-    return "no new messages" if found_nothing and not report.rows else f"{report.rows:,} rows"
+    return "no new messages" if found_nothing and not report.rows else counted(report.rows, "row")
 
 
 def render_jobs(statuses: Sequence[JobStatus], now_ms: int, *, tells_lost: bool = True) -> RenderableType:

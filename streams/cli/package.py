@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from storage.plural import counted
 from streams.cli.arguments import Json
 from streams.cli.examples import examples
 from streams.cli.output import print_result
@@ -46,7 +47,7 @@ def package_environment(
         )
     facts = {"path": str(packed.path), "files": packed.files, "bytes": packed.bytes, "python": packed.python}
     lines = [
-        f"{packed.path}: {packed.files:,} files, {packed.bytes / 1e6:,.0f} MB",
+        f"{packed.path}: {counted(packed.files, 'file')}, {packed.bytes / 1e6:,.0f} MB",
         *([f"executors need {packed.python}"] if packed.python else []),
         "in the pipeline file, or with --conf for spark-submit:",
         f"  spark.archives: {packed.path}#environment",

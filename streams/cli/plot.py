@@ -14,6 +14,7 @@ from typing import Final
 from rich.text import Text
 
 from storage.engine import TABLE_LANE, LaneReport, Overview, TimelineEntry
+from storage.plural import counted
 from streams.pipeline.quantities import duration, size
 
 ENTRIES: Final = 5_000
@@ -117,7 +118,7 @@ def _waiting(table: Overview, lanes: Sequence[LaneReport], columns: int, width: 
         line.truncate(width)
         yield line
     ratio = f", {table.log_bytes / table.base_bytes:.2f} times the bases" if table.base_bytes else ""
-    text = f"{table.commits_waiting:,} commits, {size(table.log_bytes)} in logs{ratio}"
+    text = f"{counted(table.commits_waiting, 'commit')}, {size(table.log_bytes)} in logs{ratio}"
     yield Text(_cut(text, width), "dim")
 
 

@@ -227,7 +227,7 @@ def describe(result: EraseResult) -> str:
     deleted = sum(tally.files for tally in result.deleted.values())
     lines.append(
         f"{counted(result.file_groups, 'file group')} rewritten, {counted(deleted, 'file')} deleted, "
-        f"key ranges removed from {result.redacted:,} entries of the log"
+        f"key ranges removed from {counted(result.redacted, 'entry')} of the log"
     )
     lines.extend(f"savepoint {name} is released" for name in result.released)
     lines.extend(f"a pin of {owner} is removed" for owner in result.unpinned)

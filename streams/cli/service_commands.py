@@ -28,6 +28,7 @@ from storage.engine import (
     plan_fold,
 )
 from storage.errors import InvalidInput
+from storage.plural import counted
 from streams.cli import completion
 from streams.cli.arguments import (
     FAILED,
@@ -146,7 +147,7 @@ def compact(
         "nothing is due by the settings; --all compacts everything"
     ]
     reasons = Counter(why for result in rounds for why in result.skipped.values())
-    lines.extend(f"skipped {count} file groups: {why}" for why, count in reasons.items())
+    lines.extend(f"skipped {counted(count, 'file group')}: {why}" for why, count in reasons.items())
     compacted = next((result for result in rounds if fold or isinstance(result, CompactionResult)), None)
     folded = next((result for result in rounds if result is not compacted), None)
     done = {
@@ -205,7 +206,8 @@ def _describe_round(result: CompactionResult | FoldResult) -> str:
         return "nothing to do: no commit waits for compaction"
     what = "base files" if isinstance(result, CompactionResult) else "log files"
     return (
-        f"{len(result.done)} file groups, {result.rows:,} rows: {result.bytes_read / 1e6:.1f} MB read, "
+        f"{counted(len(result.done), 'file group')}, {counted(result.rows, 'row')}: "
+        f"{result.bytes_read / 1e6:.1f} MB read, "
         f"{result.bytes_written / 1e6:.1f} MB of {what} written in {result.seconds:.1f} s"
     )
 
@@ -424,14 +426,17 @@ def clean(
             abandon_after=dt.timedelta(seconds=policy.abandon_after),
             progress=show,
         )
-    lines = [f"{'would delete' if dry_run else 'deleted'} {result.files:,} files, {result.bytes / 1e6:.1f} MB"]
+    lines = [f"{'would delete' if dry_run else 'deleted'} {counted(result.files, 'file')}, {result.bytes / 1e6:.1f} MB"]
     lines.extend(
-        f"  {kind}: {deleted.files:,} files, {deleted.bytes / 1e6:.1f} MB" for kind, deleted in result.deleted.items()
+        f"  {kind}: {counted(deleted.files, 'file')}, {deleted.bytes / 1e6:.1f} MB"
+        for kind, deleted in result.deleted.items()
     )
     lines.extend(f"  {path}" for path in result.listed)
     if result.archived:
         verb = "would move" if dry_run else "moved"
-        lines.append(f"{verb} {result.archived:,} entries of the log into {result.archives:,} archives")
+        lines.append(
+            f"{verb} {counted(result.archived, 'entry')} of the log into {counted(result.archives, 'archive')}"
+        )
     lines.append(f"snapshots from entry {result.oldest_retained} of the table lane on are kept: {result.reason}")
     lines.extend(f"kept besides by {kept.what} {kept.name}: {kept.cut}" for kept in result.held)
     lines.extend(f"aborted as abandoned: compaction {plan}" for plan in result.aborted)
@@ -444,7 +449,7 @@ def clean(
         return
     letters = expire_letters(retentions, dry_run=dry_run)
     verb = "would delete" if dry_run else "deleted"
-    lines.append(f"{verb} {letters.files:,} files of dead letters, {letters.bytes / 1e6:.1f} MB")
+    lines.append(f"{verb} {counted(letters.files, 'file')} of dead letters, {letters.bytes / 1e6:.1f} MB")
     print_result({**json_value(result), "dead_letters": letters}, "\n".join(lines), as_json=as_json)
 
 

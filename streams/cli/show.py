@@ -21,6 +21,7 @@ from storage.engine import (
     Ttl,
     format_type,
 )
+from storage.plural import counted
 from streams.cli.arguments import console
 from streams.cli.output import draw, print_json
 from streams.cli.plot import ENTRIES, MOST_WIDTH, draw_plot
@@ -82,13 +83,13 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
     schema = table.schema
     rows = f"{table.rows_in_base:,}"
     if table.events_in_logs:
-        rows += f" compacted, and {table.events_in_logs:,} events in logs"
-    key = f"{', '.join(schema.key)}, {1 << schema.bucket_bits} buckets"
+        rows += f" compacted, and {counted(table.events_in_logs, 'event')} in logs"
+    key = f"{', '.join(schema.key)}, {counted(1 << schema.bucket_bits, 'bucket')}"
     if table.unsplit_groups:
         key += f" ({table.unsplit_groups} file groups are to be split or merged)"
     if schema.partition_by:
         key += f", partitioned by {', '.join(schema.partition_by)}"
-    logs = f"{size(table.log_bytes)} in logs, {table.file_groups} file groups"
+    logs = f"{size(table.log_bytes)} in logs, {counted(table.file_groups, 'file group')}"
     waiting = f"{table.commits_waiting:,} commits are not compacted yet"
     if table.compactions_open:
         waiting += f", {table.compactions_open} open"

@@ -12,6 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 
 from storage.errors import Conflict, StoreUnavailable, TableError
+from storage.plural import counted
 from streams.demo.feed import Feed
 from streams.demo.workload import plan_topics
 
@@ -79,4 +80,6 @@ def feed_broker(bootstrap_servers: str, rows: int, console: Console, *, seed: in
     while not feed.finished:
         feed.send_part()
         time.sleep(seconds / feed.parts)
-    console.print(f"{rows} messages in {len(topics)} topics of {bootstrap_servers}: {', '.join(topics)}")
+    console.print(
+        f"{counted(rows, 'message')} in {counted(len(topics), 'topic')} of {bootstrap_servers}: {', '.join(topics)}"
+    )

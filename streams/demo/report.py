@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from storage.plural import counted
 from streams.demo.samples import Sample, freshness, lag, throughput
 
 Line = Sequence[tuple[float, float]]
@@ -149,7 +150,7 @@ def _round_up(value: float) -> float:
 def _total(facts: Facts) -> str:
     messages = sum(facts.samples[-1].committed.values()) if facts.samples else 0
     rate = messages / facts.seconds if facts.seconds > 0 else 0.0
-    return f"{messages:,} messages in {facts.seconds:.1f} s, {rate:,.0f} a second"
+    return f"{counted(messages, 'message')} in {facts.seconds:.1f} s, {rate:,.0f} a second"
 
 
 def _table(values: Mapping[str, str]) -> str:

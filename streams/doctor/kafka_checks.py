@@ -9,6 +9,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from storage.plural import counted
 from streams.doctor.finding import Findings
 from streams.formats.registry import registry_client
 from streams.kafka.offset_plan import Topics
@@ -37,8 +38,8 @@ def check_source(writer: WriterSpec, count: int, found: Findings) -> pa.Table | 
         found.ok(f"{where}.kafka", f"{options.kafka['bootstrap.servers']} answers")
         messages = sum(log.high - log.low for log in topics.logs.values())
         topic_names = ", ".join(options.topics)
-        parts = f"{len(topics.logs)} partition{'s' * (len(topics.logs) != 1)}"
-        found.ok(f"{where}.source", f"{topic_names}: {parts}, at most {messages:,} messages")
+        parts = counted(len(topics.logs), "partition")
+        found.ok(f"{where}.source", f"{topic_names}: {parts}, at most {counted(messages, 'message')}")
         _check_permissions(where, options, found)
         return _read(where, options, topics, count, found)
     return None

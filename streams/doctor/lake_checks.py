@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from storage.errors import TableError
+from storage.plural import counted
 from streams.catalog.lake import Lake, Names
 from streams.doctor.finding import Finding, Findings
 from streams.doctor.store_checks import check_store
@@ -23,7 +24,7 @@ def diagnose_lake(location: TableLocation) -> list[Finding]:
         for names in _tables(lake):
             tables += 1
             _check_table(lake, names, found)
-        found.ok("tables", f"{location.uri} has {tables or 'no'} tables")
+        found.ok("tables", f"{location.uri} has {counted(tables, 'table') if tables else 'no tables'}")
     return found.all
 
 
@@ -57,4 +58,4 @@ def _check_table(lake: Lake, names: Names, found: Findings) -> None:
         text = f"reference {each.reference.name!r}: {each.found}"
         found.problem(name, text, "queries that use its columns fail; mend its table, or weft alter drop-reference")
     if not missing:
-        found.ok(name, f"{uri}: {len(snapshot.schema)} columns, newest snapshot {snapshot.cut}")
+        found.ok(name, f"{uri}: {counted(len(snapshot.schema), 'column')}, newest snapshot {snapshot.cut}")

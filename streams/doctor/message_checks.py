@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from storage.engine import TableSchema, check_columns, count_unordered, find_problems
+from storage.plural import counted
 from streams.doctor.finding import Findings
 from streams.kafka.kafka_source import columns
 from streams.pipeline.check import key_of
@@ -108,11 +109,11 @@ def _report_reasons(where: str, table: pa.Table, count: int, found: Findings) ->
     reasons = pc.struct_field(table.column(SOURCE), "reason").drop_null().to_pylist()
     bad = Counter(reason for reason in reasons if reason != IGNORED)
     if not bad:
-        found.ok(where, f"{count:,} messages decode, {len(table) - len(reasons):,} rows would be stored")
+        found.ok(where, f"{counted(count, 'message')} decoded, {counted(len(table) - len(reasons), 'row')} to store")
         return
     text = "; ".join(f"{reason} ({number:,})" for reason, number in bad.most_common(MAX_REASONS))
     hint = "correct schema and select, or the producer; with weft run they become dead letters"
-    text = f"{bad.total():,} of {count:,} messages cannot be decoded: {text}"
+    text = f"{bad.total():,} of {counted(count, 'message')} cannot be decoded: {text}"
     (found.problem if bad.total() == count else found.warning)(where, text, hint)
 
 
@@ -133,7 +134,9 @@ def _check_rows(where: str, table: pa.Table, writer: WriterSpec, schema: TableSc
     rows = table.filter(pc.is_null(reasons)).drop_columns([SOURCE])
     check_columns(rows.schema, schema, stream)
     for problem in find_problems(rows, schema, stream):
-        text = f"column {problem.column!r}: {problem.reason} in {int(problem.rows.sum()):,} of {len(rows):,} rows"
+        text = (
+            f"column {problem.column!r}: {problem.reason} in {int(problem.rows.sum()):,} of {counted(len(rows), 'row')}"
+        )
         found.warning(where, text, problem.hint)
     _report_unordered(where, rows, writer, schema, found)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from storage.errors import StoreUnavailable
+from storage.plural import counted
 from streams.pipeline.error_kinds import describe
 from streams.pipeline.status import Report
 
@@ -162,8 +163,8 @@ class Publisher:
             if known.running.done():
                 if (published := self._end(known, known.running, errors)) is not None and published.changed:
                     messages.append(
-                        f"{known.target} published with {published.rows} rows: "
-                        f"{published.added} files added, {published.removed} removed"
+                        f"{known.target} published with {counted(published.rows, 'row')}: "
+                        f"{counted(published.added, 'file')} added, {published.removed} removed"
                     )
             elif not isinstance(known.error, NoAnswer):
                 known.error = NoAnswer(f"{known.target} is not published: there is no answer yet")

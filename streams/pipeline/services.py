@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
+from storage.plural import counted
 from streams.pipeline.error_kinds import Ending, describe, ending_of, is_outage
 from streams.pipeline.outage import JobOutages, pause_seconds, store_name
 from streams.pipeline.status import Report, Reporter, StopSignal
@@ -208,7 +209,7 @@ def compact_round(
 
 def after_compaction(last: Report, result: CompactionResult) -> dict[str, Any]:
     """The changes to the report after a compaction."""
-    done = f"{len(result.done)} file groups"
+    done = counted(len(result.done), "file group")
     if result.skipped:
         done += f", {len(result.skipped)} skipped ({'; '.join(sorted(set(result.skipped.values())))})"
     if result.bytes_dropped:
@@ -219,17 +220,17 @@ def after_compaction(last: Report, result: CompactionResult) -> dict[str, Any]:
 
 def after_fold(last: Report, result: FoldResult) -> dict[str, Any]:
     """The changes to the report after a fold."""
-    message = f"{result.commits} commits, {result.bytes_read / 1e6:.1f} MB folded in {result.seconds:.1f} s"
+    message = f"{counted(result.commits, 'commit')}, {result.bytes_read / 1e6:.1f} MB folded in {result.seconds:.1f} s"
     return _changes(last, message, counts=bool(result.done), rows=result.rows, bytes_read=result.bytes_read)
 
 
 def after_clean(last: Report, result: CleanResult, letter_files: int = 0) -> dict[str, Any]:
     """The changes to the report after a clean, which also deleted a number of files of dead letters."""
-    message = f"{result.files} files, {result.bytes / 1e6:.1f} MB deleted"
+    message = f"{counted(result.files, 'file')}, {result.bytes / 1e6:.1f} MB deleted"
     if result.archived:
-        message += f", {result.archived} entries archived"
+        message += f", {counted(result.archived, 'entry')} archived"
     if letter_files:
-        message += f", {letter_files} files of dead letters deleted"
+        message += f", {counted(letter_files, 'file')} of dead letters deleted"
     return {
         **_changes(last, message, counts=bool(result.files or result.archived or letter_files)),
         "deleted_files": last.deleted_files + result.files,
@@ -262,11 +263,14 @@ def expire_round(table: Table, reporter: Reporter) -> None:
 def after_expiry(last: Report, result: ExpiryResult) -> dict[str, Any]:
     """The changes to the report after an expiry."""
     message = (
-        f"{result.rows} rows and {result.deletes} deletes expired in {result.file_groups} file groups, "
+        f"{counted(result.rows, 'row')} and {counted(result.deletes, 'delete')} expired in "
+        f"{counted(result.file_groups, 'file group')}, "
         f"{result.bytes_read / 1e6:.1f} MB read in {result.seconds:.1f} s"
     )
     if result.skipped:
-        message += f"; {result.skipped} file groups left for the next round, because another service was first"
+        message += (
+            f"; {counted(result.skipped, 'file group')} left for the next round, because another service was first"
+        )
     counts = bool(result.entries)
     changes = _changes(last, message, counts=counts, bytes_read=result.bytes_read)
     return {

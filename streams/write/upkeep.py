@@ -35,6 +35,7 @@ from storage.engine import (
     read_cost,
     with_small_tasks,
 )
+from storage.plural import counted
 from streams.pipeline.error_kinds import describe
 from streams.write.back_pressure import BackPressure, delay_seconds, describe_delay
 
@@ -248,9 +249,9 @@ class UpkeepThread:
         folded = self._finish(fold, settings.share)
         done = []
         if compacted is not None and compacted.done:
-            done.append(f"compacted {len(compacted.done)} file groups, {compacted.bytes_read / 1e6:.1f} MB")
+            done.append(f"compacted {counted(len(compacted.done), 'file group')}, {compacted.bytes_read / 1e6:.1f} MB")
         if folded is not None and folded.done:
-            done.append(f"folded {folded.commits} commits, {folded.bytes_read / 1e6:.1f} MB")
+            done.append(f"folded {counted(folded.commits, 'commit')}, {folded.bytes_read / 1e6:.1f} MB")
         if large:
             sizes = (
                 f"{max(large.values()) / 1e6:.0f} MB are due and too large for a writer (limit {limit / 1e6:.0f} MB)"

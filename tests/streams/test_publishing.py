@@ -95,7 +95,7 @@ def test_a_round_publishes_what_was_compacted_to_every_target(
     assert (reporter.report.publications, reporter.report.publish_problem) == (2, "")
     assert reporter.report.publish_seconds == publisher.section.every
     assert reporter.report.published_at_ms is not None
-    assert reporter.report.message.count("20 rows: 1 files added, 0 removed") == 2
+    assert reporter.report.message.count("20 rows: 1 file added, 0 removed") == 2
     append(table, orders(1, status="log", ts=5))  # not compacted
     savepoints = table.savepoints()
     publish_round(table, publisher, reporter)

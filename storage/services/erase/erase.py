@@ -24,6 +24,7 @@ from storage.core.plan.slices import FileSlice
 from storage.errors import Conflict, MissingFile, NotFound, StillRetained
 from storage.log.pins import Pin, unexpired, unpin
 from storage.log.table_log import TableLog
+from storage.plural import counted
 from storage.read.missing_file import explain_missing_file
 from storage.read.pruning import KeyRows
 from storage.read.snapshot import Snapshot
@@ -127,7 +128,7 @@ def erase(
     holding = _find_holding(table_log, search)
     holding.refuse(expire_snapshots=expire_snapshots, release_savepoints=release_savepoints)
     add_rewriting_feature(table_log)
-    why = f"erase of {len(search)} keys" + (f": {note}" if note else "")
+    why = f"erase of {counted(len(search), 'key')}" + (f": {note}" if note else "")
     rewritten = _rewrite(table_log, search, why, execute, progress)
     released = tuple(name for name in holding.savepoints if _release(table_log, name))
     for pin in (*holding.pins, *holding.late):

@@ -11,6 +11,7 @@ import yaml
 
 from tests.streams.letters.rig import CONFIG, Killed, Moments, Place, bad, good
 from tests.streams.pipelines import weft, weft_output
+from tests.streams.terminal import run
 
 
 @pytest.fixture
@@ -64,6 +65,25 @@ def test_list_has_names_states_positions_and_reasons(place: Place, file: Path) -
     place.replay(accepts={2})
     assert {row["state"] for row in listed(file)} == {"waiting", "not final"}
     assert [row["state"] for row in listed(file, "--all")].count("replayed") == 3
+
+
+def test_a_list_fits_the_terminal(place: Place, file: Path) -> None:
+    """The reason is shown whole, and the value is cut; a pipe cuts nothing."""
+    place.write(bad(6))
+    shown = run([["dead-letters", "list", file]], columns=50, output_too=True).words
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert max(map(len, lines)) <= 50, lines
+    first = lines.index("q/0-0:1  waiting")
+    assert lines[first + 1 : first + 5] == [
+        "    stream s, topic t, partition 0, offset 2,",
+        "    1970-01-01T00:00:01.002+00:00",
+        "    it is bad",
+        '    {"id": 3, "n": 1, "bad": true}',
+    ]
+    piped = weft_output("dead-letters", "list", file)
+    assert "    stream s, topic t, partition 0, offset 2, 1970-01-01T00:00:01.002+00:00\n" in piped
+    wide = weft_output("dead-letters", "list", file, "--wide")
+    assert "│ q/0-0:1 │ waiting" in wide
 
 
 def test_letters_in_a_replay_that_was_killed_are_shown(place: Place, file: Path) -> None:

@@ -124,7 +124,7 @@ def test_weft_clean_deletes_the_letters_of_the_pipeline(place: Place) -> None:
     path.write_text(yaml.safe_dump(whole))
     assert "0 files of dead letters" in weft_output("clean", path)
     age(place, "q/0-1.jsonl", 31)
-    assert "would delete 1 files of dead letters" in weft_output("clean", path, "--dry-run")
+    assert "would delete 1 file of dead letters" in weft_output("clean", path, "--dry-run")
     cleaned = json.loads(weft_output("clean", path, "--json"))
     assert cleaned["dead_letters"]["files"] == 1
     assert place.waiting() == [3]
@@ -144,7 +144,7 @@ def test_the_clean_service_deletes_old_letters(place: Place, tmp_path: Path) -> 
         age(place, "q/0-1.jsonl", 31)
         retention = Retention(place.letters(), 30 * DAY)
         clean_round(place.table(), CleanSection(), reporter, [retention])
-        assert "1 files of dead letters deleted" in reporter.report.message
+        assert "1 file of dead letters deleted" in reporter.report.message
     assert place.waiting() == [3]
 
 
@@ -155,5 +155,5 @@ def test_weft_services_deletes_old_letters(place: Place, tmp_path: Path) -> None
     path = tmp_path / "p.yaml"
     path.write_text(yaml.safe_dump(whole))
     age(place, "q/1-0.jsonl", 31)
-    assert "1 files of dead letters deleted" in weft_output("services", path, "--once", "--json")
+    assert "1 file of dead letters deleted" in weft_output("services", path, "--once", "--json")
     assert place.waiting() == [2]
