@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -22,6 +23,7 @@ from streams.pipeline.pipeline import Pipeline
 from streams.pipeline.status_fields import unordered_words
 from streams.pipeline.supervisor import JobStatus, ending_of_all
 
+_TELL_SECONDS: Final = 5.0  # for a store that does not answer at the end of a run
 _WAYS_ON: Final = """\
 Two ways on:
 1. Go on with what the topic has now. The table keeps its rows. Messages that were not read before are lost.
@@ -56,7 +58,7 @@ class RunReport:
         self._once, self._exit_on_failure = once, exit_on_failure
         self._began_ms = time.time_ns() // 1_000_000
         self._told: set[str] = set()
-        self._told_losses: set[str] = set()
+        self._telling: dict[str, threading.Thread] = {}
 
     def see(self, statuses: Sequence[JobStatus]) -> None:
         """Tell what is new in the status of a run that goes on."""
@@ -68,15 +70,20 @@ class RunReport:
                     others = ", all others are being stopped" if self._exit_on_failure else ", the others continue"
                 self._print(f"{status.name} has stopped permanently{others}: {status.message}", "bold red")
                 self._tell_ways_on(status)
-            if not self._once and status.name not in self._told_losses and (lines := list(self._losses(status))):
-                self._told_losses.add(status.name)
-                self._print("\n".join(lines), "yellow")
+            report = status.report
+            if not self._once and status.name not in self._telling and (report.dead_letters or report.rows_unordered):
+                # In a thread: the store of the letters may answer slowly, and the caller looks after processes.
+                thread = threading.Thread(target=self._tell_losses, args=(status,), daemon=True)
+                self._telling[status.name] = thread
+                thread.start()
 
     def end(self, statuses: Sequence[JobStatus]) -> Ending:
         """Tell how the run has ended; returns the exit code."""
+        for thread in self._telling.values():
+            thread.join(_TELL_SECONDS)
         for status in statuses:
-            if self._once and (lines := list(self._losses(status))):
-                self._print("\n".join(lines), "yellow")
+            if self._once:
+                self._tell_losses(status)
             if status.is_lost:
                 self._print(f"{status.name} {status.phase}; its log: {status.log}", "red")
                 for line in status.tail:
@@ -87,6 +94,10 @@ class RunReport:
 
     def _print(self, text: str, style: str | None = None) -> None:
         errors.print(text, style=style, soft_wrap=True, markup=False, highlight=False)
+
+    def _tell_losses(self, status: JobStatus) -> None:
+        if lines := list(self._losses(status)):
+            self._print("\n".join(lines), "yellow")
 
     def _losses(self, status: JobStatus) -> Iterator[str]:
         """Messages of a writer that are not in the table, in lines."""

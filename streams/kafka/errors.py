@@ -75,7 +75,7 @@ class DataLoss(TableError):
     """Records that were not read yet are lost: retention deleted them, or the topic was truncated or created again."""
 
     code = "DATA_LOSS"
-    guide = "deploy/OPERATIONS.md#alerts"
+    guide = "deploy/docs/recovery.md#a-topic-was-created-again"
 
 
 def report_recreated(recreated: Iterable[str], *, strict: bool) -> None:
