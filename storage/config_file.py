@@ -58,6 +58,7 @@ _WORDING: Final[Mapping[str, str]] = {
     "float_parsing": "is {kind}, and must be a number",
     "literal_error": "must be {expected}",
     "too_short": "is empty",
+    "string_too_short": "is empty",
     "greater_than": "must be greater than {gt:g}",
     "greater_than_equal": "must be {ge:g} or more",
     "less_than": "must be less than {lt:g}",

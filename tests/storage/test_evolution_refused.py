@@ -89,7 +89,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "a group without columns": (
         lambda t: t.add_group("x", {}, streams=["orders"]),
         InvalidInput,
-        "groups.x.columns: List should have at least 1 item",
+        "groups.x.columns: is empty",
     ),
     "the group with other columns": (
         lambda t: t.add_group("order", {"status": "string"}, streams=["orders"]),
@@ -121,7 +121,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
         InvalidInput,
         "streams.x.on_delete: 'group', but stream 'orders' deletes 'row'",
     ),
-    "a stream of no group": (lambda t: t.add_stream("x", []), InvalidInput, "streams.x.groups: List should have"),
+    "a stream of no group": (lambda t: t.add_stream("x", []), InvalidInput, "streams.x.groups: is empty"),
     "a stream of an unknown group": (lambda t: t.add_stream("x", ["y"]), InvalidInput, "there is no 'y'"),
     "a stream name that is none": (lambda t: t.add_stream("a b", ["order"]), InvalidInput, "not a lane or stream name"),
     "the stream with other groups": (

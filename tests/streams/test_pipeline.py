@@ -355,7 +355,7 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ({"writers/orders/lateness": 1.5}, "writers.orders.lateness: 1.5 is not a lateness", ""),
         ({"writers/orders/lateness": 5}, "writers.orders.lateness: 5 is a number, but stream 'orders'", "a duration"),
         ({"writers/orders/lateness": -5}, "writers.orders.lateness: -5 is negative", ""),
-        ({"writers/orders/dead_letter": ""}, "writers.orders.dead_letter: String should have at least", ""),
+        ({"writers/orders/dead_letter": ""}, "writers.orders.dead_letter: is empty", ""),
         ({"writers/orders/dead_letter": 5}, "writers.orders.dead_letter: ", ""),
         ({"writers/orders/dead_letter": {"kep": "1 day"}}, "writers.orders.dead_letter.kep: is not", "mean keep?"),
         ({"writers/orders/dead_letter": {"keep": "never"}}, "writers.orders.dead_letter.keep: 'never' is not", ""),

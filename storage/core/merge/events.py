@@ -25,7 +25,6 @@ from storage.core.modes.functions import find_function
 from storage.core.schema.casting import cast_column
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput
-from storage.plural import counted
 
 OP_COLUMN: Final = "_op"
 SUPPLIED_COLUMN: Final = "_supplied"
@@ -82,8 +81,7 @@ class Problem:
         count = int(self.rows.sum())
         shown = f", for example {'; '.join(self.examples)}" if self.examples else ""
         return InvalidInput(
-            f"column {self.column!r}: {self.reason} in {count} of {counted(len(self.rows), 'row')}{shown}",
-            hint=self.hint,
+            f"column {self.column!r}: {self.reason} in {count} of {len(self.rows)} rows{shown}", hint=self.hint
         )
 
 
