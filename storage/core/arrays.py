@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +16,31 @@ Arrays = Mapping[str, pa.Array]
 """Columns of equal length by name."""
 
 _BYTE = 8
+_SHARED_NULLS: Final = 1 << 16  # as many as a row group has rows
 
 
 def take_rows(columns: Arrays, rows: Indices | Mask | pa.Array) -> dict[str, pa.Array]:
-    """The same rows of every column, chosen by position or by mask."""
+    """The same rows of every column, chosen by position or by mask, which has no nulls."""
     chosen = rows if isinstance(rows, pa.Array) else pa.array(rows)
-    if pa.types.is_boolean(chosen.type):
-        return {name: column.filter(chosen) for name, column in columns.items()}
-    return {name: column.take(chosen) for name, column in columns.items()}
+    by_mask = pa.types.is_boolean(chosen.type)
+    count = chosen.true_count if by_mask else len(chosen)
+
+    def taken(column: pa.Array) -> pa.Array:
+        if column.null_count == len(column):  # most of the hidden state
+            return nulls(column.type, count)
+        return column.filter(chosen) if by_mask else column.take(chosen)
+
+    return {name: taken(column) for name, column in columns.items()}
+
+
+def nulls(arrow_type: pa.DataType, count: int) -> pa.Array:
+    """``count`` nulls; a part of one array for each type, if they are not too many."""
+    return _many_nulls(arrow_type).slice(0, count) if count <= _SHARED_NULLS else pa.nulls(count, arrow_type)
+
+
+@functools.lru_cache(maxsize=32)
+def _many_nulls(arrow_type: pa.DataType) -> pa.Array:
+    return pa.nulls(_SHARED_NULLS, arrow_type)
 
 
 def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
@@ -58,7 +76,7 @@ def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
 def nulls_or_default(field: pa.Field, count: int, default: Any) -> pa.Array:
     """``count`` values of a column whose group is absent."""
     if default is None:
-        return pa.nulls(count, field.type)
+        return nulls(field.type, count)
     return pa.repeat(pa.scalar(default, field.type), count)
 
 

@@ -29,9 +29,9 @@ def ranks(columns: Sequence[pa.Array]) -> Ranks:
     """
     first = columns[0]
     if len(columns) == 1 and first.null_count == 0:
-        native = _native(first)
-        if native is not None:
-            return native
+        values = native(first)
+        if values is not None:
+            return values
     result = np.zeros(len(first), np.int64)
     for column in columns:
         dense = np.asarray(pc.rank(column, sort_keys=[("", "ascending", "at_start")], tiebreaker="dense"))
@@ -42,8 +42,8 @@ def ranks(columns: Sequence[pa.Array]) -> Ranks:
     return result
 
 
-def _native(array: pa.Array) -> Ranks | None:
-    """The column's values as numbers, if these compare as they should."""
+def native(array: pa.Array) -> Ranks | None:
+    """The values of a column without nulls as numbers that compare like them; None if its type has none."""
     arrow_type = array.type
     if pa.types.is_int64(arrow_type) or pa.types.is_timestamp(arrow_type):
         return np.asarray(array.view(pa.int64()))

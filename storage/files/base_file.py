@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.core import names
+from storage.core.arrays import nulls
 from storage.core.keys import one_array
 from storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
 from storage.core.plan.overlaid import ReadFile, files_of_columns
@@ -359,7 +360,7 @@ def _decode(
     wanted = [name for name in columns if name not in empty]
     table = parquet.read_row_groups(numbers, columns=wanted, use_threads=False)
     return {
-        name: pa.nulls(_row_count(footer, numbers), footer.schema.field(name).type)
+        name: nulls(footer.schema.field(name).type, _row_count(footer, numbers))
         if name in empty
         else one_array(without_dictionary(table.column(name)))
         for name in columns

@@ -184,6 +184,9 @@ class _Steps:
 
     def of_rows(self, rows: pa.Table, *more_keys: str) -> pa.Table:
         """Partial results of rows; those with different values of further keys are apart."""
+        if not self.keys and not more_keys:  # twice as fast as grouping by nothing
+            found = (_of_all(each.kind, rows, name) for name, each in self._calls)
+            return pa.table([pa.repeat(value, 1) for value in found], names=self.names)
         calls = [
             ([], "count_all") if each.kind is AggregateKind.COUNT_ROWS else (name, each.kind.value)
             for name, each in self._calls
@@ -221,6 +224,7 @@ class _State:
     def __init__(self, steps: _Steps) -> None:
         self._steps = steps
         self._partials: list[pa.Table] = []
+        self._size = (0, 0)  # rows and bytes of the partial results
         self._sums = dict.fromkeys(steps.sums, 0)  # no sum of the united partial results is larger than this
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
@@ -236,11 +240,13 @@ class _State:
         else:
             if any(self._sums[name] + sums[name] > _most(of_sum) for name, of_sum in steps.sums.items()):
                 yield from self._flush()
-            self._partials.append(found)
+            self._keep(found)
             for name, largest in sums.items():
                 self._sums[name] += largest
             if self._is_large():
-                self._partials = [steps.of_partials(self._partials)]
+                united = steps.of_partials(self._partials)
+                self._forget()
+                self._keep(united)
                 if self._is_large(share=0.5):
                     yield from self._flush()
 
@@ -267,14 +273,22 @@ class _State:
         part = pa.array(np.arange(rows.num_rows) // longest)
         return self._steps.of_rows(rows.append_column("part", part), "part")
 
+    def _keep(self, partial: pa.Table) -> None:
+        rows, size = self._size
+        self._partials.append(partial)
+        self._size = rows + partial.num_rows, size + partial.nbytes
+
+    def _forget(self) -> None:
+        self._partials, self._size = [], (0, 0)
+
     def _is_large(self, share: float = 1.0) -> bool:
-        rows = sum(partial.num_rows for partial in self._partials)
-        return rows > MOST_GROUPS * share or sum(partial.nbytes for partial in self._partials) > MOST_BYTES * share
+        rows, size = self._size
+        return rows > MOST_GROUPS * share or size > MOST_BYTES * share
 
     def _flush(self) -> Iterator[pa.Table]:
         if self._partials:
             yield self._partials[0] if len(self._partials) == 1 else self._steps.of_partials(self._partials)
-        self._partials = []
+        self._forget()
         self._sums = dict.fromkeys(self._sums, 0)
 
 
@@ -306,6 +320,12 @@ def _from_ordered(column: pa.ChunkedArray, of_float: pa.DataType) -> pa.ChunkedA
     return pa.chunked_array([pa.array(numbers, of_float, mask=np.asarray(column.is_null()))])
 
 
+def _of_all(kind: AggregateKind, rows: pa.Table, name: str) -> pa.Scalar:
+    if kind is AggregateKind.COUNT_ROWS:
+        return pa.scalar(rows.num_rows, pa.int64())
+    return pc.call_function(kind.value, [rows.column(name)])
+
+
 def _most(of_sum: pa.DataType) -> int:
     """The largest partial sum, as an integer without a scale."""
     return _BIGINT_MAX if pa.types.is_integer(of_sum) else int(10**of_sum.precision - 1)
@@ -313,6 +333,8 @@ def _most(of_sum: pa.DataType) -> int:
 
 def _largest(column: pa.ChunkedArray) -> int:
     """The largest absolute value, as an integer without a scale; 0 if there is none."""
+    if pa.types.is_int64(column.type) and len(column) and not column.null_count:  # several times as fast as Arrow
+        return max(max(-int(part.min()), int(part.max())) for part in map(np.asarray, column.chunks) if len(part))
     ends = pc.min_max(column).as_py()
     return max((_unscaled(value, column.type) for value in ends.values() if value is not None), default=0)
 

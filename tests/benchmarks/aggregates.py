@@ -9,9 +9,10 @@ table, *rows* the same with ``push_aggregates=False``, *compacted* such a view o
 one with the default, and *compacted, in tasks* that one when Spark cannot read its files, as on a store that Hadoop
 does not know.
 
-The part *mixed* compares one scan with two of tables of which some file groups are compacted, *rows* reads all 63
-columns, also handed over in smaller batches, and *process* says where the time goes in process, without Spark. Medians
-of rounds in which all take turns; the ratios matter, the seconds depend on the machine.
+The part *sums* has the first three queries alone, for many rounds or many keys. *mixed* compares one scan with two of
+tables of which some file groups are compacted, *rows* reads all 63 columns, also handed over in smaller batches, and
+*process* says where the time goes in process, without Spark. Medians of rounds in
+which all take turns; the ratios matter, the seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ QUERIES = {
     "10 first rows of 63 columns": "SELECT * FROM {table} ORDER BY a0, k LIMIT 10",
     "any 10 rows": "SELECT count(*) FROM (SELECT * FROM {table} LIMIT 10)",
 }
+SUMS = ("aggregate over 7 columns", "GROUP BY over 1,000 values", "the same with a filter")
 MIXED = ("aggregate over 7 columns", "GROUP BY over 1,000 values", "count(*)", "10 first rows by an integer")
 ROWS = "SELECT k, a0, a1, b0, b1, c0, c1 FROM {table}"
 ALL = "SELECT * FROM {table}"
@@ -195,6 +197,13 @@ def queries(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> Non
         report(title, measure({name: collect(spark, query, view) for name, view in views.items()}, rounds))
 
 
+def sums(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None:
+    create_views(spark, folder, shape)
+    for title in SUMS:
+        ways = {name: collect(spark, QUERIES[title], name) for name in ("compacted", "pushed", "rows")}
+        report(title, measure(ways, rounds))
+
+
 def mixed(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None:
     """One scan and two of a table of which some file groups are compacted."""
     create_views(spark, folder, shape)
@@ -225,6 +234,7 @@ def all_columns(spark: SparkSession, folder: Path, shape: Shape, rounds: int) ->
 
 PARTS: Mapping[str, Callable[[SparkSession, Path, Shape, int], None]] = {
     "queries": queries,
+    "sums": sums,
     "mixed": mixed,
     "rows": all_columns,
 }
@@ -235,13 +245,14 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=Shape.keys)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path, help="keep the data here (default: a temporary folder)")
-    parser.add_argument("--only", choices=[*PARTS, "process"], help="one part (default: all)")
+    parser.add_argument("--only", choices=[*PARTS, "process"], help="one part (default: all but `sums`)")
     arguments = parser.parse_args()
     shape = Shape(keys=arguments.keys, words=1_000)
     with tempfile.TemporaryDirectory(prefix="weft-benchmark-") as temporary:
         folder = arguments.folder or Path(temporary)
         table = build(folder / "data", shape)
-        chosen = [part for name, part in PARTS.items() if arguments.only in {None, name}]
+        wanted = {arguments.only} if arguments.only else {*PARTS} - {"sums"}
+        chosen = [part for name, part in PARTS.items() if name in wanted]
         spark = session() if chosen else None
         for part in chosen:
             part(spark, folder, shape, arguments.rounds)

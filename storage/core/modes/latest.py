@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names, ordering
-from storage.core.arrays import Arrays, take_rows
+from storage.core.arrays import Arrays, nulls, take_rows
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes.base import GroupEvents, MergeMode, Registers
@@ -54,10 +54,10 @@ class Latest(MergeMode):
             values = {name: _where(upsert, column, None) for name, column in values.items()}
         else:
             for i, name in enumerate(group.ordering):
-                state[names.floor_ordering(group.id, i)] = pa.nulls(len(winners), values[name].type)
+                state[names.floor_ordering(group.id, i)] = nulls(values[name].type, len(winners))
             state[names.arrival(group.id)] = arrival
-            state[names.floor_arrival(group.id)] = pa.nulls(len(winners), pa.int64())
-            state[names.floor_kind(group.id)] = pa.nulls(len(winners), pa.int8())
+            state[names.floor_arrival(group.id)] = nulls(pa.int64(), len(winners))
+            state[names.floor_kind(group.id)] = nulls(pa.int8(), len(winners))
         return Registers(distinct, {**values, **state})
 
     def reads(self, group: Group, columns: Mapping[str, Column], values: Collection[str]) -> tuple[str, ...]:

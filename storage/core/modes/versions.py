@@ -110,6 +110,13 @@ def newer(old: tuple[Sequence[pa.Array], pa.Array], new: tuple[Sequence[pa.Array
     """Row by row, whether the new version is larger. A NULL arrival means no version, which is smaller than all."""
     old_ordering, old_arrival = list(old[0]), old[1]
     new_ordering, new_arrival = list(new[0]), new[1]
+    of_each = (*old_ordering, old_arrival, *new_ordering, new_arrival)
+    if len(old_ordering) == 1 and not any(column.null_count for column in of_each):
+        # The usual case: compared as they are, without copies.
+        old_rank, new_rank = ordering.native(old_ordering[0]), ordering.native(new_ordering[0])
+        if old_rank is not None and new_rank is not None:
+            later = np.asarray(new_arrival) > np.asarray(old_arrival)
+            return (new_rank > old_rank) | ((new_rank == old_rank) & later)
     later = np.asarray(pc.greater(pc.fill_null(new_arrival, -1), pc.fill_null(old_arrival, -1)))
     if old_ordering:
         if len(old_ordering) == 1:
