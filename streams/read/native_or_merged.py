@@ -93,6 +93,8 @@ class PlannerTuning:
             columns) are untouched by them: each file is opened twice then.
         filter_min_bytes: A scan of fewer bytes (all columns) is not filtered by joins: planning it again takes longer
             than it gains (`tests/benchmarks/filters.py`).
+        filter_min_groups: The same for a native scan of fewer file groups. Joins prune whole file groups of it, and
+            nearly every file group has one of the keys if there are few.
         recheck_seconds: A snapshot older than this is checked for expiry before a query is planned with it, which costs
             a request. A DataFrame takes its snapshot when it is created, and may be run hours later. Cleaning retains
             snapshots for longer than this.
@@ -102,6 +104,7 @@ class PlannerTuning:
     merged_share: float = 0.5
     divide_min_bytes: int = 8 * 1024 * 1024
     filter_min_bytes: int = 128 * 1024 * 1024
+    filter_min_groups: int = 64
     recheck_seconds: float = 60.0
 
 
@@ -292,7 +295,7 @@ class PinnedSnapshot:
             str(aggregation),
             known=groups,
         )
-        wanted = self._filterable(aggregation.groups, plan.size_bytes or 0, native=False)
+        wanted = self._filterable(aggregation.groups, plan.size_bytes or 0)
         named = zip(aggregation.groups, aggregation.group_names, strict=True)
         filterable = [name for column, name in named if column in wanted]
         return replace(plan, columns=from_arrow_schema(result), filterable=filterable)
@@ -367,18 +370,21 @@ class PinnedSnapshot:
         read = rows if pushed is None else pushed(rows)
         others = "" if joined is None else f", joined with {', '.join(join.reference.name for join in joined.joins)}"
         size_bytes = facts.log_bytes + facts.base_bytes
+        native = of_table.slices if clean else None
         return ReadPlan(
             description=f"{facts}{others}",
             tasks=read.tasks,
             read=read.without_tasks().read,  # Spark sends the tasks one by one
             parquet_files=self._parquet_files(clean, of_table.slices) if clean else None,
             size_bytes=size_bytes,
-            filterable=[] if pushed is not None else self._filterable(columns, size_bytes, native=clean is not None),
+            filterable=[] if pushed is not None else self._filterable(columns, size_bytes, native),
         )
 
-    def _filterable(self, columns: Sequence[str], size_bytes: int, *, native: bool) -> list[str]:
-        """The columns whose values Spark may give when the query runs (rule 6)."""
-        if size_bytes < self.tuning.filter_min_bytes:
+    def _filterable(
+        self, columns: Sequence[str], size_bytes: int, native: Sequence[FileSlice] | None = None
+    ) -> list[str]:
+        """The columns whose values Spark may give when the query runs (rule 6); ``native``: what Spark reads itself."""
+        if size_bytes < self.tuning.filter_min_bytes or (native and len(native) < self.tuning.filter_min_groups):
             return []
         if native:
             return [name for name in columns if name in self.snapshot.table_schema.key]

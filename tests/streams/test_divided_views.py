@@ -55,7 +55,7 @@ def table(tmp_path: Path) -> Table:
 @pytest.fixture
 def views(spark: SparkSession, table: Table) -> Iterator[None]:
     planner = planner_of(spark, table.uri, ReadOptions())
-    tunings = {"divided": PlannerTuning(0, 2, 1, 0), "merged": PlannerTuning(mix_min_bytes=2**60)}
+    tunings = {"divided": PlannerTuning(0, 2, 1, 0, 0), "merged": PlannerTuning(mix_min_bytes=2**60)}
     for name, tuning in tunings.items():
         create_relation_view(spark, name, replace(planner, tuning=tuning))
     spark.createDataFrame([(n, n % 2) for n in (3, 11, 399, 401, 9000)], "id bigint, used int").hint(

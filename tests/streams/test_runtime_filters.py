@@ -160,7 +160,7 @@ def test_the_answer_is_that_without_runtime_filters(
     keys = source.choice([("id",), ("part", "id")])
     table = wide(tmp_path / "t", key_type, source, keys=keys)
     planner = planner_of(spark, table.uri, ReadOptions())
-    tuning = PlannerTuning(source.choice([0, 2**40]), merged_share=2, filter_min_bytes=0)
+    tuning = PlannerTuning(source.choice([0, 2**40]), merged_share=2, filter_min_bytes=0, filter_min_groups=0)
     found: list[str] = []
     create_relation_view(spark, "wide", replace(planner, tuning=tuning, on_scan=lambda facts: found.append(str(facts))))
     small(spark, tmp_path / "small", key_type, source)
@@ -190,7 +190,7 @@ def test_only_file_groups_with_keys_of_the_join_are_read(spark: SparkSession, tm
     if state == "compacted":
         table.compact()
     planner = planner_of(spark, table.uri, ReadOptions())
-    create_relation_view(spark, "wide", replace(planner, tuning=PlannerTuning(filter_min_bytes=0)))
+    create_relation_view(spark, "wide", replace(planner, tuning=PlannerTuning(filter_min_bytes=0, filter_min_groups=0)))
     rows = [(7, "new"), (8, "new"), (9, "old")]
     small_file(spark, tmp_path / "small", spark.createDataFrame(rows, "id bigint, kind string"))
     query = "SELECT w.id, w.amount FROM wide w JOIN small s ON w.id = s.id WHERE s.kind = '{}'"
@@ -207,7 +207,7 @@ def test_only_file_groups_with_keys_of_the_join_are_read(spark: SparkSession, tm
 
 def test_groups_that_are_not_in_the_join_are_not_aggregated(spark: SparkSession, tmp_path: Path) -> None:
     planner = planner_of(spark, wide(tmp_path / "t", "bigint", random.Random(1)).uri, ReadOptions())
-    create_relation_view(spark, "wide", replace(planner, tuning=PlannerTuning(filter_min_bytes=0)))
+    create_relation_view(spark, "wide", replace(planner, tuning=PlannerTuning(filter_min_bytes=0, filter_min_groups=0)))
     small_file(spark, tmp_path / "small", spark.createDataFrame([(7, "new"), (9, "old")], "id bigint, kind string"))
     query = (
         "SELECT * FROM (SELECT id, sum(amount) total, count(city) n FROM wide GROUP BY id) JOIN small USING (id) "
