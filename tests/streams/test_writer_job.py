@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +28,7 @@ from streams.write.resume import GAP_HINT
 from streams.write.sink import CommitReport
 from streams.write.writer_job import failure_of
 from streams.write.writer_progress import Progress, messages_behind
+from tests.streams.pipelines import pipeline_file
 from tests.streams.sink.rig import Feed, event
 
 
@@ -208,3 +212,22 @@ def test_an_error_of_a_data_source_is_kept_and_described_briefly() -> None:
     assert describe(error) == "TimeoutError: no"
     assert describe(OSError("a\n b")) == "OSError: a b"
     assert describe(InvalidInput("a", hint="b")) == "a (b)"
+
+
+def test_the_last_report_has_the_code_of_the_error(tmp_path: Path) -> None:
+    """Standard output has the reports of a writer without a supervisor; the next process begins without a code."""
+    command = [sys.executable, "-m", "streams.write.writer_job", str(pipeline_file(tmp_path)), "nobody"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == Ending.REFUSED, done.stderr
+    last = Report(**json.loads(done.stdout.splitlines()[-1]))
+    assert (last.doing, last.error_code) == ("failed", InvalidInput.code)
+    assert last.restarted().error_code == ""
+
+
+def test_rows_without_an_ordering_value_add_up(pipe: tuple[int, int]) -> None:
+    reporter = Reporter(pipe[1], Report())
+    progress = Progress(reporter, 1.0)
+    for number, unordered in enumerate((2, 0, 3), 1):
+        progress.committed(replace(committed(number, 10), unordered=unordered))
+    assert (reporter.report.rows, reporter.report.rows_unordered) == (30, 5)
+    assert reporter.report.restarted().rows_unordered == 5
