@@ -136,6 +136,26 @@ def test_the_table_shows_every_job_and_its_message() -> None:
         assert part in text
 
 
+def test_why_a_job_has_failed_is_left_to_the_caller_if_it_wants() -> None:
+    """`weft run` says it once, above the table."""
+    console = Console(file=io.StringIO(), width=120)
+    failed = replace(STATUS, name="pay", phase=Phase.FAILED, message="no luck")
+    waiting = replace(STATUS, name="wait", phase=Phase.WAITING, message="no answer", next_start_seconds=1.0)
+    console.print(render_jobs([failed, waiting], 10_000, tells_lost=False))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "no luck" not in text
+    assert "wait: no answer" in text, "it is started again"
+
+
+def test_a_process_that_reports_its_failure_and_then_ends_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    failing = replace(STATUS, report=replace(REPORT, doing="failed", message="no luck"))
+    ended = replace(failing, phase=Phase.FAILED, message="no luck")
+    with show_jobs(Console(file=io.StringIO()), line_seconds=0) as on_status:
+        for status in (failing, failing, ended):
+            on_status([status])
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
 def test_a_job_that_does_nothing_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Ages and rates change by themselves; rows, commits and lag are news."""
     later = replace(STATUS, report=replace(REPORT, rows_per_second=3.0, complete_at_ms=9_900, reported_at_ms=9_950))
