@@ -7,8 +7,8 @@
   ``ts``, ``version``, ...) that is a time or an integer and is never null; else the first time that is never null;
   else the timestamp of the Kafka message.
   A field that is the same in all events of a key, such as the time when something began, orders nothing.
-- *Times* are also integers with the name of a time (``*_at``, ``*_ts``, ``*_time``, ...) whose values are all seconds,
-  all milliseconds or all microseconds since 1970, between the years 2000 and 2100. Their columns are timestamps.
+- *Times* are also integers with the name of a time (``*_at``, ``*_ts``, ``*_time``, ``started``, ...) whose values are all
+  seconds, all milliseconds or all microseconds since 1970, between the years 2000 and 2100. Their columns are timestamps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _ORDERING: Final = (
 _ORDERING_TYPES: Final = frozenset({"int", "bigint", "timestamp", "timestamp_ntz", "date"})
 _TIME_TYPES: Final = frozenset({"timestamp", "timestamp_ntz"})
 _TIME_NAME: Final = re.compile(
-    r"((^|_)(at|ts|time|timestamp|date|when)(_(s|sec|ms|millis|us|micros))?|[a-z0-9](At|Ts|Time|Timestamp|Date)(Ms|Us|Millis|Micros)?)$"
+    r"((^|_)(at|ts|time|timestamp|date|when)(_(s|sec|ms|millis|us|micros))?|[a-z0-9](At|Ts|Time|Timestamp|Date)(Ms|Us|Millis|Micros)?"
+    r"|^(created|updated|modified|changed|started|finished|ended|opened|closed|occurred|happened|sent|received))$"
 )
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _EPOCHS: Final[Mapping[str, tuple[int, str]]] = {

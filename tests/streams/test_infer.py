@@ -124,6 +124,9 @@ SECONDS = 1_767_225_600
         ("created_at", [None], "created_at"),
         ("when", [SECONDS * 1000], "timestamp_millis(when)"),
         ("whenever", [SECONDS * 1000], "whenever"),
+        ("started", [SECONDS * 1000], "timestamp_millis(started)"),
+        ("sent", [SECONDS, 7], "sent"),  # a number of messages
+        ("restarted", [SECONDS], "restarted"),
         ("lots", [SECONDS], "lots"),
         ("flat", [SECONDS], "flat"),
         ("format", [SECONDS], "format"),
