@@ -7,8 +7,9 @@
   ``ts``, ``version``, ...) that is a time or an integer and is never null; else the first time that is never null;
   else the timestamp of the Kafka message.
   A field that is the same in all events of a key, such as the time when something began, orders nothing.
-- *Times* are also integers with the name of a time (``*_at``, ``*_ts``, ``*_time``, ``started``, ...) whose values are all
-  seconds, all milliseconds or all microseconds since 1970, between the years 2000 and 2100. Their columns are timestamps.
+- *Times* are also integers with the name of a time (``*_at``, ``*_ts``, ``*_time``, ``started``, ...) whose values are
+  all seconds, all milliseconds or all microseconds since 1970, between the years 2000 and 2100. Their columns are
+  timestamps.
 """
 
 from __future__ import annotations
