@@ -306,6 +306,7 @@ def test_a_start_page_of_several_tables(browser: Browser, axe: str, tmp_path: Pa
             page.set_viewport_size({"width": width, "height": 844})
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, width
             assert axe_findings(page, axe) == [], width
+            assert page.evaluate(_CUT) == [], width
             page.click("#theme-button")
         Table.create(tmp_path / "new", CONFIG)
         expect(page.locator("#live tbody tr")).to_have_count(3, timeout=30_000)
