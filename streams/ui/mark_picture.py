@@ -12,6 +12,7 @@ from streams.pipeline.quantities import duration
 
 TOP: Final = 30
 _MARGIN: Final = 0.06  # of the axis, on both sides
+_HALF: Final = 46  # width of half the longest name of a line
 _LONGEST: Final = 26  # characters of a name
 
 
@@ -69,14 +70,14 @@ class MarkPicture:
         shape: For which screens it is.
         unit: What the axis shows, in words.
         bars: The streams, the slowest first.
-        lines: Vertical lines: place and name.
+        lines: Vertical lines: place, place of their name, and name.
         height: Of the picture.
     """
 
     shape: Shape
     unit: str
     bars: list[MarkBar]
-    lines: list[tuple[float, str]]
+    lines: list[tuple[float, float, str]]
     height: int
 
 
@@ -133,9 +134,10 @@ def _picture(values: dict[str, float], asked: float | None, now: float | None, s
         label = max(place(value), place(newest)) if now is not None else place(value)
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
         bars.append(MarkBar(short, place(value), label, TOP + shape.row * number + shape.middle, words, late))
-    lines = [(place(now), "now")] if now is not None else []
+    drawn = [(place(now), "now")] if now is not None else []
     if asked is not None:
-        lines.append((place(min(max(asked, low), high)), "asked"))
+        drawn.append((place(min(max(asked, low), high)), "asked"))
+    lines = [(x, min(max(x, _HALF), shape.width - _HALF), name) for x, name in drawn]
     unit = "complete before" if now is not None else "complete before, values"
     return MarkPicture(shape, unit, bars, lines, TOP + shape.row * len(bars) + 12)
 

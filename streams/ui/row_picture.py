@@ -15,7 +15,7 @@ from functools import cmp_to_key
 from typing import Any, Final
 
 from storage.engine import Explanation, StoredVersion
-from streams.read.plain_values import csv_cell
+from streams.ui.site import cell_text
 
 MOST: Final = 40  # events of a group that are drawn: the newest
 _STEP: Final = 124
@@ -135,7 +135,7 @@ def _telling(columns: Sequence[str], versions: Sequence[StoredVersion]) -> list[
     """The columns in the order in which their values tell events apart: those that differ first."""
 
     def same(name: str) -> bool:
-        return len({csv_cell(version.values[name]) for version in versions if name in version.values}) < 2
+        return len({cell_text(version.values[name]) for version in versions if name in version.values}) < 2
 
     return sorted(columns, key=same)
 
@@ -168,7 +168,7 @@ def _text(version: StoredVersion) -> str:
 
 
 def _value(value: Any) -> str:
-    return "NULL" if value is None else csv_cell(value)
+    return "NULL" if value is None else cell_text(value)
 
 
 def _compare(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
