@@ -147,6 +147,8 @@ def take_for_readme() -> None:
             ready(page)
             if name == "overview":
                 expect(page.locator("tbody tr").first.locator("td").nth(2)).not_to_have_text("-", timeout=30_000)
+            if name == "row":
+                page.locator("h2").first.evaluate("heading => heading.scrollIntoView()")
             page.screenshot(path=PICTURES / f"ui-{name}.png")
         context.close()
 

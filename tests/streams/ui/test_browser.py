@@ -216,6 +216,31 @@ def test_rows_are_found_and_explained(browser: Browser, address: str) -> None:
         assert page.locator(".event.wins").count() >= 1
 
 
+def test_the_events_of_a_row_are_read_with_the_mouse_and_with_the_keyboard(browser: Browser, address: str) -> None:
+    with visited(browser, address, "/row?key=5&history=1") as page:
+        picture = page.locator("svg.events").first
+        events = picture.locator(".event")
+        while events.count() < 2:  # its writer goes on
+            page.reload()
+        expect(page.locator("html")).to_have_attribute("data-ready", "")
+        tip = page.locator(".card:has(svg.events) > .tip").first
+        expect(tip).to_be_hidden()
+        events.last.locator(".mark").first.hover()
+        expect(tip).to_contain_text("wins: newest")
+        expect(tip).to_contain_text("orders_n = ")
+        page.locator("h1").hover()
+        expect(tip).to_be_hidden()
+        events.last.focus()
+        page.keyboard.press("ArrowLeft")
+        expect(events.nth(events.count() - 2)).to_be_focused()
+        expect(tip).to_contain_text("loses: ")
+        page.keyboard.press("Home")
+        expect(events.first).to_be_focused()
+        expect(picture.locator("[tabindex='0']")).to_have_count(1)
+        page.keyboard.press("Escape")
+        expect(tip).to_be_hidden()
+
+
 def test_the_theme_is_changed_and_kept(browser: Browser, address: str) -> None:
     with visited(browser, address, "/", color_scheme="light") as page:
         assert page.evaluate("document.documentElement.dataset.theme") == "light"
