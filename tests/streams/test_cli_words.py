@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -160,3 +162,20 @@ def test_services_compare_retentions_of_references(tmp_path: Path, orders: str, 
     assert done.exit_code == 0, done.output
     expected = f"{shop.orders.uri} keeps its snapshots for 7.0 d, but {shop.customers.uri} only for 1.0 h"
     assert (expected in done.stderr) == told
+
+
+def test_ctrl_c_while_modules_are_loaded_shows_no_stack() -> None:
+    code = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "streams.cli.arguments":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from streams.cli.entry import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
