@@ -179,7 +179,7 @@ def test_the_box_answers_and_refuses(client: httpx2.Client, table: Table) -> Non
     said: set[str] = set()
     while "tasks have ended" not in " ".join(said):
         text = client.get(f"/sql/answers/{number}", headers=_HEADERS).text
-        said.update(re.findall(r'<span class="elapsed">\d+\.\d s</span>([^<]+)</p>', text))
+        said.update(re.findall(r'<span class="elapsed">\d+\.\d (?:s|min)</span>([^<]+)</p>', text))
         assert "hx-trigger" in text
         time.sleep(0.01)
     queued = client.post("/sql/run", data={"sql": "SELECT 2 AS two"}, headers=_HEADERS).text
