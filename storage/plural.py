@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def counted(number: int, what: str) -> str:
-    """A number and a noun, which is in the plural unless the number is one: ``3 rows``, ``2 entries``."""
+    """A number and a noun, which is in the plural unless the number is one: ``3 rows``, ``2 entries``, ``2 keys``."""
     if number == 1:
         return f"1 {what}"
-    return f"{number:,} {what[:-1]}ies" if what.endswith("y") else f"{number:,} {what}s"
+    plural = f"{what[:-1]}ies" if what.endswith("y") and what[-2] not in "aeiou" else f"{what}s"
+    return f"{number:,} {plural}"
