@@ -1,13 +1,19 @@
-"""Statements of Spark SQL that Ctrl-C cancels."""
+"""What Ctrl-C cancels: the start of Spark, and statements of Spark SQL.
+
+PySpark handles Ctrl-C itself, with a request on the connection of the interrupted thread. In the middle of an answer
+that breaks the connection, so here the thread that is interrupted only waits.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from streams.cli.arguments import errors
+
+T = TypeVar("T")
 
 _POLL_SECONDS: Final = 0.05
 _CANCEL_SECONDS: Final = 10.0  # time for Spark to end its tasks
@@ -16,33 +22,53 @@ _CANCEL_SECONDS: Final = 10.0  # time for Spark to end its tasks
 def run_until_ctrl_c(run: Callable[[str], None], text: str, cancel: Callable[[], None]) -> None:
     """Run a statement in a thread, and cancel it at Ctrl-C.
 
-    PySpark handles Ctrl-C itself, with a request on the connection of the interrupted thread. In the middle of an
-    answer that breaks the connection, so here the thread that is interrupted only waits.
-
     Raises:
         KeyboardInterrupt: The statement was cancelled.
     """
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            run(text)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=work, name="statement", daemon=True)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    work = _Work(lambda: run(text))
     try:
-        thread.start()
-        while thread.is_alive():
-            thread.join(_POLL_SECONDS)
+        work.wait()
     except KeyboardInterrupt:
         cancel()
-        thread.join(_CANCEL_SECONDS)
-        if thread.is_alive():
+        work.thread.join(_CANCEL_SECONDS)
+        if work.thread.is_alive():
             errors.print("the statement does not end yet: it goes on in the background", style="yellow")
         raise
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if raised:
-        raise raised[0]
+
+
+def start_until_ctrl_c(start: Callable[[], T]) -> T:
+    """What ``start`` returns, which runs in a thread. After Ctrl-C it goes on until the process ends.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    return _Work(start).wait()
+
+
+class _Work(Generic[T]):
+    """A function in a thread of its own."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._returned: list[T] = []
+        self._raised: list[BaseException] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._returned.append(self._function())
+        except BaseException as error:
+            self._raised.append(error)
+
+    def wait(self) -> T:
+        """Start the thread; its result, or its error. Ctrl-C ends only the waiting, with a KeyboardInterrupt."""
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self.thread.start()
+            while self.thread.is_alive():
+                self.thread.join(_POLL_SECONDS)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if self._raised:
+            raise self._raised[0]
+        return self._returned[0]

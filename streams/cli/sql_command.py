@@ -27,7 +27,8 @@ from streams.cli.arguments import (
     tables_nearby,
     usage_errors,
 )
-from streams.cli.cancellation import run_until_ctrl_c
+from streams.cli.cancellation import run_until_ctrl_c, start_until_ctrl_c
+from streams.cli.entry import INTERRUPTED
 from streams.cli.examples import examples
 from streams.cli.progress import Quiet, progress
 from streams.cli.query import Answer, Format, explain_query, run_query
@@ -121,8 +122,12 @@ def _run(
     explain: bool,
 ) -> None:
     with contextlib.ExitStack() as stack:
-        with progress("starting Spark", quiet=answer.quiet):
-            session = stack.enter_context(_session(settings, options))
+        try:
+            with progress("starting Spark", quiet=answer.quiet):
+                session = start_until_ctrl_c(lambda: stack.enter_context(_session(settings, options)))
+        except KeyboardInterrupt:
+            errors.print("cancelled", style="yellow")
+            raise typer.Exit(INTERRUPTED) from None
         run = functools.partial(explain_query if explain else run_query, session, answer)
         if statements is None:
             from streams.cli.sql_prompt import run_prompt

@@ -102,8 +102,11 @@ def test_results_are_in_standard_output(on_a_terminal: Shown) -> None:
         assert words in on_a_terminal.output
 
 
-def test_ctrl_c_cancels_a_query_without_a_stack(tmp_path: Path) -> None:
-    """On a terminal of its own, where Ctrl-C is typed while tasks run."""
+@pytest.mark.parametrize(
+    ("shown", "exit_code"), [(b"0:02", 130), (b"tasks", 1)], ids=["while Spark starts", "while tasks run"]
+)
+def test_ctrl_c_cancels_a_query_without_a_stack(tmp_path: Path, shown: bytes, exit_code: int) -> None:
+    """On a terminal of its own, where Ctrl-C is typed."""
     table = Table.create(tmp_path / "wide", CONFIG)
     with table.writer("sa") as writer:
         writer.append(pa.table({"id": range(ROWS), "a": ["a"] * ROWS, "at": range(ROWS)}))
@@ -112,7 +115,7 @@ def test_ctrl_c_cancels_a_query_without_a_stack(tmp_path: Path) -> None:
         query = f"SELECT sum({slow('id', 1_000_000)}) FROM t"
         os.execv(sys.executable, [sys.executable, "-m", "streams.cli.main", "sql", table.uri, query])
     seen = b""
-    while b"tasks" not in seen:
+    while shown not in seen:
         seen += os.read(main, 65536)
     os.write(main, b"\x03")
     try:
@@ -122,6 +125,6 @@ def test_ctrl_c_cancels_a_query_without_a_stack(tmp_path: Path) -> None:
         pass
     _, status = os.waitpid(child, 0)
     os.close(main)
-    assert os.waitstatus_to_exitcode(status) == 1, seen
+    assert os.waitstatus_to_exitcode(status) == exit_code, seen
     assert b"cancelled" in seen
     assert b"Traceback" not in seen
