@@ -191,10 +191,20 @@ class _Soak:
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
-    def until(self, done: Callable[[], bool], seconds: float, what: str, *, rate: float = 0.0) -> bool:
-        """Continue until a condition holds; it is an error if that takes too long."""
-        deadline = time.monotonic() + seconds
+    def until(
+        self,
+        done: Callable[[], bool],
+        seconds: float,
+        what: str,
+        *,
+        rate: float = 0.0,
+        moves: Callable[[], object] = lambda: None,
+    ) -> bool:
+        """Continue until a condition holds; it is an error if for so long ``moves`` returns the same."""
+        deadline, moved = time.monotonic() + seconds, moves()
         while not done():
+            if (now := moves()) != moved:
+                deadline, moved = time.monotonic() + seconds, now
             if time.monotonic() >= deadline:
                 self.wrong.append(f"{what} did not come within {seconds:.0f} s: {self.jobs.tally.failures}")
                 return False
@@ -207,7 +217,8 @@ class _Soak:
         for name, stream_events in self.events.items():
             self.send(name, stream_events.rest())
         sent = {name: len(stream_events.delivered) for name, stream_events in self.events.items()}
-        self.until(lambda: self.lanes.reached() == sent, DRAIN_SECONDS, f"all of {sent} messages")
+        reached = self.lanes.reached  # on a busy machine the rest takes minutes, but it goes on
+        self.until(lambda: reached() == sent, DRAIN_SECONDS, f"all of {sent} messages", moves=reached)
         self.until(self.published.current, DRAIN_SECONDS, "the newest base files in the published tables")
         self.jobs.stop()
         self.lanes.refresh()
