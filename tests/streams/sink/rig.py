@@ -64,4 +64,5 @@ def rows(table: Table) -> list[tuple[Any, ...]]:
 
 
 def log_files(tmp_path: Path) -> set[str]:
-    return {path.name for path in (tmp_path / "table/log").rglob("*.arrow")}
+    """Names of the complete log files; those that are being written begin with a dot."""
+    return {path.name for path in (tmp_path / "table/log").rglob("[!.]*.arrow")}

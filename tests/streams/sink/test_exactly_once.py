@@ -233,7 +233,7 @@ def test_a_crash_between_files_and_commit_makes_nothing_visible(feed: Feed, tabl
     def fail_once_the_other_has_written(key: int) -> str:
         deadline = time.monotonic() + WAIT_SECONDS
         while key == 2 and crash.exists():
-            if list((tmp_path / "table/log").rglob("*.arrow")) or time.monotonic() > deadline:
+            if list((tmp_path / "table/log").rglob("[!.]*.arrow")) or time.monotonic() > deadline:
                 raise RuntimeError("the task dies")
             time.sleep(0.02)
         return "made"
@@ -351,6 +351,8 @@ def test_triggers_have_the_form_of_a_pipeline_or_of_spark(
 def test_another_checkpoint_needs_takeover(feed: Feed, table: Table, tmp_path: Path) -> None:
     feed.put(event(1))
     run(feed.read(), table, tmp_path)
+    # Its writer is closed by a listener; until then it is known to run, and is to be stopped first.
+    wait_until(lambda: not newest_heartbeats(open_store(table.uri)))
     before = table.snapshot().cut
     with pytest.raises(Conflict, match="takeover=True") as refused:
         run(feed.read(), table, tmp_path, checkpoint=str(tmp_path / "other"))

@@ -87,7 +87,7 @@ def test_a_failing_compaction_fails_no_batch(feed: Feed, table: Table, tmp_path:
         assert query.exception() is None
     (tmp_path / "kept.arrow").rename(lost)
     assert rows(table) == [(number, "new", 1) for number in range(4)]
-    assert table.compact().skipped == {}
+    wait_until(lambda: table.compact().skipped == {})  # a last compaction of the query may still go on
     assert table.verify().ok
     assert spark.streams.active == []
 
