@@ -74,7 +74,7 @@ def unordered_text(writer: WriterSpec, schema: TableSchema, group_name: str, los
     if instead is not None and writer.file_format is None:
         now = (writer.select or {}).get(first, first)
         hint += f", or take another one where it is missing, in select: {first}: coalesce({now}, {instead})"
-    return text, f"{hint} (guide: deploy/docs/configuration.md)"
+    return text, f"{hint} (guide: deploy/docs/modelling.md#orderings)"
 
 
 def _null_test(writer: WriterSpec, column: str) -> IsNull | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
-from playwright.sync_api import Browser, Error, sync_playwright
+from playwright.sync_api import Browser, Error, expect, sync_playwright
 
 from streams.ui.application import build_application, build_list_application
 from streams.ui.guard import Access
@@ -29,6 +29,7 @@ from tests.download_cache import locked_cache
 AXE: Final = "axe-core@4.14.1"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FETCH_SECONDS: Final = 120
+_PATIENCE_MS: Final = 60_000  # of what is expected of a page: other tests run beside it
 
 
 class Unavailable(Exception):
@@ -47,6 +48,7 @@ def chromium() -> Iterator[Browser]:
         raise Unavailable(
             "there is no chromium on the PATH (apt-get install chromium; WEFT_TEST_BROWSER names another)"
         )
+    expect.set_options(timeout=_PATIENCE_MS)
     with sync_playwright() as playwright:
         try:
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

@@ -113,8 +113,7 @@ def test_details_take_the_focus_and_give_it_back(page: Page, address: str, path:
     page.goto(address + path)
     opener = page.locator(link).first
     for key in ("Escape", "Enter"):
-        opener.focus()
-        page.keyboard.press("Enter")
+        opener.press("Enter")
         expect(page.locator(f"{card} h2")).to_be_focused()
         if key == "Enter":
             page.focus(f"{card} [data-close]")
