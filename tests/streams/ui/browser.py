@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
-from playwright.sync_api import Browser, Error, expect, sync_playwright
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 from streams.ui.application import build_application, build_list_application
 from streams.ui.guard import Access
@@ -56,6 +56,15 @@ def chromium() -> Iterator[Browser]:
             raise Unavailable(f"{path} does not start: {error.message.splitlines()[0]}") from error
         with contextlib.closing(browser):
             yield browser
+
+
+def requests_later(page: Page, part: str) -> list[str]:
+    """Requests for addresses with some part that the page sends in a while, without those that are on their way."""
+    page.wait_for_timeout(800)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if part in request.url else None)
+    page.wait_for_timeout(1_500)
+    return asked
 
 
 def axe_script() -> str:

@@ -19,7 +19,7 @@ from storage import Table
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.ui import row_pages, row_query
 from streams.ui.listed_tables import Shown, TableList
-from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, served
+from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, requests_later, served
 from tests.streams.ui.site import make_site
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -296,6 +296,7 @@ def test_the_checks_are_run(browser: Browser, address: str) -> None:
         expect(page.locator("main")).to_contain_text("Nothing was checked")
         page.click("text=Run the checks")
         expect(page.locator("#live .note")).to_contain_text("0 problems", timeout=30_000)
+        assert requests_later(page, "/checks") == [], "the result is there"
         expect(page.locator(".checks")).to_contain_text("newest snapshot")
 
 

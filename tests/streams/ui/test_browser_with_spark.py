@@ -14,6 +14,7 @@ from storage.store.local_store import LocalStore
 from streams.letters.letter_files import default_folder
 from streams.write.dead_letter import DeadLetters
 from tests.streams.pipelines import CONFIG, pipeline_file
+from tests.streams.ui.browser import requests_later
 from tests.streams.ui.test_ui_command import running
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.spark, pytest.mark.extended]
@@ -76,6 +77,7 @@ def test_a_query_is_run_cancelled_and_corrected_with_the_keyboard(page: Page) ->
     box.fill("SELECT a FROM t WHERE id = 7")
     box.press("Control+Enter")
     expect(page.locator("#answer tbody")).to_contain_text("now accepted", timeout=SPARK_MS)
+    assert requests_later(page, "/sql/answers/") == [], "the answer is there"
     box.fill(SLOW)
     box.press("Control+Enter")
     expect(page.locator("#answer .state")).to_have_text("running", timeout=SPARK_MS)
@@ -90,10 +92,7 @@ def test_a_query_is_run_cancelled_and_corrected_with_the_keyboard(page: Page) ->
     page.keyboard.press("Enter")
     expect(page.locator("#answer .state")).to_have_text("cancelled")
     expect(page.locator("#answer [data-wait]")).to_have_count(0)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/sql/answers/" in request.url else None)
-    page.wait_for_timeout(1_500)
-    assert asked == [], "nobody asks for what is there"
+    assert requests_later(page, "/sql/answers/") == [], "the answer is there"
     box.fill("SELECT id,\n, FROM t")
     box.press("Control+Enter")
     expect(page.locator("#answer [role=alert]")).to_contain_text(
