@@ -150,9 +150,9 @@ def test_entries_of_the_timeline_are_reached_and_shown(page: Page, address: str)
     page.keyboard.press("ArrowRight")
     expect(said).not_to_have_text(oldest)
     with page.expect_response(re.compile("cells.json.*begin=")):
-        page.keyboard.press("+")
+        page.press("[data-chart=timeline]", "+")
     with page.expect_response(re.compile("cells.json.*begin=")):
-        page.keyboard.press("Shift+ArrowLeft")
+        page.press("[data-chart=timeline]", "Shift+ArrowLeft")
 
 
 def test_escape_closes_one_thing_at_a_time(page: Page, address: str) -> None:
