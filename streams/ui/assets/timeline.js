@@ -275,8 +275,10 @@ export function drawTimeline(box) {
 
   function zoomBy(factor, shift = 0) {
     if (!found) return;
-    const middle = (found.begin + found.end) / 2 + shift * (found.end - found.begin);
-    const half = ((found.end - found.begin) * factor) / 2;
+    // Of a short history the view ends after its last entry: there is nothing to zoom into.
+    const [begin, end] = [Math.max(found.first, found.begin), Math.min(found.last, found.end)];
+    const middle = (begin + end) / 2 + shift * (end - begin);
+    const half = ((end - begin) * factor) / 2;
     const next = [Math.max(found.first, middle - half), Math.min(found.last, middle + half)];
     zoomTo(next[0] <= found.first && next[1] >= found.last ? null : next);
   }
