@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -19,6 +18,7 @@ from streams.cli.infer_command import read_messages
 from streams.cli.progress import Quiet, progress
 from streams.formats import FORMATS
 from streams.formats.registry import uses_registry
+from streams.kafka.closest_topic import ask_for_closest
 from streams.pipeline.infer_key import Fields, Messages, choose_ordering, fields_of
 from streams.pipeline.matching_key import matching_field, matching_fields
 from streams.pipeline.model import PipelineConfig
@@ -210,13 +210,11 @@ class _Conversation:
             names = _topics(text)
             missing = [name for name in names if there is not None and name not in {*there, *self._given.fields}]
             if there is not None and missing:
-                close = [f"did you mean {each}? " for each in get_close_matches(missing[0], there, 1)]
-                known = f"topics there: {', '.join(there[:_SHOWN]) or 'none'}"
+                known = f"{ask_for_closest(missing[0], there)}topics there: {', '.join(there[:_SHOWN]) or 'none'}"
                 what = f"there is no topic {missing[0]} at {brokers}"
                 if self._given.topics is not None:
-                    hint = f"{''.join(close)}{known}; for a topic that will be created, give --fields"
-                    raise InvalidInput(what, hint=hint)
-                self._doubt(text, what, f"{''.join(close)}{known}; the same again, if it will be created later")
+                    raise InvalidInput(what, hint=f"{known}; for a topic that will be created, give --fields")
+                self._doubt(text, what, f"{known}; the same again, if it will be created later")
             return names
 
         return self._answer("Topics, separated by commas", _names(self._given.topics), default, parse)

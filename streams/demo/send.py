@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +21,7 @@ from confluent_kafka import KafkaException, Producer
 from storage.errors import Conflict, InvalidInput, NotFound, StoreUnavailable, TableError
 from storage.plural import counted
 from streams.demo.given_broker import BROKER_DEFAULT, GivenBroker, Unsupported
+from streams.kafka.closest_topic import ask_for_closest
 
 ADDRESS: Final = "127.0.0.1:9092"
 """Where `python -m streams.demo.broker` listens by default."""
@@ -100,8 +100,7 @@ def _send_to(address: str, topic: str, names: Sequence[str], key: str | None, *,
         ) from None
     if topic not in topics:
         if not create:
-            close = "".join(f"did you mean {each}? " for each in get_close_matches(topic, topics, 1))
-            hint = f"{close}it has {', '.join(topics) or 'none'}; --create creates it"
+            hint = f"{ask_for_closest(topic, topics)}it has {', '.join(topics) or 'none'}; --create creates it"
             raise NotFound(f"{address} has no topic {topic}", hint=hint)
         with contextlib.suppress(Conflict, Unsupported):  # somebody has created it meanwhile, or the first message will
             broker.create_topics({topic: BROKER_DEFAULT})

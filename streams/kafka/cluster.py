@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from storage.errors import InvalidInput, NotFound
+from streams.kafka.closest_topic import ask_for_closest
 from streams.kafka.errors import SourceRefused, SourceUnavailable, is_gone, is_of_group, is_refused, name_some
 from streams.kafka.offset_plan import Log, Topics
 from streams.kafka.options import CLIENT_ID, EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
@@ -203,10 +203,9 @@ class Cluster:
     def _closest(self, topic: str) -> str:
         """A question for the topic that a missing one may mean; "" if there is none, or the brokers do not say."""
         try:
-            found = get_close_matches(topic, self.topic_names(), 1)
+            return ask_for_closest(topic, self.topic_names())
         except SourceUnavailable:
             return ""
-        return f"did you mean {found[0]}? " if found else ""
 
     def require(self, logs: Iterable[Partition], start: Iterable[Partition]) -> None:
         """Check that each subscribed topic exists or was read before.

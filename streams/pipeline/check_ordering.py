@@ -14,6 +14,7 @@ from storage.engine import TableSchema, format_type
 from storage.errors import InvalidInput
 from storage.plural import counted
 from streams.pipeline.model import WriterSpec
+from streams.pipeline.nested_fields import value_at
 
 Row = Mapping[str, Any]
 IsNull = Callable[[Row], bool]
@@ -88,10 +89,9 @@ def _null_test(writer: WriterSpec, column: str) -> IsNull | None:
     folded = writer.file_format not in {None, "json"}  # Spark's readers of files ignore the case of names
 
     def is_null(row: Row) -> bool:
-        value: Any = {key.lower(): each for key, each in row.items()} if folded else row
-        for part in parts:
-            value = value.get(part.lower() if folded else part) if isinstance(value, Mapping) else None
-        return value is None
+        if not folded:
+            return value_at(row, parts) is None
+        return value_at({key.lower(): each for key, each in row.items()}, [part.lower() for part in parts]) is None
 
     return is_null
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -37,9 +37,12 @@ def _inner(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
 
 def value_of(row: Mapping[str, Any], name: str) -> Any:
     """The value of a field of a message, or of one within a field; None without one."""
-    if name in row:
-        return row[name]
+    return row[name] if name in row else value_at(row, name.split("."))
+
+
+def value_at(row: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """The value of a field that is within the others of a path; None without one."""
     value: Any = row
-    for part in name.split("."):
+    for part in path:
         value = value.get(part) if isinstance(value, Mapping) else None
     return value

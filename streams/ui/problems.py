@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from storage.plural import counted
 from streams.doctor.finding import Finding, Level
 from streams.pipeline.quantities import age, duration
 from streams.ui.stream_rows import StreamRow
@@ -149,10 +150,9 @@ def _of_stream(stream: StreamRow) -> Iterator[Problem]:
             ALERT_TEXTS["WeftNotFresh"],
         )
     if stream.dead_letters:
-        letters = f"{stream.dead_letters:,} message{'s' * (stream.dead_letters != 1)}"
         yield Problem(
             Severity.WARNING,
-            f"{name} could not store {letters}",
+            f"{name} could not store {counted(stream.dead_letters, 'message')}",
             f"{ALERT_TEXTS['WeftDeadLetters']} Mend the cause, then replay them.",
             "letters",
         )

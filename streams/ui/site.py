@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from storage import Table
 from storage.engine import format_type
 from storage.errors import NotFound, StoreUnavailable, TableError
+from storage.plural import counted
 from streams.pipeline.model import CommandSettings
 from streams.pipeline.quantities import age, duration, moment, size
 from streams.read.plain_values import json_value
@@ -274,10 +275,6 @@ def short_text(value: Any) -> str:
     return text if len(text) <= _CELL else f"{text[:_CELL]}…"
 
 
-def _plural(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
 def _percent(share: float) -> str:
     return f"{share:.0%}"
 
@@ -310,7 +307,7 @@ def _templates() -> Environment:
         number=_number,
         percent=_percent,
         per_second=_per_second,
-        plural=_plural,
+        plural=counted,
         size=size,
         type=format_type,
     )

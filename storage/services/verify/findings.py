@@ -8,12 +8,13 @@ was checked.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from storage import shown
+from storage.plural import counted
 
 MAX_ALIKE: Final = 100  # findings of one rule and severity that a report lists; the others are only counted
 
@@ -120,15 +121,11 @@ class VerifyReport:
         verdict = (
             "nothing is wrong"
             if self.ok
-            else f"{_counted(self.errors, 'error')}, {_counted(self.warnings, 'warning')}"
+            else f"{counted(len(self.errors), 'error')}, {counted(len(self.warnings), 'warning')}"
             + (f", and {self.omitted:,} more findings" if self.omitted else "")
         )
         lines = [f"{self.uri} at {self.cut}", f"checked {checked} ({how}) in {self.seconds:.1f} s", verdict]
         return "\n".join([*lines, *(str(finding) for finding in self.findings)])
-
-
-def _counted(findings: Sequence[Finding], what: str) -> str:
-    return f"{len(findings):,} {what}{'s' * (len(findings) != 1)}"
 
 
 @dataclass(frozen=True, slots=True)

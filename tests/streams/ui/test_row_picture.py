@@ -38,7 +38,9 @@ def notes(table: Table, query: str) -> list[str]:
 
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("key", [590, 600, 10, 20])
-def test_every_event_is_in_the_picture_and_in_the_table_with_its_values(table: Table, key: int, history: bool) -> None:  # noqa: FBT001
+def test_every_event_is_in_the_picture_and_in_the_table_with_its_values(
+    table: Table, key: int, *, history: bool
+) -> None:
     explanation = table.explain_row(key, history=history)
     page = shown(table, f"key={key}&history={int(history)}")
     for picture in draw_groups(explanation):

@@ -1,0 +1,16 @@
+"""The topic that is meant by the name of one that does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+def ask_for_closest(topic: str, topics: Sequence[str]) -> str:
+    """A question for the beginning of a hint, such as ``did you mean orders? ``; empty if no topic has such a name.
+
+    Args:
+        topic: The missing topic.
+        topics: The topics that exist.
+    """
+    return "".join(f"did you mean {each}? " for each in get_close_matches(topic, topics, 1))
