@@ -75,7 +75,9 @@ def test_a_limit_without_an_order_gives_so_many_of_the_rows(spark: SparkSession,
     assert spark.sql("SELECT count(*) FROM (SELECT id FROM pushed LIMIT 5 OFFSET 2)").collect()[0][0] == 5
 
 
-def test_a_limit_that_one_task_answers_leaves_its_worker_for_the_next_query(spark: SparkSession, table: Table) -> None:
+def test_a_limit_that_one_task_answers_leaves_its_worker_for_the_next_query(
+    spark: SparkSession, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark ends the Python worker of a task of which it does not take all rows, and starting one takes long."""
     write(table, 1)
     frame = spark.sql("SELECT * FROM pushed LIMIT 3")
@@ -84,16 +86,22 @@ def test_a_limit_that_one_task_answers_leaves_its_worker_for_the_next_query(spar
     assert "CollectLimit" not in plan(frame)
     every = sorted(map(str, spark.sql("SELECT * FROM by_spark").collect()))
     assert len(set(map(str, frame.collect())) & set(every)) == 3
-    before = python_workers()
-    for _ in range(3):
+    # Spark has a pool of workers for each environment, and ends all workers of a pool that is not used for a minute. So
+    # these queries have a pool of their own: workers that other queries have started may end at any time.
+    monkeypatch.setitem(spark.sparkContext.environment, "WEFT_TEST_POOL", str(tmp_path))
+    others = task_workers()
+    for number in range(3):
         assert len(spark.sql("SELECT * FROM pushed LIMIT 3").collect()) == 3
+        if number == 0:
+            pool = task_workers() - others
+            assert len(pool) == 2, "Spark's daemon, and the worker that it has started"
         assert len(spark.sql("SELECT * FROM pushed LIMIT 2 OFFSET 1").collect()) == 2
         assert spark.sql("SELECT count(*) FROM (SELECT * FROM pushed LIMIT 3)").collect()[0][0] == 3
-    assert before <= python_workers()
+    assert task_workers() - others == pool
 
 
-def python_workers() -> set[int]:
-    """The processes below this one in which Spark runs Python functions."""
+def task_workers() -> set[int]:
+    """The processes below this one in which Spark runs Python functions of tasks, and the daemons that start them."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     processes = [
         (int(pid), int(parent), args) for pid, parent, args in (line.split(None, 2) for line in listed.splitlines())
@@ -101,7 +109,7 @@ def python_workers() -> set[int]:
     below = {os.getpid()}
     for _ in range(10):  # generations
         below.update(pid for pid, parent, _ in processes if parent in below)
-    return {pid for pid, _, args in processes if pid in below and "pyspark.daemon" in args}
+    return {pid for pid, _, args in processes if pid in below and args.endswith("pyspark.daemon pyspark.worker")}
 
 
 @pytest.mark.parametrize(
