@@ -25,6 +25,7 @@ from tests.benchmarks.peers.report import markdown
 from tests.benchmarks.peers.run_task import run_task
 from tests.benchmarks.peers.task import HOUR, TABLE, WRITERS, Outcome, Task
 from tests.download_cache import Unavailable
+from tests.lake_releases import PAIMON_0_9
 
 SMALL = Plan("small", keys=300, buckets=2, columns=12, rounds=3, updated=0.1)
 GENERATORS = {TABLE: wide, WRITERS: same_keys, HOUR: one_hot_group}
@@ -133,7 +134,7 @@ def test_every_peer_has_a_release_and_every_system_a_module() -> None:
 
 
 def test_what_cannot_be_fetched_is_replaced_or_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    served = {"peer-paimon-0.9.0"}
+    served = {PAIMON_0_9.folder}
 
     def jars(name: str, *_: object, **__: object) -> Path:
         if name not in served:

@@ -12,17 +12,11 @@ import pytest
 
 from tests.deploy.tools import python_packages
 from tests.download_cache import Unavailable
+from tests.lake_releases import DELTA_4_1, ICEBERG
 from tests.maven import maven_jars
 from tests.storage.published_types import DAYS, check_rows, published_in_both_formats, rows_of, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(900)]
-
-SPARK = ("pyspark==4.1.4", "py4j==0.10.9.9")
-JARS = {
-    "io.delta:delta-spark_4.1_2.13": "4.3.1",
-    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13": "1.11.0",
-}
-
 
 _SPARK = """
 import json, sys
@@ -70,7 +64,8 @@ def test_spark_shows_the_rows_of_both_formats_and_refuses_to_write_and_to_vacuum
 ) -> None:
     places = published_in_both_formats(tmp_path)
     try:
-        packages, jars = python_packages(*SPARK), maven_jars("delta-4.3.1-iceberg-1.11.0", JARS)
+        packages = python_packages(*ICEBERG.spark)
+        folders = [maven_jars(release.folder, release.jars, alone=True) for release in (DELTA_4_1, ICEBERG)]
     except Unavailable as missing:
         pytest.skip(f"no Spark with Delta and Iceberg: {missing}")
     copies, checks, sources = [], [], []
@@ -84,7 +79,7 @@ def test_spark_shows_the_rows_of_both_formats_and_refuses_to_write_and_to_vacuum
     newer.compact()  # its files are not published yet
     root = f"delta.`{places.root(newer)}`"
     given = {
-        "jars": ",".join(map(str, sorted(jars.glob("*.jar")))),
+        "jars": ",".join(str(jar) for folder in folders for jar in sorted(folder.glob("*.jar"))),
         "warehouse": str(places.warehouse),
         "copies": copies,
         "queries": [f"SELECT count(*) FROM {source} WHERE double > 1" for source in sources[:2]]

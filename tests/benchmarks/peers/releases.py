@@ -1,8 +1,7 @@
-"""Versions of the peers and of their Sparks, in one place, and where they are fetched from: PyPI and Maven.
+"""Which releases of `tests.lake_releases` the peers are, and how they are fetched.
 
-The newest releases of 2026-11-23. A release that the registry of this machine does not have is replaced by the next
-one of its list, and the table says so; without any of them the system is skipped. Everything is kept in the folder of
-`tests.download_cache`; Maven compares checksums.
+A release that the registry of this machine does not have is replaced by the next one of its list, and the table says
+so; without any of them the system is skipped.
 """
 
 from __future__ import annotations
@@ -19,41 +18,16 @@ import pyspark
 
 from tests.deploy.tools import python_packages
 from tests.download_cache import Unavailable
+from tests.lake_releases import DELTA, HUDI, ICEBERG, PAIMON, PAIMON_0_9, Release
 from tests.maven import maven_jars
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 
-SPARK_3_5: Final = ("pyspark==3.5.9", "py4j==0.10.9.7")
-SPARK_4_0: Final = ("pyspark==4.0.5", "py4j==0.10.9.9")
-SPARK_4_1: Final = ("pyspark==4.1.4", "py4j==0.10.9.9")
-SPARK_4_2: Final = ("pyspark==4.2.1", "py4j==0.10.9.9")
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A release of a peer.
-
-    Attributes:
-        version: Of the peer.
-        spark: Packages of PyPI: pyspark and py4j.
-        jars: Version by ``group:artifact``; all that are needed besides Spark's own.
-    """
-
-    version: str
-    spark: tuple[str, ...]
-    jars: Mapping[str, str]
-
-
 RELEASES: Final[Mapping[str, Sequence[Release]]] = {
-    "paimon": (
-        Release("1.4.2", SPARK_4_0, {"org.apache.paimon:paimon-spark-4.0_2.13": "1.4.2"}),
-        Release("0.9.0", SPARK_3_5, {"org.apache.paimon:paimon-spark-3.5": "0.9.0"}),
-    ),
-    "hudi": (Release("1.2.0", SPARK_3_5, {"org.apache.hudi:hudi-spark3.5-bundle_2.12": "1.2.0"}),),
-    "delta": (
-        Release("4.4.0", SPARK_4_2, {"io.delta:delta-spark_4.2_2.13": "4.4.0", "io.delta:delta-storage": "4.4.0"}),
-    ),
-    "iceberg": (Release("1.12.0", SPARK_4_1, {"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13": "1.12.0"}),),
+    "paimon": (PAIMON, PAIMON_0_9),
+    "hudi": (HUDI,),
+    "delta": (DELTA,),
+    "iceberg": (ICEBERG,),
 }
 """By the name of a peer, the newest first."""
 
@@ -95,7 +69,7 @@ def install(system: str, given: Path | None = None) -> Installed:
     missing: list[str] = []
     for release in RELEASES[system]:
         try:
-            found = _install(system, release, given)
+            found = _install(release, given)
         except Unavailable as reason:
             # What the package manager printed is long.
             missing.append(f"no {release.version}: {str(reason).partition(': ')[0]}")
@@ -106,8 +80,8 @@ def install(system: str, given: Path | None = None) -> Installed:
     raise Unavailable("; ".join(missing))
 
 
-def _install(system: str, release: Release, given: Path | None) -> tuple[str, str, dict[str, str], list[str]]:
-    folder = given or maven_jars(f"peer-{system}-{release.version}", release.jars, alone=True)
+def _install(release: Release, given: Path | None) -> tuple[str, str, dict[str, str], list[str]]:
+    folder = given or maven_jars(release.folder, release.jars, alone=True)
     packages = python_packages(*release.spark)
     environment = {
         "PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)]),

@@ -23,6 +23,7 @@ import pytest
 
 from tests.deploy.tools import python_packages
 from tests.download_cache import Unavailable
+from tests.lake_releases import Release
 from tests.maven import maven_jars
 
 SHOW: Final = "SHOW"
@@ -65,19 +66,13 @@ class Engine:
     """A Spark with the jars of a format.
 
     Attributes:
-        packages: Of PyPI: pyspark and py4j.
-        name: Of the folder of the jars.
-        jars: Version by ``group:artifact``.
+        release: Of the format.
         settings: Of the session; ``{place}`` is the folder of the test.
-        alone: Whether the jars have all that they depend on.
         version: A query for the version of a table that an import takes; ``{table}`` is its name. Empty for none.
     """
 
-    packages: Sequence[str]
-    name: str
-    jars: Mapping[str, str]
+    release: Release
     settings: Mapping[str, str]
-    alone: bool = False
     version: str = ""
 
 
@@ -92,10 +87,11 @@ class Shown:
 
 def tell(engine: Engine, place: Path, stories: Mapping[str, Sequence[str]]) -> dict[str, list[Shown]]:
     """Run stories by the name of their table; returns what was shown, by the same names."""
+    release = engine.release
     try:
-        packages, jars = python_packages(*engine.packages), maven_jars(engine.name, engine.jars, alone=engine.alone)
+        packages, jars = python_packages(*release.spark), maven_jars(release.folder, release.jars, alone=True)
     except Unavailable as missing:
-        pytest.skip(f"no Spark with {engine.name}: {missing}")
+        pytest.skip(f"no Spark with {release.folder}: {missing}")
     steps: list[tuple[str, str, str]] = []
     shown: list[tuple[str, int, Path]] = []
     for table, statements in stories.items():
@@ -112,7 +108,7 @@ def tell(engine: Engine, place: Path, stories: Mapping[str, Sequence[str]]) -> d
     given = {name: value.format(place=place) for name, value in {**_SETTINGS, **engine.settings}.items()}
     given |= {
         "spark.jars": every_jar,
-        **({"spark.driver.extraClassPath": every_jar.replace(",", ":")} if engine.alone else {}),
+        "spark.driver.extraClassPath": every_jar.replace(",", ":"),
         "spark.sql.warehouse.dir": str(place / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={place / 'derby'}",
     }

@@ -12,16 +12,14 @@ import pytest
 
 from storage.errors import InvalidInput
 from storage.imports.foreign_table import open_foreign
+from tests import lake_releases
 from tests.storage.imports.foreign_spark import SHOW, Engine, Shown, in_order, tell
 from tests.storage.imports.imported import check_import, check_read, read
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3_000)]
 
 HUDI: Final = Engine(
-    packages=("pyspark==3.5.9", "py4j==0.10.9.7"),
-    name="hudi-1.1.1-alone",
-    alone=True,
-    jars={"org.apache.hudi:hudi-spark3.5-bundle_2.12": "1.1.1"},
+    release=lake_releases.HUDI,
     settings={
         "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
         "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",

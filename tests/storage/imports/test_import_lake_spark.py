@@ -11,17 +11,14 @@ import pytest
 from storage.errors import InvalidInput
 from storage.imports.foreign_table import ForeignTable, open_foreign
 from storage.imports.translate import Format
+from tests import lake_releases
 from tests.storage.imports.foreign_spark import SHOW, Engine, Shown, tell
 from tests.storage.imports.imported import check_import, check_read
-from tests.storage.test_publish_spark import JARS, SPARK
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 
-NAME: Final = "delta-4.3.1-iceberg-1.11.0"
 DELTA: Final = Engine(
-    packages=SPARK,
-    name=NAME,
-    jars=JARS,
+    release=lake_releases.DELTA,
     settings={
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -31,9 +28,7 @@ DELTA: Final = Engine(
     version="DESCRIBE HISTORY {table} LIMIT 1",
 )
 ICEBERG: Final = Engine(
-    packages=SPARK,
-    name=NAME,
-    jars=JARS,
+    release=lake_releases.ICEBERG,
     settings={
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",

@@ -12,16 +12,14 @@ from storage.errors import InvalidInput
 from storage.imports.foreign_table import open_foreign
 from storage.imports.translate import translate
 from storage.imports.translation import Fate
+from tests.lake_releases import PAIMON_0_9
 from tests.storage.imports.foreign_spark import SHOW, Engine, Shown, tell
 from tests.storage.imports.imported import check_import, check_read
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 
 PAIMON: Final = Engine(
-    packages=("pyspark==3.5.9", "py4j==0.10.9.7"),
-    name="paimon-spark-0.9.0-alone",
-    alone=True,
-    jars={"org.apache.paimon:paimon-spark-3.5": "0.9.0"},
+    release=PAIMON_0_9,
     settings={
         "spark.sql.extensions": "org.apache.paimon.spark.extensions.PaimonSparkSessionExtensions",
         "spark.sql.catalog.lake": "org.apache.paimon.spark.SparkCatalog",
