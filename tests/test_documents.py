@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lake_releases import DELTA, DELTA_4_1, HUDI, ICEBERG, PAIMON_0_9, Release
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path.relative_to(ROOT)
@@ -75,3 +77,18 @@ def test_every_link_resolves(path: Path) -> None:
         elif section and section not in {anchor(h) for h in _HEADING.findall(file.read_text(encoding="utf-8"))}:
             broken.append(f"{target}#{section}")
     assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("document", "tested"),
+    [
+        ("deploy/docs/migrating.md", {"Hudi": HUDI, "Delta": DELTA, "Iceberg": ICEBERG, "Paimon": PAIMON_0_9}),
+        ("storage/DECISIONS.md", {"Delta": DELTA_4_1, "Iceberg": ICEBERG}),
+    ],
+)
+def test_documents_name_the_releases_that_are_tested(document: str, tested: dict[str, Release]) -> None:
+    text = " ".join((ROOT / document).read_text(encoding="utf-8").split())
+    for name, release in tested.items():
+        spark = f"Spark {release.spark[0].partition('==')[2]}"
+        named = f"{name} {release.version}"
+        assert f"{named} ({spark})" in text or f"{spark} with {named}" in text, (named, spark)
