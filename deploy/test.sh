@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Lint, types and tests, in an environment of its own.
 #   bash deploy/test.sh              the full loop, under 15 minutes on 2 cores: all tests but those of the next two loops
-#   bash deploy/test.sh --extended   what continuous integration runs after the full loop: the TLA+ models, more schedules of
+#   bash deploy/test.sh --extended   what continuous integration runs besides the full loop: the TLA+ models, more schedules of
 #                                    the simulation and broken implementations for it to find, soak, a Spark cluster,
 #                                    real servers beside the simulated ones
+#   bash deploy/test.sh --ci         the full and the extended loop in one, which takes less time than one after the other
 #   bash deploy/test.sh --fast       the fast loop, under 90 s on 2 cores: what needs no JVM and no server, and one
 #                                    way through Spark
 #   bash deploy/test.sh --nightly    the nightly loop, for hours: deep and long tests, soak, benchmarks (nightly.sh)
@@ -15,7 +16,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 loop=full
 case ${1:-} in
-  --fast | --extended | --nightly)
+  --fast | --extended | --ci | --nightly)
     loop=${1#--}
     shift
     ;;
@@ -50,6 +51,8 @@ if [ "$loop" = fast ]; then
   tests+=(-m "smoke or not (spark or models or integration or slow or extended or nightly)" --hypothesis-profile=fast)
 elif [ "$loop" = extended ]; then
   tests+=(-m "(extended or models) and not nightly")
+elif [ "$loop" = ci ]; then
+  tests+=(-m "not nightly")
 else
   tests+=(-m "not (extended or models or nightly)")
 fi
