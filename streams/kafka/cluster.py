@@ -12,9 +12,17 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from storage.errors import InvalidInput, NotFound
+from storage.errors import InvalidInput
 from streams.kafka.closest_topic import ask_for_closest
-from streams.kafka.errors import SourceRefused, SourceUnavailable, is_gone, is_of_group, is_refused, name_some
+from streams.kafka.errors import (
+    SourceRefused,
+    SourceUnavailable,
+    TopicMissing,
+    is_gone,
+    is_of_group,
+    is_refused,
+    name_some,
+)
 from streams.kafka.offset_plan import Log, Topics
 from streams.kafka.options import CLIENT_ID, EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
 from streams.kafka.recreated_topic import Identity
@@ -207,19 +215,46 @@ class Cluster:
         except SourceUnavailable:
             return ""
 
-    def require(self, logs: Iterable[Partition], start: Iterable[Partition]) -> None:
+    def require(self, logs: Iterable[Partition], start: Iterable[Partition], *, waited: bool) -> None:
         """Check that each subscribed topic exists or was read before.
 
+        Args:
+            logs: The partitions that exist.
+            start: The partitions that were read before.
+            waited: Whether the topics were waited for.
+
         Raises:
-            NotFound: A topic does not exist.
+            TopicMissing: A topic does not exist.
         """
-        known = {partition.topic for partition in logs} | {partition.topic for partition in start}
-        if missing := [topic for topic in self._options.topics if topic not in known]:
-            raise NotFound(
-                f"Kafka at {self._options.kafka['bootstrap.servers']} has no topic {name_some(missing)}",
-                hint=f"{self._closest(missing[0])}create the topic, or correct its name (topic in a pipeline file, "
-                f"subscribe in Spark); waited {self._options.request_timeout_seconds:g} s for it (requestTimeoutMs)",
-            )
+        if (missing := self.missing((*logs, *start))) is not None:
+            seconds = f"{self._options.request_timeout_seconds:g}"
+            missing.hint += f"; waited {seconds} s for it (requestTimeoutMs)" if waited else ""
+            raise missing
+
+    def look_for_topics(self) -> TopicMissing | None:
+        """The error for subscribed topics that do not exist now; None if all of them do.
+
+        Raises:
+            SourceUnavailable: The brokers did not answer in time, or refused access.
+        """
+        connection = self._connect()
+        try:
+            found = self._load_partitions(connection, time.monotonic() + self._options.request_timeout_seconds)
+        except KafkaException as error:
+            raise connection.unavailable("looking for the topics", error) from error
+        return self.missing(found)
+
+    def missing(self, known: Iterable[Partition]) -> TopicMissing | None:
+        """The error for subscribed topics of which no partition is known; None if there are none."""
+        topics = {partition.topic for partition in known}
+        missing = [topic for topic in self._options.topics if topic not in topics]
+        if not missing:
+            return None
+        return TopicMissing(
+            f"Kafka at {self._options.kafka['bootstrap.servers']} has no topic {name_some(missing)}",
+            hint=f"{self._closest(missing[0])}create the topic, or correct its name (topic in a pipeline file, "
+            "subscribe in Spark)",
+        )
 
     def _load_partitions(self, connection: Connection, deadline: float) -> list[Partition]:
         found: list[Partition] = []

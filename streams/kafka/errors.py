@@ -1,4 +1,4 @@
-"""Errors of the Kafka source, besides a bad option (`InvalidInput`) or a missing topic (`NotFound`).
+"""Errors of the Kafka source, besides a bad option (`InvalidInput`).
 
 Offsets that Kafka does not have any more are an error. They are skipped only with ``failOnDataLoss=false``, and then
 logged. Error and log name the partition, the wanted offset and the available offsets.
@@ -12,7 +12,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from storage.errors import TableError
+from storage.errors import NotFound, TableError
 
 logger = logging.getLogger("weft.kafka")
 
@@ -69,6 +69,12 @@ class SourceRefused(SourceUnavailable):
     """The brokers refused access: wrong password or missing permission. Waiting does not help."""
 
     code = "SOURCE_REFUSED"
+
+
+class TopicMissing(NotFound):
+    """A subscribed topic does not exist. It may be created later, or its name is wrong."""
+
+    code = "TOPIC_MISSING"
 
 
 class DataLoss(TableError):

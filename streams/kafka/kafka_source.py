@@ -143,14 +143,14 @@ class KafkaBatchReader(ForWorkers, DataSourceReader):
         """Ranges from the starting offsets to the ends of the logs.
 
         Raises:
-            NotFound: A topic does not exist.
+            TopicMissing: A topic does not exist.
             SourceUnavailable: The brokers do not answer.
             DataLoss: Kafka does not have the starting offsets any more, or the topic was created again.
         """
         cluster = Cluster(self._options)
         try:
             topics = cluster.load_topics(wait_for_topics=False)
-            cluster.require(topics.logs, ())
+            cluster.require(topics.logs, (), waited=False)
         finally:
             cluster.close()
         start = _plan_start(self._options, topics)
@@ -204,7 +204,7 @@ class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvail
         next trigger. A query that starts, or that runs with ``Trigger.AvailableNow``, fails instead.
 
         Raises:
-            NotFound: A subscribed topic does not exist when the query starts.
+            TopicMissing: A subscribed topic does not exist when the query starts.
             SourceUnavailable: The brokers do not answer, and the query is one of those that fail.
             SourceRefused: The brokers refuse access.
             DataLoss: Kafka does not have the offsets after ``start`` any more, or the topic was created again.
@@ -224,7 +224,7 @@ class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvail
         self._waited = True
         if not self._required:
             # Only in the first call: if a topic is deleted later, that is reported as a loss.
-            self._cluster.require(topics.logs, begin.offsets)
+            self._cluster.require(topics.logs, begin.offsets, waited=True)
             self._required = True
         self._latest = {partition: log.high for partition, log in topics.logs.items()}
         return format_position(self._plan_batch(begin, topics, limit) if begin.offsets else self._plan_first(topics))

@@ -28,13 +28,13 @@ def load_topics(options: KafkaOptions) -> Topics:
 
     Raises:
         SourceUnavailable, SourceRefused: The brokers do not answer, or refuse access.
-        NotFound: A topic does not exist.
+        TopicMissing: A topic does not exist.
     """
     cluster = Cluster(options)
     try:
         cluster.await_answer(lambda _: True)
         topics = cluster.load_topics(wait_for_topics=False)
-        cluster.require(topics.logs, ())
+        cluster.require(topics.logs, (), waited=False)
     finally:
         cluster.close()
     return topics

@@ -28,6 +28,7 @@ from typing import Any, Final, Self
 
 from storage.errors import TableError
 from streams.kafka.cluster import Cluster
+from streams.kafka.errors import TopicMissing
 from streams.kafka.offset_plan import Log, Offsets, parse_offsets
 from streams.kafka.options import KafkaOptions, Partition
 from streams.pipeline.error_kinds import is_outage
@@ -115,6 +116,7 @@ class LagMeter:
         self._complete_at_ms: int | None = None
         self._taken = 0.0
         self._outage: TableError | None = None
+        self._missing: TopicMissing | None = None
         self._state = threading.Lock()
         self._ended = threading.Event()
         self._measuring = threading.Lock()
@@ -149,6 +151,16 @@ class LagMeter:
         """Why the brokers did not answer the last request; None if they did. In an outage the lag is None."""
         return self._outage
 
+    @property
+    def missing(self) -> TopicMissing | None:
+        """The error for topics that did not exist at the last answer of the brokers; None if all did."""
+        return self._missing
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether the brokers have been asked."""
+        return self._taken > 0
+
     def measure(self) -> Lag | None:
         """Measure now."""
         with self._measuring:
@@ -156,11 +168,11 @@ class LagMeter:
             outage = None
             try:
                 logs = self._cluster.load_logs(wait_for_topics=False)
+                self._missing = self._cluster.missing(logs)
             except TableError as error:
                 logs = {}
                 outage = error if is_outage(error) else None
-            found = {partition.topic for partition in logs} >= set(self._options.topics)
-            known = found and not is_past_end(logs, position or {})
+            known = bool(logs) and self._missing is None and not is_past_end(logs, position or {})
             with self._state:
                 self._taken, self._outage = asked, outage
                 if known:

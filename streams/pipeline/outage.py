@@ -105,12 +105,17 @@ class JobOutages:
             self._logged = now
             _log(f"waiting for {what}, {spell_since(since_ms)}: {reason}")
 
-    def ended(self, what: str) -> None:
-        """Report that something answers again, if it did not before."""
+    def ended(self, what: str, now: str = "answers again") -> None:
+        """Report that something answers again, if it did not before.
+
+        Args:
+            what: Its name, as it was given to `began`.
+            now: What it does now, for the log.
+        """
         what, last = shortened(what, WAITING_CHARS), self._reporter.report
         if last.waiting_for != what or last.waiting_since_ms is None:
             return
-        _log(f"{what} answers again after {spell_since(last.waiting_since_ms)}")
+        _log(f"{what} {now} after {spell_since(last.waiting_since_ms)}")
         self._logged = None
         self._reporter.update(
             waiting_for="",

@@ -1,5 +1,7 @@
 """A writer waits until its brokers, registry and store answer, and until its cluster gives it an executor.
 
+That a topic does not exist is told here, too; the query waits for it when it starts, and fails if it does not come.
+
 Brokers, schema registry and the store of the table are checked before a JVM is started, so that waiting costs little. A
 running query survives an outage of the brokers between batches (`streams.kafka.kafka_source`), and one of the registry
 as long as messages have schemas that it knows. Else the query fails, and the next process waits.
@@ -14,12 +16,14 @@ from streams.pipeline.outage import JobOutages, store_name
 from streams.pipeline.status import StopSignal
 
 if TYPE_CHECKING:
+    from streams.kafka.cluster import Cluster
+    from streams.kafka.errors import TopicMissing
     from streams.pipeline.pipeline import Pipeline, WriterSpec
     from streams.spark.executors import ExecutorWatch
 
 
 def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
-    """Wait until the brokers of a Kafka source answer; returns at once for other sources.
+    """Wait until the brokers of a Kafka source answer, and tell if a topic is missing. Other sources need no wait.
 
     Raises:
         SourceUnavailable: The brokers do not answer, and ``once`` is set.
@@ -46,8 +50,22 @@ def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, o
             outages.ended(what)
         else:
             outages.wait_out(lambda: cluster.await_answer(waiting), what)
+        if not stop:
+            _look_for_topics(cluster, outages, writer)
     finally:
         cluster.close()
+
+
+def _look_for_topics(cluster: Cluster, outages: JobOutages, writer: WriterSpec) -> None:
+    from streams.kafka.errors import SourceRefused, SourceUnavailable
+
+    try:
+        missing = cluster.look_for_topics()
+    except SourceRefused:
+        raise
+    except SourceUnavailable:
+        return  # the brokers have answered before: the query asks them again
+    tell_topics(outages, writer, missing)
 
 
 def await_registry(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
@@ -98,6 +116,16 @@ def tell_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | Non
         outages.ended(_broker(writer))
     else:
         outages.began(_broker(writer), describe(error))
+
+
+def tell_topics(outages: JobOutages, writer: WriterSpec, missing: TopicMissing | None) -> None:
+    """Report that a query that starts waits for a topic; with ``missing`` None report that all topics exist."""
+    topics = writer.reader_options.get("subscribe", "").split(",")
+    what = f"the topic {topics[0]}" if len(topics) == 1 else f"the topics {', '.join(topics)}"
+    if missing is None:
+        outages.ended(what, "exists now" if len(topics) == 1 else "exist now")
+    else:
+        outages.began(what, describe(missing))
 
 
 def tell_executors(outages: JobOutages, watch: ExecutorWatch) -> bool:

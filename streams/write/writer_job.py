@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from streams.pipeline.error_kinds import describe, ending_of, is_outage
+from streams.pipeline.error_kinds import Ending, describe, ending_of, is_outage
 from streams.pipeline.outage import JobOutages
 from streams.pipeline.status import Reporter, StopSignal, end_process
 from streams.pipeline.writer_outage import (
@@ -31,6 +31,7 @@ from streams.pipeline.writer_outage import (
     await_store,
     tell_brokers,
     tell_executors,
+    tell_topics,
     unreachable,
 )
 from streams.write.writer_progress import Progress
@@ -108,6 +109,8 @@ def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal)
             return compact_on_cluster(given.pipeline, stop, reporter, once=given.once)
         _run(pipeline, _find_writer(pipeline, given.writer), reporter, stop, outages, once=given.once)
     except Exception as error:
+        from streams.kafka.errors import TopicMissing
+
         failure = failure_of(error)
         if failure is error:
             traceback.print_exc()
@@ -123,7 +126,8 @@ def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal)
         )
         if is_outage(failure) and pipeline is not None:
             outages.began(unreachable(failure, pipeline, given.writer), describe(failure))
-        return ending_of(failure)
+        # A run that ends by itself has waited for the topic as long as it may.
+        return Ending.REFUSED if given.once and isinstance(failure, TopicMissing) else ending_of(failure)
     if stop:
         reporter.update(lag=None, complete_at_ms=None)  # the batch in flight may have been abandoned
     reporter.update(doing="ended", rows_per_second=0.0)
@@ -179,6 +183,7 @@ def _run(
                     waits=partial(tell_brokers, outages, writer),
                     starved=partial(tell_executors, outages, executors),
                     skipped=SKIPPED.total,
+                    lacks=partial(tell_topics, outages, writer),
                 )
                 upkeep = None if once else upkeep_of(pipeline, reporter, stop)
                 query = _start(spark, pipeline, writer, progress, upkeep, once=once, python=python)

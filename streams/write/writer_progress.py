@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from streams.kafka.errors import TopicMissing
     from streams.pipeline.lag import LagMeter
     from streams.write.sink import CommitReport
 
@@ -33,6 +34,7 @@ class Progress:
         waits: Callable[[Exception | None], None] = lambda _: None,
         starved: Callable[[], bool] = lambda: False,
         skipped: Callable[[], int] = lambda: 0,
+        lacks: Callable[[TopicMissing | None], None] = lambda _: None,
     ) -> None:
         """Report nothing yet.
 
@@ -43,9 +45,10 @@ class Progress:
             waits: Called with the reason why the brokers of the source do not answer, or with None if they do.
             starved: Returns whether the cluster has given no executor, and reports it.
             skipped: Number of offsets that this process has skipped.
+            lacks: Called with the error for topics that the starting query waits for, or with None if all exist.
         """
         self._reporter, self._trigger_ms, self._meter = reporter, int(trigger_seconds * 1000), meter
-        self._waits, self._starved, self._skipped = waits, starved, skipped
+        self._waits, self._starved, self._skipped, self._lacks = waits, starved, skipped, lacks
         self._skipped_before = reporter.report.skipped_offsets  # by earlier processes of the job
         self._recent: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
@@ -103,7 +106,9 @@ class Progress:
             behind, complete = self._measured(active=active)
         else:
             behind, complete = self._estimated(last, idle=idle)
-        waiting = outage is not None or (active and not failed and self._starved())
+        starting = last is None and active and not failed
+        missing = self._meter.missing if self._meter is not None and starting else None
+        waiting = outage is not None or missing is not None or (active and not failed and self._starved())
         self._reporter.update(
             doing="waiting" if waiting else "running" if busy else "idle" if last is not None else "starting",
             lag=behind,
@@ -113,6 +118,8 @@ class Progress:
             steady=True,
         )
         self._waits(outage)  # after the update, so that the outage is not reported together with an older lag
+        if not failed and (self._meter is None or self._meter.has_looked):
+            self._lacks(missing)
 
     def _measured(self, *, active: bool) -> tuple[int | None, int | None]:
         """The lag, and the time up to which the table is complete, from the meter."""

@@ -25,6 +25,7 @@ from tests.streams.pipelines import CONFIG, pipeline_file, weft
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+HINT = "create the topic, or correct its name"
 PATIENCE_SECONDS = 180.0  # two JVMs start at once on a busy machine
 
 
@@ -206,6 +207,34 @@ def test_an_outage_of_the_store_is_shown_until_it_ends(tmp_path: Path, no_broker
     once = weft("run", path, "--once")
     assert once.exit_code == 1
     assert "Could not connect" in once.stderr, "a run with --once does not wait"
+
+
+def test_a_missing_topic_is_shown_until_it_exists(tmp_path: Path, runs: list[Running]) -> None:
+    with EmbeddedBroker() as private_broker:
+        private_broker.create_topics({"orders": 1})
+        run = Running(kafka_pipeline(tmp_path, private_broker, "ordres"))
+        runs.append(run)
+        shown = run.until("sa", state="waiting", waiting_for="the topic ordres")
+        assert f"has no topic ordres (did you mean orders? {HINT}" in shown["message"]
+        private_broker.create_topics({"ordres": 1})
+        produce(private_broker, "ordres", [{"id": 1, "a": "x", "at": 1}])
+        last = run.until("sa", rows=1, waiting_for=None)
+        assert (last["restarts"], last["message"]) == (0, "")
+        assert "the topic ordres exists now after " in (tmp_path / ".weft/p/logs/sa.log").read_text()
+
+
+def test_a_run_that_ends_waits_once_for_a_missing_topic(tmp_path: Path, broker: EmbeddedBroker) -> None:
+    path = kafka_pipeline(tmp_path, broker, "cli-never")
+    whole = yaml.safe_load(path.read_text())
+    whole["writers"]["sa"]["source"]["options"] = {"requestTimeoutMs": 2000}
+    path.write_text(yaml.safe_dump(whole))
+    run = subprocess.run(command("run", path, "--once", "--json"), capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    lines = [line for line in map(json.loads, run.stdout.splitlines()) if line["job"] == "sa"]
+    assert "the topic cli-never" in {line["waiting_for"] for line in lines}
+    assert (lines[-1]["state"], lines[-1]["restarts"]) == ("failed", 0)
+    assert f"has no topic cli-never ({HINT}" in run.stderr
+    assert "waited 2 s for it" in run.stderr
 
 
 @pytest.mark.extended

@@ -78,6 +78,19 @@ def test_a_topic_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) 
     assert asked == [0, 2]
 
 
+def test_a_missing_topic_is_noticed_without_waiting(broker: Broker, topic: str) -> None:
+    asking = cluster.Cluster(parsed(broker, f"{topic},{topic}x"))
+    missing = asking.look_for_topics()
+    assert missing is not None
+    assert missing.message == f"Kafka at {broker.bootstrap_servers} has no topic {topic}x"
+    assert missing.hint.startswith("did you mean ")
+    assert "waited" not in missing.hint
+    asking.close()
+    asking = cluster.Cluster(parsed(broker, topic))
+    assert asking.look_for_topics() is None
+    asking.close()
+
+
 @pytest.mark.slow
 def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: Broker) -> None:
     name = f"never-{next(topic_numbers)}"
