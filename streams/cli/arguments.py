@@ -23,6 +23,7 @@ from storage import Table
 from storage.engine import check_reachable
 from storage.errors import InvalidInput, NotFound, TableError
 from streams.cli.completion import places
+from streams.pipeline.file_problems import FileProblem, WrongFile
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.pipeline.pipeline import load_settings
 
@@ -104,12 +105,35 @@ def _exit_on_error(code: int) -> Iterator[None]:
 
 
 def print_error(error: TableError) -> None:
-    """Print an error and its hint to standard error."""
+    """Print an error and its hint to standard error; of a wrong pipeline file all its problems, as weft check does."""
+    if isinstance(error, WrongFile):
+        for problem in error.problems:
+            print_problem(errors, error.file, problem, style="red")
+        if error.hint and not any(problem.hint for problem in error.problems):
+            errors.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
+        return
     errors.print(error.message, style="red", soft_wrap=True)
     if error.hint:
         errors.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
     if error.guide:
         errors.print(f"guide: {error.guide}", style="dim", soft_wrap=True)
+
+
+def print_problem(to: Console, file: str, problem: FileProblem, kind: str = "", style: str | None = None) -> None:
+    """Print a problem of a pipeline file with its line, its hint and its guide.
+
+    Args:
+        to: Where to.
+        file: Name of the file.
+        problem: The problem.
+        kind: Put before the message, such as ``warning: ``.
+        style: Of the message.
+    """
+    place = file if problem.line is None else f"{file}:{problem.line}"
+    to.print(f"{place}: {kind}{problem.message}", style=style, soft_wrap=True)
+    for name, text in (("hint", problem.hint), ("guide", problem.guide)):
+        if text:
+            to.print(f"    {name}: {text}", style="dim", soft_wrap=True)
 
 
 def load_target(target: str, storage_option: Sequence[str] | None, *sections: str) -> CommandSettings:

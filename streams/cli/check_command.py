@@ -12,12 +12,13 @@ import typer
 from storage.engine import TableSchema
 from storage.errors import NotFound, TableError
 from storage.plural import counted
-from streams.cli.arguments import USAGE, Json, console, errors, usage_errors
+from streams.cli.arguments import USAGE, Json, console, errors, print_problem, usage_errors
 from streams.cli.completion import pipeline_files
 from streams.cli.examples import examples
 from streams.cli.output import print_json
 from streams.cli.progress import Quiet, progress
-from streams.pipeline.check_file import CheckedFile, FileProblem, check_file, placed
+from streams.pipeline.check_file import CheckedFile, check_file
+from streams.pipeline.file_problems import FileProblem, placed
 from streams.pipeline.model import WriterSpec
 
 check_command = typer.Typer()
@@ -135,10 +136,4 @@ class _Output:
         if self._as_json:
             print_json({"severity": severity, **asdict(problem)})
             return
-        place = self.pipeline.name if problem.line is None else f"{self.pipeline.name}:{problem.line}"
-        kind = "warning: " if severity == "warning" else ""
-        console().print(f"{place}: {kind}{problem.message}", soft_wrap=True)
-        if problem.hint:
-            console().print(f"    hint: {problem.hint}", style="dim", soft_wrap=True)
-        if problem.guide:
-            console().print(f"    guide: {problem.guide}", style="dim", soft_wrap=True)
+        print_problem(console(), self.pipeline.name, problem, "warning: " if severity == "warning" else "")

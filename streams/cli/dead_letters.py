@@ -158,8 +158,8 @@ def replay(
     began. Messages keep their Kafka timestamp and offset, so they do not win over newer ones; only in groups without
     ordering columns the replayed message is the newest.
     """
+    from streams.pipeline.check_sources import check_sources
     from streams.pipeline.pipeline import load_pipeline
-    from streams.pipeline.run import check_sources
     from streams.spark.running_tasks import running_tasks
     from streams.spark.session import check_java, temporary_session
     from streams.write.replay import replay as replay_letters

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from storage.config_file import errors_at, parse_fields
+from storage.config_file import errors_at
 from storage.errors import InvalidInput
 from streams.cli.arguments import errors, usage_errors
 from streams.cli.completion import pipeline_files
@@ -19,7 +19,7 @@ from streams.formats.registry import check_registry_settings
 from streams.pipeline.infer import Fields, Proposal, propose
 from streams.pipeline.infer_key import Messages, fields_of
 from streams.pipeline.model import FilesSection, KafkaSection, PipelineConfig, WriterSection
-from streams.pipeline.pipeline import SECTIONS, kafka_options, resolve_references
+from streams.pipeline.pipeline import kafka_options, read_fields
 from streams.pipeline.pipeline_file import read_file, resolve_location
 from streams.pipeline.yaml_comments import dump
 
@@ -44,7 +44,7 @@ def infer(
     """
     with usage_errors():
         raw = read_file(pipeline.absolute())
-        given = parse_fields(PipelineConfig, resolve_references(raw, pipeline.absolute(), os.environ), SECTIONS)
+        given, _ = read_fields(PipelineConfig, raw, pipeline.absolute(), os.environ)
         wanted = {
             name: section
             for name, section in given.writers.items()

@@ -165,7 +165,8 @@ def run(
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
     called compaction, ttl, publish or clean, the service of that name is called compaction-service, and so on.
     """
-    from streams.pipeline.run import COMPACTION, check_sources, choose_part, run_pipeline, watches_table
+    from streams.pipeline.check_sources import check_sources
+    from streams.pipeline.run import COMPACTION, choose_part, run_pipeline, watches_table
 
     with usage_errors():
         loaded = load_pipeline(pipeline)

@@ -13,6 +13,7 @@ from storage.config_file import errors_at
 from storage.engine import ReferenceReport, Stream, TableSchema, check_lateness, widens
 from storage.errors import Conflict, InvalidInput, NotFound
 from storage.publish.publication import columns_to_publish
+from streams.pipeline.file_problems import WrongFile
 from streams.pipeline.model import Pipeline, PublishSection, WriterSpec
 
 KAFKA: Final = "_kafka"
@@ -29,11 +30,11 @@ def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
     """Check that each writer's stream exists in the table and that its `select` gives columns of this stream.
 
     Raises:
-        InvalidInput: A stream does not exist, or a column is missing or unknown; the message names the field.
+        WrongFile: A stream does not exist, or a column is missing or unknown; the message names every such field.
     """
-    for writer in pipeline.writers.values():
-        for problem in writer_problems(writer, schema):
-            raise problem
+    found = [problem for writer in pipeline.writers.values() for problem in writer_problems(writer, schema)]
+    if found:
+        raise WrongFile(pipeline.path, found)
 
 
 def writer_problems(writer: WriterSpec, schema: TableSchema) -> Iterator[InvalidInput]:

@@ -13,10 +13,19 @@ _OUTAGES: Final = frozenset({"SOURCE_UNAVAILABLE", "STORE_UNAVAILABLE", "REGISTR
 """Codes of errors that mean that a broker, a store or a schema registry does not answer. Such errors end without the
 user's help."""
 _LASTING: Final = frozenset(
-    {"INVALID_INPUT", "UNSUPPORTED_FORMAT", "SPLIT_BRAIN", "GAP", "CONFLICT", "DATA_LOSS", "TOO_MANY_DEAD_LETTERS"}
+    {
+        "INVALID_INPUT",
+        "WRONG_FILE",
+        "UNSUPPORTED_FORMAT",
+        "SPLIT_BRAIN",
+        "GAP",
+        "CONFLICT",
+        "DATA_LOSS",
+        "TOO_MANY_DEAD_LETTERS",
+    }
 )
-"""Codes of errors (`storage.errors`, `streams.kafka.errors`, `streams.letters.limit`) for which a retry does not
-help."""
+"""Codes of errors (`storage.errors`, `streams.kafka.errors`, `streams.letters.limit`,
+`streams.pipeline.file_problems`) for which a retry does not help."""
 _INNER: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of a Python traceback within the text of a Spark error."""
 

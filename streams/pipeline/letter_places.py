@@ -11,14 +11,14 @@ from typing import Annotated, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from storage import Table
-from storage.config_file import Sections, errors_at, parse_fields
+from storage.config_file import Sections
 from storage.errors import InvalidInput
 from streams.letters.letter_files import default_folder, open_folder
 from streams.letters.letter_folder import LetterFolder
 from streams.letters.retention import Expired, Retention
 from streams.pipeline.model import DeadLetterSection, OnError, TableLocation, TableSection, as_section
+from streams.pipeline.pipeline import read_fields
 from streams.pipeline.pipeline_file import read_file, resolve_location
-from streams.pipeline.references import References
 
 _FIELDS: Final = ("stream", "lane", "dead_letter", "on_error")
 
@@ -88,9 +88,7 @@ def load_letter_places(
         for name, section in (given.items() if isinstance(given, dict) else ())
         if isinstance(section, dict)
     }
-    with errors_at(f"{path.name}: "):
-        raw = References(environment, path.parent).resolve({"table": whole.get("table", {}), "writers": writers})
-        found = parse_fields(_File, raw, _SECTIONS)
+    found, _ = read_fields(_File, {"table": whole.get("table", {}), "writers": writers}, path, environment, _SECTIONS)
     location = TableLocation(resolve_location(found.table.uri, path.parent), found.table.storage_options)
     places = []
     for name, writer in found.writers.items():

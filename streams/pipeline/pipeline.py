@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from storage.config import check_config
-from storage.config_file import Sections, errors_at, parse_fields
+from storage.config_file import Model, Sections
 from storage.engine import lane_name, parse_type
 from storage.errors import InvalidInput
 from storage.publish.open_catalog import FOLDER
@@ -26,6 +27,8 @@ from streams.formats.format_options import check_options
 from streams.formats.registry import check_registry_settings
 from streams.letters.limit import LetterLimit
 from streams.pipeline.check import publish_problems, refusal, writer_problems
+from streams.pipeline.check_sources import source_problems
+from streams.pipeline.file_problems import WrongFile, fields_of, parse_sound
 from streams.pipeline.model import (
     BackPressureSection,
     CleanSection,
@@ -48,7 +51,7 @@ from streams.pipeline.model import (
     WriterSpec,
 )
 from streams.pipeline.pipeline_file import SUFFIXES, read_file, resolve_archives, resolve_location
-from streams.pipeline.references import References, Report, raise_problem
+from streams.pipeline.references import References, Report
 from streams.spark.settings import check_redacted
 
 __all__ = [
@@ -56,6 +59,7 @@ __all__ = [
     "Pipeline",
     "TableLocation",
     "WriterSpec",
+    "WrongFile",
     "is_pipeline",
     "load_location",
     "load_pipeline",
@@ -112,9 +116,8 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
         return CommandSettings(TableLocation(target))
     path = Path(target).absolute()
     whole = {"table": {}, **read_file(path)}
-    raw = resolve_references({name: whole[name] for name in ("table", *sections) if name in whole}, path, environment)
-    with errors_at(f"{path.name}: "):
-        given = parse_fields(CommandConfig, raw, SECTIONS)
+    asked = {name: whole[name] for name in ("table", *sections) if name in whole}
+    given, raw = read_fields(CommandConfig, asked, path, environment)
     table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
     spark = resolve_archives(given.spark, path.parent)
     publish = _resolve_publish(given.publish, path.parent)
@@ -126,18 +129,51 @@ def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ)
 
     Raises:
         NotFound: There is no such file.
-        InvalidInput: The file is wrong; the message names the file and the field, the hint how to fix it.
+        WrongFile: The file is wrong; the message names the file and every field, the hint how to fix them.
     """
     path = Path(path).absolute()
-    raw = read_file(path)
-    with errors_at(f"{path.name}: "):
-        raw = resolve_references(raw, path, environment)
-        hint = "weft init DIR --example writes a file with every setting, explained"
-        return resolve(path, parse_fields(PipelineConfig, raw, SECTIONS, hint=hint))
+    found: list[InvalidInput] = []
+    raw = resolve_references(read_file(path), path, environment, found.append)
+    given = parse_sound(PipelineConfig, raw, SECTIONS, found)
+    pipeline = None if given is None else resolve(path, given, found.append, fields_of(found))
+    if found:
+        if pipeline is not None:
+            found.extend(source_problems(pipeline, {problem.message for problem in found}))
+        raise WrongFile(path, found, hint="weft init DIR --example writes a file with every setting, explained")
+    assert pipeline is not None, "a file from which nothing is left has a problem"
+    return pipeline
+
+
+def read_fields(
+    model: type[Model],
+    raw: dict[str, Any],
+    path: Path,
+    environment: Mapping[str, str],
+    sections: Sections = SECTIONS,
+) -> tuple[Model, dict[str, Any]]:
+    """Some sections of a file as a model, and their values without references.
+
+    Args:
+        model: Model of these sections.
+        raw: Their values.
+        path: Absolute path of the file.
+        environment: Values of ``${NAME}``.
+        sections: See `storage.config_file.parse_fields`.
+
+    Raises:
+        WrongFile: The message names every field that is wrong.
+    """
+    found: list[InvalidInput] = []
+    resolved = resolve_references(raw, path, environment, found.append)
+    given = parse_sound(model, resolved, sections, found)
+    if found:
+        raise WrongFile(path, found)
+    assert given is not None, "a file from which nothing is left has a problem"
+    return given, resolved
 
 
 def resolve_references(
-    raw: dict[str, Any], path: Path, environment: Mapping[str, str], report: Report = raise_problem
+    raw: dict[str, Any], path: Path, environment: Mapping[str, str], report: Report
 ) -> dict[str, Any]:
     """The values of a file without references.
 
@@ -174,13 +210,14 @@ def _resolve_publish(given: PublishSection | None, folder: Path) -> PublishSecti
     return given.model_copy(update={"iceberg": iceberg.model_copy(update={"properties": properties})})
 
 
-def resolve(path: Path, given: PipelineConfig, report: Report = raise_problem) -> Pipeline:
+def resolve(path: Path, given: PipelineConfig, report: Report, wrong: AbstractSet[str] = frozenset()) -> Pipeline:
     """The resolved form of a pipeline file.
 
     Args:
         path: Absolute path of the file.
         given: Its content.
-        report: Called with each problem. If it does not raise, the result is good enough for further checks only.
+        report: Called with each problem. If there are any, the result is good enough for further checks only.
+        wrong: Fields that were wrong, and are not in the content.
     """
     config = schema = None
     if given.table.config is not None:
@@ -220,7 +257,8 @@ def resolve(path: Path, given: PipelineConfig, report: Report = raise_problem) -
         report(problem)
     if schema is not None:
         for writer in writers.values():
-            for problem in writer_problems(writer, schema):
+            known = f"writers.{writer.name}.select" not in wrong  # else its columns are not those of the messages
+            for problem in writer_problems(writer, schema) if known else ():
                 report(problem)
     return pipeline
 

@@ -26,11 +26,6 @@ Report = Callable[[InvalidInput], None]
 """What to do with a problem of a file: raise it, or collect it."""
 
 
-def raise_problem(problem: InvalidInput) -> None:
-    """Raise a problem; `streams.pipeline.check_file` collects problems instead."""
-    raise problem
-
-
 class References:
     """Resolves references.
 
@@ -38,13 +33,14 @@ class References:
         secret_fields: Fields whose values come, in part, from a file or a keyring.
     """
 
-    def __init__(self, environment: Mapping[str, str], folder: Path, report: Report = raise_problem) -> None:
+    def __init__(self, environment: Mapping[str, str], folder: Path, report: Report) -> None:
         """Read nothing yet.
 
         Args:
             environment: Environment variables.
             folder: Where relative paths of files start.
-            report: Called with each wrong reference. If it does not raise, the text stays as it is.
+            report: Called with each reference that is malformed, or that names what does not exist. Its text stays as
+                it is.
         """
         self._environment, self._folder, self._report = environment, folder, report
         self.secret_fields: set[str] = set()
@@ -55,10 +51,6 @@ class References:
         Args:
             value: A text, a number, a list or a mapping.
             field: Where it is, for messages: names joined by dots.
-
-        Raises:
-            InvalidInput: A reference is malformed, or what it names does not exist; the message names the field. Unless
-                problems are reported.
         """
         if isinstance(value, Mapping):
             return {key: self.resolve(item, f"{field}.{key}" if field else str(key)) for key, item in value.items()}

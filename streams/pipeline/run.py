@@ -37,24 +37,6 @@ OnStatus = Callable[[tuple[JobStatus, ...]], None]
 _PYTHON: Final = (sys.executable, "-P", "-m")
 
 
-def check_sources(pipeline: Pipeline) -> None:
-    """Check the options of Kafka sources before any process is started.
-
-    Raises:
-        InvalidInput: An option is wrong; the message names the writer and the option.
-    """
-    from streams.kafka import FORMAT
-    from streams.kafka.options import parse_options
-
-    for writer in pipeline.writers.values():
-        if writer.reader_format == FORMAT:
-            try:
-                parse_options(writer.reader_options, default_starting="latest")
-            except InvalidInput as error:
-                where = f"{pipeline.path.name}: writers.{writer.name}.source"
-                raise InvalidInput(f"{where}: {error.message}", hint=error.hint) from None
-
-
 def open_table(pipeline: Pipeline) -> Table:
     """The table of a pipeline; created if there is none. See `create_table`."""
     return create_table(pipeline)[0]

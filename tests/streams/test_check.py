@@ -54,6 +54,45 @@ def test_a_good_file_has_no_problem_and_nothing_is_created(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [file]
 
 
+MISTAKES: dict[str, Any] = {
+    "table/config/buckets": 3,
+    "writers/orders/trigger": "soon",
+    "writers/orders/kafka": {"x": "${NO_SUCH_VARIABLE}"},
+    "writers/payments": {
+        "source": {"type": "kafka", "topic": "p", "options": {"failOnDatLoss": False}},
+        "schema": {"order_id": "bigint", "paid": "dubble"},
+    },
+    "clean": {"retain": "ever"},
+}
+
+
+@pytest.mark.parametrize("command", [["run"], ["run", "--once"], ["create"], ["doctor"], ["dead-letters", "replay"]])
+def test_commands_name_all_mistakes_in_the_words_of_check(tmp_path: Path, command: list[str]) -> None:
+    file = written(tmp_path, MISTAKES)
+    checked = weft("check", file, "--without-spark", "--without-messages")
+    *lines, total = checked.stdout.splitlines()
+    done = weft(*command, file)
+    assert (checked.exit_code, done.exit_code) == (2, 2)
+    assert done.stderr.splitlines() == lines
+    assert total == "7 problems"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_commands_that_read_some_sections_name_all_mistakes_in_them(tmp_path: Path) -> None:
+    file = written(tmp_path, {"table/uri": 3, "spark": ["x"], "clean": {"retain": "ever", "evry": 1}})
+    done = weft("clean", file)
+    assert done.exit_code == 2
+    found = [line.partition(": ")[2] for line in done.stderr.splitlines() if not line.startswith(" ")]
+    assert [text.partition(":")[0] for text in found] == ["table.uri", "clean.retain", "clean.evry"]
+
+
+def test_what_is_empty_without_a_mistake_is_no_problem(tmp_path: Path) -> None:
+    file = written(tmp_path, {"writers/orders/source": {"topic": "x"}})
+    assert messages(check_file(file, {})) == ["writers.orders.source: type is missing"]
+    file = written(tmp_path, {"writers/orders/select": {}})
+    assert messages(check_file(file, {})) == ["writers.orders.select: is empty"]
+
+
 def test_a_time_to_live_that_does_not_fit_is_found(tmp_path: Path) -> None:
     def found(**changes: Any) -> list[str]:
         return messages(

@@ -105,7 +105,11 @@ def test_a_table_is_found_through_its_pipeline(table: Table, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "arguments", "message"),
     [
-        ({"writers": {"sa": {"source": {"type": "kafka", "topic": "t"}}}}, [], "p.yaml: writers.sa.schema: is missing"),
+        (
+            {"writers": {"sa": {"source": {"type": "kafka", "topic": "t"}}}},
+            [],
+            "writers.sa.schema: is missing",
+        ),
         ({}, ["--writer", "sb"], "the pipeline has no writer 'sb'"),
         (
             {
@@ -118,9 +122,9 @@ def test_a_table_is_found_through_its_pipeline(table: Table, tmp_path: Path) -> 
                 },
             },
             [],
-            "p.yaml: writers.sa.source: weft_kafka has no option 'failondatloss'",
+            "writers.sa.source: weft_kafka has no option 'failondatloss'",
         ),
-        ({"clean": {"retain": "ever"}}, [], "p.yaml: clean.retain: 'ever' is not a duration"),
+        ({"clean": {"retain": "ever"}}, [], "clean.retain: 'ever' is not a duration"),
     ],
 )
 def test_a_wrong_pipeline_is_a_usage_error(

@@ -42,7 +42,11 @@ SCHEMA = record({"id": "long", "a": "string", "at": "long"})
 
 
 def resolve(text: str, folder: Path, **environment: str) -> Any:
-    return References(environment, folder).resolve(text, "kafka.p")
+    found: list[InvalidInput] = []
+    resolved = References(environment, folder, found.append).resolve(text, "kafka.p")
+    if found:
+        raise found[0]
+    return resolved
 
 
 def test_references(tmp_path: Path) -> None:
