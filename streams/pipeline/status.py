@@ -263,14 +263,28 @@ def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[N
 
 
 class StopSignal:
-    """Set when the job has to stop: on SIGTERM, or when the supervisor has ended. Create it in the main thread."""
+    """Set when the job has to stop: on SIGTERM, or when the supervisor has ended. Create it in the main thread.
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: self._event.set())
+    Args:
+        ends_start: Before `started` is called, end the process at once instead: its start may take long, and leaves
+            nothing that a killed process would not leave.
+    """
+
+    def __init__(self, *, ends_start: bool = False) -> None:
+        self._event, self._ends_at_once = threading.Event(), ends_start
+        signal.signal(signal.SIGTERM, lambda *_: self._set())
         lifeline = os.environ.get(LIFELINE_FD)
         if lifeline is not None:
-            watch_lifeline(int(lifeline), self._event.set)
+            watch_lifeline(int(lifeline), self._set)
+
+    def _set(self) -> None:
+        self._event.set()
+        if self._ends_at_once:
+            os._exit(0)  # of the supervisor's process group nothing is left then; a JVM without one ends by itself
+
+    def started(self) -> None:
+        """From now on the job itself looks whether it has to stop."""
+        self._ends_at_once = False
 
     def __bool__(self) -> bool:
         return self._event.is_set()

@@ -127,7 +127,7 @@ def build_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise Spark resolves the host name, and warns
     os.environ.setdefault("MALLOC_ARENA_MAX", _ARENAS)
     with (scratch / "jvm.log").open("ab") if quiet else contextlib.nullcontext() as log:
-        session = _start(settled, planner, log)
+        session = _start(settled, planner, scratch, log)
     session.sparkContext.setLogLevel("WARN")
     return session
 
@@ -170,7 +170,7 @@ def _report(settled: SessionSettings) -> None:
             sys.stderr.write(f"{key} of the pipeline file is not used: {why}\n")
 
 
-def _start(settled: SessionSettings, planner: str, log: BinaryIO | None) -> SparkSession:
+def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO | None) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -184,7 +184,7 @@ def _start(settled: SessionSettings, planner: str, log: BinaryIO | None) -> Spar
         if not is_secret(key, settled.values):
             public.set(key, value)
     try:
-        with _planned_by(planner):
+        with _planned_by(planner), _temporary_files_in(scratch):
             if SparkContext._gateway is None:  # noqa: SLF001 - starts the JVM, and no session
                 # Only the JVM writes to the log: this process may show its progress on the terminal meanwhile.
                 options = {} if log is None else {"stderr": log}
@@ -204,6 +204,16 @@ def _first_cause(text: str) -> str:
     """The most informative line of an error's text: for a JVM error the name and message of the exception."""
     lines = text.splitlines() or [""]
     return next((line.removeprefix(": ") for line in lines[1:2] if line.startswith(": ")), lines[0])
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """Python's temporary files are in this folder during the block, so that a killed process leaves none elsewhere."""
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 @contextlib.contextmanager

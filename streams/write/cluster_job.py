@@ -34,7 +34,7 @@ WATCH_SECONDS: Final = 2.0  # between two checks whether a job waits for an exec
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service; returns the exit code of the process."""
-    stop, reporter = StopSignal(), Reporter.from_environment()
+    stop, reporter = StopSignal(ends_start=True), Reporter.from_environment()
     parser = argparse.ArgumentParser(prog="streams.write.cluster_job", description="Compaction on a Spark cluster.")
     parser.add_argument("pipeline")
     parser.add_argument("--once", action="store_true", help="compact all file groups that have logs; then exit")
@@ -53,6 +53,7 @@ def compact_on_cluster(path: str, stop: StopSignal, reporter: Reporter, *, once:
             _session("weft compaction", pipeline.spark, scratch, quick_start=False) as spark,
             _watched(spark, lambda watch: tell_executors(outages, watch)),
         ):
+            stop.started()
             yield spark_executor(spark, f"weft compact {pipeline.table.uri}")
 
     return run_service(path, COMPACTION, stop, reporter, once=once, executor=executor)

@@ -64,7 +64,7 @@ _NETWORK: Final = re.compile(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the writer; returns the exit code of the process."""
-    stop = StopSignal()
+    stop = StopSignal(ends_start=True)
     parser = argparse.ArgumentParser(prog="streams.write.writer_job", description="One writer of a pipeline.")
     parser.add_argument("pipeline")
     parser.add_argument("writer")
@@ -186,9 +186,12 @@ def _run(
                     lacks=partial(tell_topics, outages, writer),
                 )
                 upkeep = None if once else upkeep_of(pipeline, reporter, stop)
+                before = reporter.report.progress
                 query = _start(spark, pipeline, writer, progress, upkeep, once=once, python=python)
                 while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
                     progress.observe(query)
+                    if reporter.report.progress > before:
+                        stop.started()
                     if stop:
                         reporter.update(doing="stopping", steady=False)
                         _drain(query)
