@@ -12,6 +12,7 @@ from storage.core.plan.watermarks import Value
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import format_type
 from storage.errors import InvalidInput, NotComplete, NotFound, TableError
+from storage.plural import counted
 from storage.read.lane_watermarks import read_watermarks
 from storage.read.snapshot_files import SnapshotFiles
 
@@ -98,7 +99,7 @@ def check_reference(schema: TableSchema, reference: Reference, referenced: Table
     key = ", ".join(f"{name} {format_type(referenced.column_by_name[name].type)}" for name in referenced.key)
     if len(reference.on) != len(referenced.key):
         raise InvalidInput(
-            f"{field}.on: {len(reference.on)} columns, and the key of {reference.table} has {len(referenced.key)}",
+            f"{field}.on: {counted(len(reference.on), 'column')}, and the key of {reference.table} has {len(referenced.key)}",
             hint=f"name one column for each of ({key})",
         )
     for name, target in zip(reference.on, referenced.key, strict=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from storage.plural import counted
+
 SPARK: Final = "Spark's Parquet reader"
 ARROW: Final = "Arrow in tasks"
 
@@ -46,9 +48,11 @@ class ScanFacts:
         looked_for = f", filter {self.filter}" if self.filter else ""
         computed = f", {self.pushed}" if self.pushed else ""
         known = f"{self.known} known from statistics, " if self.known else ""
-        in_tasks = f"{self.tasks} tasks ({self.divided} file groups divided), " if self.tasks else ""
+        in_tasks = (
+            f"{counted(self.tasks, 'task')} ({counted(self.divided, 'file group')} divided), " if self.tasks else ""
+        )
         return (
-            f"weft {self.cut}, {self.file_groups} file groups ({self.with_logs} with logs), {self.skipped} skipped, "
-            f"{known}{in_tasks}logs {self.log_bytes} bytes, base {self.base_bytes} bytes, "
-            f"{len(self.columns)} columns{looked_for}{computed}"
+            f"weft {self.cut}, {counted(self.file_groups, 'file group')} ({self.with_logs} with logs), "
+            f"{self.skipped} skipped, {known}{in_tasks}logs {self.log_bytes} bytes, base {self.base_bytes} bytes, "
+            f"{counted(len(self.columns), 'column')}{looked_for}{computed}"
         )

@@ -326,9 +326,9 @@ def test_a_catalog_that_does_not_answer_does_not_stop_compaction(table: Table, m
     release.set()
     rounds(tables, clock, lambda: "no answer" in tables.statuses[0].report.publish_problem)
     assert tables.statuses[0].failures == 0
-    compacted = replace(tables.statuses[0].report, message="1 file groups compacted")
+    compacted = replace(tables.statuses[0].report, message="1 file group compacted")
     shown = status_fields(replace(tables.statuses[0], report=compacted), now_ms=0)["message"]
-    assert shown.startswith("1 file groups compacted; Delta table not published: no answer; next try in")
+    assert shown.startswith("1 file group compacted; Delta table not published: no answer; next try in")
 
 
 def test_weft_services_once_says_what_failed(tmp_path: Path, table: Table, catalog: dict[str, str]) -> None:

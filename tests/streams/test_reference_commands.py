@@ -41,7 +41,7 @@ def file(folder: Path, references: dict[str, Any], **changes: Any) -> Path:
         ({**CUSTOMER, "table": "../nobody"}, "customer.table: there is no table at {folder}/nobody"),
         ({**CUSTOMER, "table": "../orders"}, "customer.table: ../orders is the table itself"),
         ({**CUSTOMER, "on": "sku"}, "customer.on: column 'sku' is string, and 'id' of ../customers is bigint"),
-        ({**PRODUCT, "on": "shop"}, "customer.on: 1 columns, and the key of ../products has 2"),
+        ({**PRODUCT, "on": "shop"}, "customer.on: 1 column, and the key of ../products has 2"),
         ({**CUSTOMER, "columns": ["age"]}, "customer.columns: ../customers has no column 'age'"),
         (
             {"table": "../wide", "on": "order_id", "columns": ["customer_name"]},

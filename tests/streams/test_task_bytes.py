@@ -87,7 +87,7 @@ def test_a_view_divides_a_hot_file_group_by_the_session_s_split_size(
             answers.add(tuple(query.collect()[0]))
             assert 1 < facts[-1].tasks <= most
             assert facts[-1].divided == 1
-            assert f"{facts[-1].tasks} tasks (1 file groups divided)" in query._jdf.queryExecution().toString()
+            assert f"{facts[-1].tasks} tasks (1 file group divided)" in query._jdf.queryExecution().toString()
         assert facts[-1].tasks > 10 > facts[0].tasks
         assert answers == {(20_000, sum(range(20_000)) + 9_000 * 2 + 11_000, 2)}
         table.compact()
