@@ -99,7 +99,8 @@ def check_reference(schema: TableSchema, reference: Reference, referenced: Table
     key = ", ".join(f"{name} {format_type(referenced.column_by_name[name].type)}" for name in referenced.key)
     if len(reference.on) != len(referenced.key):
         raise InvalidInput(
-            f"{field}.on: {counted(len(reference.on), 'column')}, and the key of {reference.table} has {len(referenced.key)}",
+            f"{field}.on: {counted(len(reference.on), 'column')}, "
+            f"and the key of {reference.table} has {len(referenced.key)}",
             hint=f"name one column for each of ({key})",
         )
     for name, target in zip(reference.on, referenced.key, strict=True):

@@ -286,10 +286,16 @@ class SqlBox:
             return True
 
     def _fail(self, item: SqlAnswer, error: Exception) -> None:
+        from pyspark.errors import PySparkException
+
+        from streams.spark.sql_text import spark_message
+
         if not item.open:
             return
         if isinstance(error, TableError):
             item.error, item.hint, item.guide = error.message, error.hint, error.guide
+        elif isinstance(error, PySparkException):
+            item.error = spark_message(error)
         else:
             item.error = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         self._progress(item, Phase.FAILED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -70,6 +71,25 @@ def test_a_query_that_is_asked_before_the_scripts_are_there_is_asked_once_they_a
     assert page.url == f"{address}/sql"
     assert len(asked) == 1
     expect(page.locator("#sql-history")).to_have_text("No query was asked yet.")  # it was not begun
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_whole_error_of_a_query_is_read(
+    page: Page, address: str, monkeypatch: pytest.MonkeyPatch, width: int, theme: Literal["light", "dark"]
+) -> None:
+    """That there is no Java, in a folder with a long name: one line, without a space where it could be broken."""
+    folder = "/nowhere/" + "very-long-name-" * 30 + "end"
+    monkeypatch.setenv("JAVA_HOME", folder)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=theme)
+    page.goto(f"{address}/sql")
+    page.press("#sql-text", "Control+Enter")
+    error = page.locator("#answer [role=alert] pre")
+    expect(error).to_contain_text(f"JAVA_HOME is {folder}, but has no bin/java")
+    for edge in ("Width", "Height"):
+        shown, whole = error.evaluate(f"each => [each.client{edge}, each.scroll{edge}]")
+        assert whole <= shown, f"nothing of it is cut: {edge}"
 
 
 def test_what_changes_something_is_not_sent_before_its_question_can_be_asked(page: Page, address: str) -> None:

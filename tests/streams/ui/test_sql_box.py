@@ -156,6 +156,7 @@ def test_the_box_answers_and_refuses(client: httpx2.Client, table: Table) -> Non
 
     for sql, message in (
         ("SELECT nope FROM t", "nope"),
+        ("SELECT 1 / (id - id) FROM t", "== SQL (line 1, position "),
         ("SELECT id,, FROM t", "(line 1, pos 10)"),
         ("CALL weft.system.compact('t')", "only queries are allowed"),
         ("SELECT * FROM weft.`../other`", "cannot be found"),
