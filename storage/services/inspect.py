@@ -98,6 +98,7 @@ class TimelineEntry:
         bytes: Their size.
         detail: A description.
         plan: Id of the compaction or fold that it begins, or of which it publishes or ends something; "" for others.
+        ignored: Input rows of a DATA entry that changed nothing: upserts without an ordering value, ignored deletes.
     """
 
     committed_at_ms: int
@@ -109,6 +110,7 @@ class TimelineEntry:
     bytes: int
     detail: str
     plan: str
+    ignored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +395,7 @@ def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
         bytes=sum(file.size for file in files),
         detail=_detail(entry) + (", rolled back" if rolled_back else ""),
         plan=entry.plan_id if isinstance(entry, Plan | Base | Fold | Abort) else "",
+        ignored=entry.rows_ignored if isinstance(entry, Data) else 0,
     )
 
 

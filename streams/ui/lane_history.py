@@ -77,12 +77,12 @@ _FIRST: Final = 600  # entries of all lanes that are read before the page is sho
 _LEAST: Final = 5  # of each lane
 _PAGE: Final = 2_000  # entries of all lanes that are read at once later
 _SAMPLES: Final = 12  # older entries of each lane, from which the others are estimated
-_COLUMNS: Final = 4  # seq, time, kind, rows
+_COLUMNS: Final = 5  # seq, time, kind, rows, rows that changed nothing
 
 
 @dataclass(slots=True)
 class _Lane:
-    """Entries after ``low`` and up to ``high``, as rows (seq, time, kind, rows).
+    """Entries after ``low`` and up to ``high``, as rows of `_COLUMNS`.
 
     Attributes:
         samples: Pairs (seq, time) of some entries up to ``low``, ascending.
@@ -331,10 +331,17 @@ class LaneHistory:
             rows = known.rows() if known is not None else np.empty((0, _COLUMNS), np.int64)
         return int(((rows[:, 1] >= since_ms) & (rows[:, 2] == KINDS.index("claim"))).sum())
 
+    def ignored(self, lane: str, since_ms: int) -> int:
+        """Input rows of a lane since a time that changed nothing, of the entries that were read."""
+        with self._lock:
+            known = self._lanes.get(LaneName(lane))
+            rows = known.rows() if known is not None else np.empty((0, _COLUMNS), np.int64)
+        return int(rows[rows[:, 1] >= since_ms, 4].sum())
+
 
 def _rows(entries: Sequence[TimelineEntry]) -> Ints:
     made: list[tuple[Any, ...]] = [
-        (entry.seq, entry.committed_at_ms, _NUMBER[entry.kind], entry.rows or 0) for entry in entries
+        (entry.seq, entry.committed_at_ms, _NUMBER[entry.kind], entry.rows or 0, entry.ignored) for entry in entries
     ]
     return np.array(made, np.int64).reshape(-1, _COLUMNS)
 

@@ -31,6 +31,8 @@ ALERT_TEXTS: Final[Mapping[str, str]] = {
     "WeftNotFresh": "The table has everything that the topic had so long ago. Give the writer more cores.",
     "WeftLagGrows": "Give the writer more cores; OPERATIONS.md has rates.",
     "WeftDeadLetters": "They are kept in the folder of dead letters, with the reason.",
+    "WeftUnorderedRows": "They changed nothing, and are kept nowhere but in the topic. weft check says which field is "
+    "missing.",
     "WeftOutage": "It continues by itself when they do. weft doctor says more.",
 }
 """Texts that are parts of the descriptions of these alerts."""
@@ -155,6 +157,14 @@ def _of_stream(stream: StreamRow) -> Iterator[Problem]:
             f"{name} could not store {counted(stream.dead_letters, 'message')}",
             f"{ALERT_TEXTS['WeftDeadLetters']} Mend the cause, then replay them.",
             "letters",
+        )
+    if stream.unordered:
+        yield Problem(
+            Severity.WARNING,
+            f"{name} left out {counted(stream.unordered, 'row')} without an ordering value in the last 10 minutes",
+            ALERT_TEXTS["WeftUnorderedRows"],
+            "timeline",
+            "deploy/docs/modelling.md#orderings",
         )
     if stream.writer != "closed" and stream.recent_starts > STARTS:
         yield Problem(

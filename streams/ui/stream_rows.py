@@ -14,6 +14,7 @@ from streams.ui.watched_table import Look
 
 RATE_SECONDS: Final = 60
 _RECENT_MS: Final = 900_000
+_NEW_MS: Final = 600_000
 _WORST_FIRST: Final = ("silent", "live", "closed", "never")
 
 
@@ -37,6 +38,9 @@ class StreamRow:
         freshness: The table has everything that the source had this many seconds ago.
         dead_letters: Letters that can be replayed.
         late: Events below the watermark so far.
+        ignored: Rows that changed nothing: without an ordering value, or deletes that the stream ignores.
+        unordered: Those without an ordering value in the last 10 minutes; 0 if the stream ignores deletes, which the
+            log does not tell from them.
         trigger_seconds: Longest time that its writers leave between the starts of two batches; 0 if unknown.
         outage: Why the broker does not answer; "" if it does.
     """
@@ -56,6 +60,8 @@ class StreamRow:
     freshness: float | None
     dead_letters: int | None
     late: int
+    ignored: int
+    unordered: int
     trigger_seconds: float
     outage: str
 
@@ -107,6 +113,7 @@ def _row(
     committed = max((lane.committed_at_ms for lane in lanes if lane.committed_at_ms is not None), default=None)
     measured = [lags[lane.lane] for lane in opened if lane.lane in lags]
     complete = [lag.complete_at_ms for lag in measured if lag.complete_at_ms is not None]
+    deletes_ignored = look.overview.schema.stream(name).on_delete == "ignore"
     recent = sum(min(history.claims(lane.lane, look.at_ms - _RECENT_MS), max(0, lane.epoch - 1)) for lane in opened)
     return StreamRow(
         name=name,
@@ -124,6 +131,8 @@ def _row(
         freshness=max(0, look.at_ms - min(complete)) / 1000 if complete else None,
         dead_letters=None if letters is None else letters[name],
         late=sum(lane.late for lane in lanes),
+        ignored=sum(history.ignored(lane.lane, 0) for lane in lanes),
+        unordered=0 if deletes_ignored else sum(history.ignored(lane.lane, look.at_ms - _NEW_MS) for lane in lanes),
         trigger_seconds=max((triggers.get(lane.lane, 0.0) for lane in opened), default=0.0),
         outage=next((outages[lane.lane] for lane in opened if lane.lane in outages), ""),
     )

@@ -342,6 +342,21 @@ def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
     assert shown.index("could not store") < shown.index("Streams</h2>")
 
 
+def test_rows_without_an_ordering_value_are_shown(tmp_path: Path) -> None:
+    streams = {**SHOP["streams"], "payments": {"groups": ["payment"], "on_delete": "ignore"}}
+    table = Table.create(tmp_path / "wide", {**SHOP, "streams": streams})
+    append(table, pa.table({"id": [1, 2, 3], "status": ["a", "b", "c"], "ots": pa.array([None, None, 1], pa.int64())}))
+    append(table, payments(1, 2).append_column("_op", pa.array(["D", "U"])), "payments")
+    site = make_site(table.uri)
+    by_name = {row.name: row for row in site.streams(site.look())}
+    assert (by_name["orders"].ignored, by_name["orders"].unordered) == (2, 2)
+    assert (by_name["payments"].ignored, by_name["payments"].unordered) == (1, 0), "the delete is as it should be"
+    shown = text_of(client_of(site), "/")
+    assert "Stream orders left out 2 rows without an ordering value in the last 10 minutes" in shown
+    assert ALERT_TEXTS["WeftUnorderedRows"] in shown
+    assert '<td data-label="Changed nothing" class="n">2</td>' in shown
+
+
 def test_a_writer_that_starts_again_and_again_or_is_silent_is_named(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "wide", SHOP)
     for number in range(5):
@@ -462,6 +477,7 @@ def test_limits_and_texts_of_problems_are_those_of_the_alerts() -> None:
     assert f"> {problems.WAITING_COMMITS}" in by_name["WeftCompactionBehind"]["expr"]
     assert f"> {problems.STUCK_SECONDS:g}" in by_name["WeftNoCommits"]["expr"]
     assert f"> {problems.STALE_SECONDS:g}" in by_name["WeftNotFresh"]["expr"]
+    assert "_total[10m]" in by_name["WeftUnorderedRows"]["expr"]
     assert f"> {problems.LAGGING} " in by_name["WeftLagGrows"]["expr"]
 
 
