@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from storage.core.log import cut
@@ -35,15 +35,17 @@ class RestoreResult(Shown):
     Attributes:
         entry: Slot of its DONE in the table lane, from which on readers see the result.
         kept: Last entry that was kept, by lane; 0 for none.
-        rolled_back: Number of entries that were rolled back, by lane, claims included.
+        rolled_back: Number of entries that this call rolled back, by lane, claims included.
         kept_ms: Commit time of the last entry that was kept (writer's clock), by lane; lanes without such an entry are
             left out.
-        rolled_back_ms: Commit times of the first and the last entry that was rolled back, by lane, without the claim
-            that fenced the writer; lanes with nothing but that claim are left out.
+        rolled_back_ms: Commit times of the first and the last entry that this call rolled back, by lane, without the
+            claim that fenced the writer; lanes with nothing but that claim are left out.
         in_doubt: First and last of the entries that may have been kept because of a wrong clock, by lane: either only
             the writer's clock says that they became visible before the requested time, because that was between two
             marks; or the table lane says so, and the writer's clock contradicts. Empty if the target was a cut or a
             savepoint.
+        before: Number of entries after the last kept one that earlier restores or undos had rolled back, by lane; lanes
+            without any are left out.
     """
 
     entry: int
@@ -52,6 +54,7 @@ class RestoreResult(Shown):
     kept_ms: dict[LaneName, int]
     rolled_back_ms: dict[LaneName, tuple[int, int]]
     in_doubt: dict[LaneName, tuple[int, int]]
+    before: dict[LaneName, int] = field(default_factory=dict)
 
 
 def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> RestoreResult:
@@ -243,18 +246,37 @@ def _restore(table_log: TableLog, build: Callable[[TableState], Intent]) -> Rest
             continue
         if spans[-1][1] == before.lanes[lane].closed:
             kept[lane], ends[lane] = spans[-1]
+    old = {lane: _within(before.rolled_back.get(lane, ()), kept[lane], end) for lane, end in ends.items()}
+    new = {lane: _between(old[lane], kept[lane], end - (lane in done.heads)) for lane, end in ends.items()}
     return RestoreResult(
         entry=done.seq,
         kept=kept,
-        rolled_back={lane: end - kept[lane] for lane, end in ends.items()},
+        rolled_back={lane: end - kept[lane] - _length(old[lane]) for lane, end in ends.items()},
         kept_ms={lane: _committed_ms(table_log, lane, seq) for lane, seq in kept.items() if seq},
         rolled_back_ms={
-            lane: (_committed_ms(table_log, lane, kept[lane] + 1), _committed_ms(table_log, lane, last))
-            for lane, end in ends.items()
-            if (last := end - (lane in done.heads)) > kept[lane]
+            lane: (_committed_ms(table_log, lane, spans[0][0] + 1), _committed_ms(table_log, lane, spans[-1][1]))
+            for lane, spans in new.items()
+            if spans
         },
         in_doubt={},
+        before={lane: _length(spans) for lane, spans in old.items() if spans},
     )
+
+
+def _within(spans: Iterable[Span], after: int, until: int) -> list[Span]:
+    """The parts of spans that are in another one, ascending."""
+    parts = sorted((max(first, after), min(last, until)) for first, last in spans)
+    return [(first, last) for first, last in parts if first < last]
+
+
+def _between(spans: Sequence[Span], after: int, until: int) -> list[Span]:
+    """The parts of a span that are in none of others, which are ascending and do not overlap."""
+    starts, ends = [after, *(last for _, last in spans)], [*(first for first, _ in spans), until]
+    return [(first, last) for first, last in zip(starts, ends, strict=True) if first < last]
+
+
+def _length(spans: Iterable[Span]) -> int:
+    return sum(last - first for first, last in spans)
 
 
 def _committed_ms(table_log: TableLog, lane: LaneName, seq: int) -> int:

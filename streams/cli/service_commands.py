@@ -332,11 +332,12 @@ def _describe_rollback(what: str, result: RestoreResult) -> str:
     lines = [f"{what} with entry {result.entry} of the table lane; writers are fenced, and may be started again"]
     for lane, seq in result.kept.items():
         count = result.rolled_back[lane] - 1
-        gone = (
-            f"{count:,} entr{'y' if count == 1 else 'ies'} after it rolled back"
-            if count > 0
-            else "it has no later entry"
-        )
+        known = result.before.get(lane, 0)
+        gone = f"{counted(count, 'entry')} after it rolled back" if count > 0 else "it has no later entry"
+        if known:
+            gone = (
+                f"{gone if count > 0 else 'nothing new'}; {counted(known, 'later entry')} had been rolled back before"
+            )
         if lane in result.rolled_back_ms:
             gone += " (committed {} to {})".format(*map(_moment, result.rolled_back_ms[lane]))
         if lane in result.kept_ms:

@@ -158,6 +158,23 @@ def test_undo_rolls_back_one_stream_only(uri: str) -> None:
     assert contents(table) == wanted
 
 
+def test_a_second_undo_of_the_same_time_counts_what_is_new(table: Table) -> None:
+    append(table, orders(1))
+    table.savepoint("good")
+    append(table, orders(2))
+    append(table, orders(3))
+    first = table.undo("orders", "good")
+    assert (first.rolled_back, first.before) == ({"orders": 5}, {}), "two commits, two claims of writers, and its own"
+    again = table.undo("orders", "good")
+    assert (again.kept, again.rolled_back, again.before) == (first.kept, {"orders": 1}, {"orders": 5})
+    assert again.rolled_back_ms == {}
+    append(table, orders(4))
+    third = table.undo("orders", "good")
+    assert (third.rolled_back, third.before) == ({"orders": 3}, {"orders": 6})
+    assert list(third.rolled_back_ms) == ["orders"]
+    assert [row[0] for row in contents(table)] == [1]
+
+
 def test_undo_restores_slices_without_the_undone_commits(uri: str) -> None:
     clock = FakeClock()
     table = Table.create(uri, SHOP, clock=clock)
