@@ -333,13 +333,13 @@ def _describe_rollback(what: str, result: RestoreResult) -> str:
     for lane, seq in result.kept.items():
         count = result.rolled_back[lane] - 1
         known = result.before.get(lane, 0)
-        gone = f"{counted(count, 'entry')} after it rolled back" if count > 0 else "it has no later entry"
-        if known:
-            gone = (
-                f"{gone if count > 0 else 'nothing new'}; {counted(known, 'later entry')} had been rolled back before"
-            )
+        gone = "nothing new" if known else "it has no later entry"
+        if count > 0:
+            gone = f"{counted(count, 'entry')} after it rolled back"
         if lane in result.rolled_back_ms:
             gone += " (committed {} to {})".format(*map(_moment, result.rolled_back_ms[lane]))
+        if known:
+            gone += f"; {counted(known, 'later entry')} had been rolled back before"
         if lane in result.kept_ms:
             gone += f"; what is kept ends at {_moment(result.kept_ms[lane])}"
         lines.append(f"{lane}: kept up to entry {seq}, {gone}")

@@ -126,6 +126,9 @@ def test_undo_since_a_savepoint_prints_what_it_kept_and_rolled_back(table: Table
     assert "2 entries after it rolled back (committed 20" in done.stdout
     assert "clock alone" not in done.stdout
     assert ids(table) == [1, 2]
+    again = weft("undo", table.uri, "orders", "--since", "good", "--yes")
+    words = "orders: kept up to entry 2, nothing new; 3 later entries had been rolled back before; what is kept ends at"
+    assert words in again.stdout
 
 
 def test_undo_names_a_stream_that_does_not_exist_before_it_asks(table: Table) -> None:
@@ -321,7 +324,7 @@ def test_an_error_in_a_section_that_a_command_needs_stops_it(table: Table, tmp_p
     path = pipeline_of(table, tmp_path, clean={"retian": 0, "retain": 0})
     result = weft("clean", path)
     assert result.exit_code == 2
-    assert "p.yaml: clean.retian: is not a known field" in result.stderr
+    assert "p.yaml:3: clean.retian: is not a known field" in result.stderr
     assert "did you mean retain?" in result.stderr
     assert old_files(table) == 2
     assert weft("show", path).exit_code == 0, "show does not need it"
