@@ -13,3 +13,10 @@ def quoted(name: str) -> str:
 def spark_message(error: PySparkException) -> str:
     """The message of an error, without the plan."""
     return str(error).split(";\n", 1)[0].strip()
+
+
+def error_text(error: Exception) -> str:
+    """The message of an error of Spark SQL; of another one its first line, because a stack of the JVM may follow."""
+    if isinstance(error, PySparkException):
+        return spark_message(error)
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

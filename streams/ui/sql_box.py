@@ -286,18 +286,14 @@ class SqlBox:
             return True
 
     def _fail(self, item: SqlAnswer, error: Exception) -> None:
-        from pyspark.errors import PySparkException
-
-        from streams.spark.sql_text import spark_message
+        from streams.spark.sql_text import error_text
 
         if not item.open:
             return
         if isinstance(error, TableError):
             item.error, item.hint, item.guide = error.message, error.hint, error.guide
-        elif isinstance(error, PySparkException):
-            item.error = spark_message(error)
         else:
-            item.error = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            item.error = error_text(error)
         self._progress(item, Phase.FAILED)
 
 
