@@ -103,6 +103,8 @@ class Tuning:
         overlay_percent: A compaction writes an overlay only if the groups that it writes have at most this percentage
             of the bytes of the base file: the bytes that it saves must be worth a file more to read.
         overlay_files: The most overlays of a slice: a read of all columns opens each of them.
+        merge_bytes: Stored logs of a file group that a compaction merges at once. A file group with more is merged in
+            key ranges of about this many bytes of logs, one after the other.
         fold_file_bytes: Stored logs that a fold makes into one file: memory is a small multiple of it.
         scan_run_bytes: Stored bytes of logs and shadows that a read holds in memory at once.
         task_bytes: Stored bytes of the columns that a task of a read decodes, at most, estimated by their number; a
@@ -142,6 +144,7 @@ class Tuning:
     shared_file_bytes: int = 16 * MIB
     overlay_percent: int = 25
     overlay_files: int = 4
+    merge_bytes: int = 128 * MIB
     fold_file_bytes: int = 64 * MIB
     scan_run_bytes: int = 16 * MIB
     task_bytes: int = 128 * MIB

@@ -219,12 +219,12 @@ class LogReader:
             if forms[number] == form:
                 of_rows = None if ordinals is None else ordinals[end - count : end]
                 batch = self._block(block).slice(start, count)
-                if shared and self._files[number].file.bits < file_slice.group.bits:
-                    assert ordinals is None, "rows of shared ranges are filtered for one file group"
-                    batch = batch.filter(pa.array(in_bucket(self._schema, _columns_of(batch), file_slice.group)))
                 if within is not None:
                     assert ordinals is None, "a part of a file group is not combined with others"
                     batch = self._of_range(batch, within)
+                if shared and self._files[number].file.bits < file_slice.group.bits:
+                    assert ordinals is None, "rows of shared ranges are filtered for one file group"
+                    batch = batch.filter(pa.array(in_bucket(self._schema, _columns_of(batch), file_slice.group)))
                 if len(batch):
                     yield number, batch, of_rows
 

@@ -1,4 +1,4 @@
-"""Divides a large file group into parts by key range, so that several tasks can read it.
+"""Divides a large file group into parts by key range, so that several tasks can read it, or one in bounded memory.
 
 A comparison of two snapshots reads a file group in several states, which are divided at the same keys.
 `storage.core.plan.key_ranges` chooses the ranges. This module reads only the footers of base files. The key range of a
@@ -68,12 +68,15 @@ class Division:
         part_bytes: More parts are wanted if they would have more stored bytes than this; None for no limit.
         by_last: If it is not 0, only those keys of the other states are read that this number of last states has:
             bounds are then chosen among the stored parts that may have such keys.
+        log_bytes: If it is not None, the parts are read one after the other, and each should have this many stored
+            bytes of logs; ``parts`` and bytes of base files do not matter.
     """
 
     states: tuple[State, ...]
-    parts: int
+    parts: int = 1
     part_bytes: int | None = None
     by_last: int = 0
+    log_bytes: int | None = None
 
 
 def divide_file_groups(
@@ -98,6 +101,33 @@ def divide_file_groups(
         CorruptData: A base file is missing, or its footer is damaged.
     """
     divisions = [Division((State(file_slice, files),), parts) for file_slice, parts in wanted]
+    for found in divide_states(env, schema, divisions):
+        yield [part for (part,) in found]
+
+
+def divide_by_logs(
+    env: Environment,
+    schema: TableSchema,
+    wanted: Sequence[FileSlice],
+    files: Sequence[LiveFile],
+    log_bytes: int,
+) -> Iterator[list[FileSlice]]:
+    """Divide file groups so that a reader of one part after the other has few bytes of logs in memory.
+
+    Args:
+        env: The environment of the table.
+        schema: The schema of the snapshot.
+        wanted: The file groups.
+        files: The log files that the file groups refer to by position.
+        log_bytes: About how many stored bytes of logs a part should have.
+
+    Yields:
+        As `divide_file_groups`.
+
+    Raises:
+        CorruptData: A base file is missing, or its footer is damaged.
+    """
+    divisions = [Division((State(file_slice, files),), log_bytes=log_bytes) for file_slice in wanted]
     for found in divide_states(env, schema, divisions):
         yield [part for (part,) in found]
 
@@ -156,11 +186,21 @@ def _bounds(division: Division, bases: Sequence[Extents | None], logs: Sequence[
         near = Extents.joined(last)
         read_bases, read_logs = ([part.near(near) for part in parts] for parts in (read_bases, read_logs))
     row_groups = next((part for part in read_bases if len(part)), None)
+    if division.log_bytes is not None:
+        return _bounds_by_logs(row_groups, read_logs, division.log_bytes)
     others = [*read_logs, *(part for part in read_bases if part is not row_groups)]
     parts = division.parts
     if division.part_bytes is not None:
         parts = max(parts, math.ceil(total_bytes([*read_bases, *read_logs]) / division.part_bytes))
     return choose_bounds(row_groups, others[0] if others else None, parts, others[1:]) if parts > 1 else None
+
+
+def _bounds_by_logs(row_groups: Extents | None, logs: Sequence[Extents], log_bytes: int) -> KeyVector | None:
+    parts = math.ceil(total_bytes(logs) / log_bytes)
+    if parts <= 1:
+        return None
+    weightless = replace(row_groups, bytes=np.zeros_like(row_groups.bytes)) if row_groups is not None else None
+    return choose_bounds(weightless, logs[0], parts, logs[1:], max_repeated=math.inf)
 
 
 def _parts(file_slice: FileSlice, base: _RowGroups | None, logs: Extents | None, bounds: KeyVector) -> list[FileSlice]:

@@ -193,7 +193,7 @@ class Scan:
 
         def of_keys(rows: Arrays, key_range: KeyRange | None) -> Arrays:
             if key_range is not None:
-                rows = _of_range(self.schema, rows, key_range)
+                rows = key_range.rows(rows, self.schema.sort_column)
             return rows if wanted is None else _of_keys(self.schema, rows, wanted, in_order=len(files) == 1)
 
         found = read_base(self.env, self.schema, files, columns, chosen.may_match)
@@ -261,12 +261,6 @@ def _newest(groups: Sequence[Group], logs: LogState | None, bounds: Bounds) -> l
 
 def _cuts_row_groups(slices: FileSlices) -> bool:
     return any(within is not None and within.within_row_groups for within in slices.within)
-
-
-def _of_range(schema: TableSchema, rows: Arrays, key_range: KeyRange) -> Arrays:
-    """The rows with a key in a range; rows are sorted by key."""
-    first, end = key_range.positions(keys.key_vector(rows[schema.sort_column]))
-    return {name: column.slice(first, end - first) for name, column in rows.items()}
 
 
 def _count(rows: Arrays) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,21 +20,18 @@ from storage.core import names
 from storage.core.arrays import Arrays, take_rows
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup, FilePart, FileRef, Replaced, SliceFile
-from storage.core.merge.contested import stored_bounds
 from storage.core.merge.locate_keys import buckets
 from storage.core.merge.merge_sorted import merge_sorted
-from storage.core.merge.stitch import LogState, Stitch, Stitched
+from storage.core.merge.stitch import Stitched
 from storage.core.modes import Mergers
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment, Tuning
-from storage.files.base_file import read_base, read_shadow
-from storage.files.log_reader import LogReader
-from storage.files.row_groups import LastRowGroups
 from storage.files.slice_file_writer import SliceFileWriter
 from storage.files.slice_statistics import SliceStatistics
 from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import only_needed
+from storage.services.merged_rows import MergedRows
 from storage.services.overlay_task import overlaid_slice, plan_overlay, write_overlay
 from storage.services.row_change import RowChange
 from storage.services.service_plan import delete_files
@@ -106,7 +103,7 @@ class CompactionTask:
 
     @property
     def memory_bytes(self) -> int:
-        """Estimate of the memory that the task needs: the logs of one file group are in memory at once.
+        """Estimate of the memory that the task needs: the logs of one file group, or of a key range of it.
 
         So are the parts of file groups that share files, and some row groups of large ones.
         """
@@ -114,7 +111,16 @@ class CompactionTask:
         if self.apart:
             rows = max(self.slices[0].stored_rows, 1)
             split = split * min(OPEN_ROW_GROUPS * self.env.tuning.row_group_rows, rows) // rows
-        return WORKING_BYTES + UNPACKED * (split + max(file_slice.log_bytes for file_slice in self.slices))
+        return WORKING_BYTES + UNPACKED * (split + max(map(self._log_bytes_at_once, self.slices)))
+
+    def _log_bytes_at_once(self, file_slice: FileSlice) -> int:
+        """Stored bytes of logs of a file group that are in memory: those of a key range, and a block of each file."""
+        if file_slice.log_bytes <= self.env.tuning.merge_bytes:
+            return file_slice.log_bytes
+        largest: dict[int, int] = {}
+        for file, block in zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True):
+            largest[file] = max(largest.get(file, 0), self.files[file].index.blocks.length[block])
+        return min(self.env.tuning.merge_bytes + sum(largest.values()), file_slice.log_bytes)
 
     def _split_bits(self, file_slice: FileSlice) -> int:
         """How many bits the parts of a file group have more than it; 0 if it is not split."""
@@ -164,51 +170,54 @@ class _WrittenSlice:
     left_out: tuple[int, int]
 
 
-class _MergedRows:
-    """The merged rows of the file groups of a task. Each is read once, in about the order of the task."""
+class _TargetRows:
+    """The rows of the new slices of a task, each once, in about the order of the task."""
 
     def __init__(self, task: CompactionTask, loaded: Mergers) -> None:
-        schema = task.schema
-        self._task, self._columns = task, tuple(schema.slice.names)
-        wanted = frozenset((*self._columns, names.OP, names.SUPPLIED))
-        self._logs = LogReader(task.env, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
-        self._collapsed: dict[FileGroup, LogState | None] = {}
-        result = frozenset(self._columns)
-        self._stitch = Stitch(
-            schema, self._columns, schema.groups, exact=True, ordered=True, result=result, mergers=loaded
-        )
-        self._last_base, self._last_shadow = LastRowGroups(), LastRowGroups()
+        self._schema = task.schema
+        self._rows = _merged_rows(task, loaded)
         self._parts: dict[FileGroup, list[Stitched]] = {}
 
-    def logs_of(self, before: FileSlice) -> LogState | None:
-        """The collapsed logs of a file group."""
-        if before.group not in self._collapsed:
-            self._collapsed[before.group] = self._logs.collapse(before, self._task.schema.groups, self._columns)
-        return self._collapsed[before.group]
-
-    def of(self, before: FileSlice) -> Iterator[Stitched]:
-        """The rows of a file group, in key order."""
-        env, schema = self._task.env, self._task.schema
-        base = read_base(env, schema, [before.slice], self._columns, last=self._last_base)
-        shadow = read_shadow(env, schema, [before.slice], self._columns, self._last_shadow)
-        merge = replace(self._stitch, bounds=stored_bounds(schema, schema.groups, [before.slice]))
-        logs = self.logs_of(before)
-        del self._collapsed[before.group]
-        yield from merge.run(base, shadow, logs)
-
-    def of_target(self, target: FileGroup, before: Sequence[FileSlice]) -> Iterator[Stitched]:
+    def of(self, target: FileGroup, before: Sequence[FileSlice]) -> Iterator[Stitched]:
         """The rows of a new slice, in key order. The other parts of a file group that is split wait in memory."""
-        first, schema = before[0], self._task.schema
+        first, schema = before[0], self._schema
         if first.group.bits >= target.bits:
-            yield from merge_sorted(schema, list(map(self.of, before)))
+            yield from merge_sorted(schema, list(map(self._rows.of, before)))
             return
         if target not in self._parts:
             parts = list(first.group.parts(target.bits))
             self._parts |= {part: [] for part in parts}
-            for stitched in self.of(first):
+            for stitched in self._rows.of(first):
                 for part, rows in zip(parts, rows_of_parts(schema, stitched, parts), strict=True):
                     self._parts[part].append(rows)
         yield from self._parts.pop(target)
+
+    def overlaid(self, task: CompactionTask, before: FileSlice, loaded: Mergers) -> MadeSlice | None:
+        """The next slice of a file group as an overlay of its base; None if a base has to be written."""
+        env, schema, made = task.env, task.schema, before.slice
+        plan = plan_overlay(env, schema, before, self._changed(task, before))
+        if plan is None or made is None:
+            return None
+        path = names.overlay_path(str(before.group), task.plan, env.ids.new())
+        overlay = write_overlay(env, schema, before, plan, path, self._rows.logs(before), loaded)
+        if overlay is None:
+            if len(self._rows.ranges(before)) > 1:  # their logs were read, which is possible once
+                self._rows = _merged_rows(task, loaded)
+            return None
+        changes = overlaid_slice(schema, made, overlay)
+        cuts = {"parent": dict(made.cut), "cut": dict(task.at.lanes), "replaces": []}
+        return MadeSlice(made.model_copy(update=cuts | changes), 0, 0)
+
+    def _changed(self, task: CompactionTask, before: FileSlice) -> set[int]:
+        """The column groups that the logs of a file group change; or that they may change, if there are many logs."""
+        if len(self._rows.ranges(before)) > 1:
+            return {group for number in set(before.file.tolist()) for group in task.files[number].file.groups}
+        ((_, logs),) = self._rows.logs(before)
+        return {group for group, registers in logs.registers.items() if len(registers)} if logs is not None else set()
+
+
+def _merged_rows(task: CompactionTask, loaded: Mergers) -> MergedRows:
+    return MergedRows(task.env, task.schema, task.slices, task.files, loaded)
 
 
 class _Files:
@@ -258,17 +267,17 @@ class _Files:
 
 def _write_together(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
     """Write the slices of a task, of several file groups into the same files."""
-    targets, rows, alone = task.targets(), _MergedRows(task, loaded), task.slices[0]
+    targets, rows, alone = task.targets(), _TargetRows(task, loaded), task.slices[0]
     shared = len(targets) > 1
     continued = targets[0][0] == alone.group and not alone.shared
     if not shared and task.change is None and task.schema.overlays and continued:
-        overlaid = _overlaid(task, alone, rows.logs_of(alone), loaded)
+        overlaid = rows.overlaid(task, alone, loaded)
         if overlaid is not None:
             return [overlaid]
     files = _Files(task, task.env, names.SHARED if shared else str(targets[0][0]), shared=shared)
     try:
         for group, before in targets:
-            for stitched in rows.of_target(group, before):
+            for stitched in rows.of(group, before):
                 files.write(stitched)
             files.end_slice(group, before)
         return files.close()
@@ -288,7 +297,7 @@ def _write_apart(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
         env = task.env.tuned(row_group_rows=min(rows, tuning.row_group_rows))
         files = [_Files(task, env, str(part), shared=False) for part in parts]
         try:
-            for stitched in _MergedRows(task, loaded).of(before):
+            for stitched in _merged_rows(task, loaded).of(before):
                 for of_part, of_file in zip(rows_of_parts(task.schema, stitched, parts), files, strict=True):
                     of_file.write(of_part)
             for part, of_file in zip(parts, files, strict=True):
@@ -300,21 +309,6 @@ def _write_apart(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
             delete_files(task.env.store, (file.path for each in made for file in each.file.objects))
             raise
     return made
-
-
-def _overlaid(task: CompactionTask, before: FileSlice, logs: LogState | None, loaded: Mergers) -> MadeSlice | None:
-    """The next slice of a file group as an overlay of its base; None if a base has to be written."""
-    env, schema, made = task.env, task.schema, before.slice
-    plan = plan_overlay(env, schema, before, logs)
-    if plan is None or made is None or logs is None:
-        return None
-    path = names.overlay_path(str(before.group), task.plan, env.ids.new())
-    overlay = write_overlay(env, schema, before, plan, path, logs, loaded)
-    if overlay is None:
-        return None
-    changes = overlaid_slice(schema, made, overlay)
-    cuts = {"parent": dict(made.cut), "cut": dict(task.at.lanes), "replaces": []}
-    return MadeSlice(made.model_copy(update=cuts | changes), 0, 0)
 
 
 def _slice_file(

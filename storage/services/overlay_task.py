@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -23,10 +23,11 @@ from storage.core.names import Path
 from storage.core.plan.slices import FileSlice
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
-from storage.files.base_file import read_base, read_footers, read_shadow
+from storage.files.base_file import read_footers
 from storage.files.footers import Footer
 from storage.files.slice_file_writer import SliceFileWriter
 from storage.files.slice_statistics import SliceStatistics
+from storage.services.merged_rows import base_rows, shadow_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,9 @@ class MadeOverlay:
     groups: tuple[Group, ...]
 
 
-def plan_overlay(env: Environment, schema: TableSchema, before: FileSlice, logs: LogState | None) -> OverlayPlan | None:
+def plan_overlay(
+    env: Environment, schema: TableSchema, before: FileSlice, changed: Collection[int]
+) -> OverlayPlan | None:
     """What an overlay would have; None if a base is written.
 
     A base is written if the slice has none, shares it, or has columns of an older schema, and if an overlay would be
@@ -65,25 +68,25 @@ def plan_overlay(env: Environment, schema: TableSchema, before: FileSlice, logs:
         env: The environment of the table.
         schema: The schema of the snapshot.
         before: The file group.
-        logs: Its collapsed logs.
+        changed: Ids of the column groups that its logs change.
 
     Raises:
         CorruptData: A file is missing, or its footer is damaged.
     """
     made = before.slice
-    if not schema.overlays or logs is None or made is None or made.base is None or made.base_part is not None:
+    if not schema.overlays or not changed or made is None or made.base is None or made.base_part is not None:
         return None
     if made.rev < schema.changed:
         return None
-    changed = {group for group, registers in logs.registers.items() if len(registers)}
+    written = set(changed)
     kept = [
-        Overlay(file=each.file, groups=rest) for each in made.overlays if (rest := sorted({*each.groups} - changed))
+        Overlay(file=each.file, groups=rest) for each in made.overlays if (rest := sorted({*each.groups} - written))
     ]
     if len(kept) >= env.tuning.overlay_files:
-        changed |= {group for each in kept for group in each.groups}
+        written |= {group for each in kept for group in each.groups}
         kept = []
     footers = read_footers(env, [made.base, *(each.file for each in made.overlays)])
-    groups = tuple(group for group in schema.groups if group.id in changed)
+    groups = tuple(group for group in schema.groups if group.id in written)
     size = _stored_bytes(footers[0], {*schema.key, schema.sort_column})
     for footer, here in _groups_by_footer(footers, made.overlays, groups):
         size += _stored_bytes(footer, {name for group in here for name in schema.group_columns(group)})
@@ -119,7 +122,7 @@ def write_overlay(
     before: FileSlice,
     plan: OverlayPlan,
     path: Path,
-    logs: LogState,
+    logs: Iterable[tuple[FileSlice, LogState | None]],
     loaded: Mergers,
 ) -> MadeOverlay | None:
     """Write an overlay; None if a row would be added or hidden, or is hidden and has changed: then nothing is written.
@@ -130,14 +133,13 @@ def write_overlay(
         before: The file group.
         plan: What to write.
         path: Path of the file.
-        logs: The collapsed logs of the file group.
+        logs: The key ranges of the file group in order, each with its collapsed logs.
         loaded: Its custom mergers.
 
     Raises:
         CorruptData: A file is missing or damaged.
         InvalidInput: A merge function has failed.
     """
-    made = before.slice
     written = {
         *schema.key,
         schema.sort_column,
@@ -145,12 +147,6 @@ def write_overlay(
     }
     columns = [name for name in schema.slice.names if name in written]
     statistics = SliceStatistics(schema, plan.groups)
-    hidden = read_shadow(env, schema, [made], columns)
-    if hidden is not None:
-        _, found = keys.find(logs.directory.keys, keys.key_vector(hidden[schema.sort_column]))
-        if found.any():
-            return None
-        statistics.add(hidden)
     exact = bool(before.deletes) or any(mode_of(group).may_hide_upsert for group in schema.groups)
     if exact:
         written.update(
@@ -158,23 +154,20 @@ def write_overlay(
         )
     reads = tuple(name for name in schema.slice.names if name in written)
     stitch = Stitch(schema, reads, plan.groups, exact=exact, ordered=True, result=frozenset(reads), mergers=loaded)
-    sort_columns: deque[pa.Array] = deque()
-
-    def base() -> Iterator[Arrays]:
-        for rows in read_base(env, schema, [made], reads):
-            sort_columns.append(rows[schema.sort_column])
-            yield rows
-
     writer = SliceFileWriter(env, path, schema, columns=columns, row_groups=plan.row_groups, index=schema.index)
     try:
-        for stitched in stitch.run(base(), None, logs):
-            known = sort_columns.popleft()
-            if stitched.hidden or not stitched.visible or not stitched.visible[schema.sort_column].equals(known):
-                writer.discard(_RowsDiffer())
-                return None
-            statistics.add(stitched.visible)
-            writer.write(stitched.visible)
+        for key_range, changes in logs:
+            hidden = shadow_rows(env, schema, key_range, columns)
+            if hidden is not None:
+                _check_unchanged(schema, hidden, changes)
+                statistics.add(hidden)
+            for rows in _same_rows(schema, stitch, base_rows(env, schema, key_range, reads), changes):
+                statistics.add(rows)
+                writer.write(rows)
         file = writer.close()
+    except _RowsDiffer as reason:
+        writer.discard(reason)
+        return None
     except BaseException as error:
         writer.discard(error)
         raise
@@ -183,8 +176,34 @@ def write_overlay(
     return MadeOverlay([*plan.kept, overlay], statistics, plan.groups)
 
 
+def _check_unchanged(schema: TableSchema, hidden: Arrays, logs: LogState | None) -> None:
+    """Check that logs have no key of the shadow."""
+    if logs is not None:
+        _, found = keys.find(logs.directory.keys, keys.key_vector(hidden[schema.sort_column]))
+        if found.any():
+            raise _RowsDiffer
+
+
+def _same_rows(
+    schema: TableSchema, stitch: Stitch, base: Iterable[Arrays], logs: LogState | None
+) -> Iterator[dict[str, pa.Array]]:
+    """The merged rows of a key range, which must have the keys of the base in the same batches."""
+    sort_columns: deque[pa.Array] = deque()
+
+    def remembered() -> Iterator[Arrays]:
+        for rows in base:
+            sort_columns.append(rows[schema.sort_column])
+            yield rows
+
+    for stitched in stitch.run(remembered(), None, logs):
+        known = sort_columns.popleft() if sort_columns else None
+        if stitched.hidden or not stitched.visible or not stitched.visible[schema.sort_column].equals(known):
+            raise _RowsDiffer
+        yield stitched.visible
+
+
 class _RowsDiffer(Exception):
-    """Why an unfinished overlay is discarded: its rows are not those of the base."""
+    """Why an unfinished overlay is discarded: its rows are not those of the base, or it changes hidden ones."""
 
 
 def overlaid_slice(schema: TableSchema, before: SliceFile, made: MadeOverlay) -> dict[str, object]:

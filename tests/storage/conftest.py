@@ -13,7 +13,7 @@ from tests.tuning import tune
 def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Blocks of a few rows and row groups of two or three, so that a few rows run all code for many rows.
 
-    An overlay is written wherever it can be.
+    An overlay is written wherever it can be, and file groups with several blocks of logs are compacted in key ranges.
     """
     tune(
         monkeypatch,
@@ -22,6 +22,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         row_group_rows=2,
         shared_row_group_rows=3,
         coalesce_rows=4,
+        merge_bytes=2_000,
         overlay_percent=100_000,
         overlay_files=2,
     )

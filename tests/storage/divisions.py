@@ -20,7 +20,7 @@ def any_bounds(seed: int) -> Bounds:
     source = random.Random(seed)
 
     def choose(
-        base: Extents | None, logs: Extents | None, _ranges: int, others: Sequence[Extents] = ()
+        base: Extents | None, logs: Extents | None, _ranges: int, others: Sequence[Extents] = (), **_limits: float
     ) -> KeyVector | None:
         parts = [part for part in (base, logs, *others) if part is not None]
         known = [vector for part in parts for vector in (part.least, part.largest)]

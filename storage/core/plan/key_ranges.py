@@ -1,4 +1,4 @@
-"""Divides the keys of a large file group into ranges that can be read independently of each other.
+"""Divides the keys of a large file group into ranges that can be read independently, or one after the other.
 
 Every key is in exactly one range, and all events and rows of a key are read with its range. So the parts together have
 the rows of the whole, in every merge mode. *Any* bounds give the right result; they only decide how the bytes are
@@ -17,13 +17,15 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys
+from storage.core.arrays import Arrays
 from storage.core.keys import Indices, KeyVector
 
 MAX_REPEATED: Final = 2.0
-"""All ranges together read at most this many times the bytes of the file group."""
+"""All ranges that are read independently read at most this many times the bytes of the file group."""
 UNEVEN: Final = 2.0
 """Bounds are uneven if the largest range has more than this many times the bytes of the average range."""
 
@@ -48,6 +50,11 @@ class KeyRange:
         first = 0 if self.least is None else int(keys.lower_bound(sorted_keys, self.least)[0])
         end = len(sorted_keys) if self.end is None else int(keys.lower_bound(sorted_keys, self.end)[0])
         return first, end
+
+    def rows(self, sorted_rows: Arrays, sort_column: str) -> dict[str, pa.Array]:
+        """The rows with a key of the range, of rows that are sorted by key."""
+        first, end = self.positions(keys.key_vector(sorted_rows[sort_column]))
+        return {name: column.slice(first, end - first) for name, column in sorted_rows.items()}
 
     def may_contain(self, bounds: KeyVector) -> bool:
         """Whether the range can contain keys between two keys, inclusive."""
@@ -94,19 +101,25 @@ class Extents:
 
 
 def choose_bounds(
-    row_groups: Extents | None, logs: Extents | None, ranges: int, others: Sequence[Extents] = ()
+    row_groups: Extents | None,
+    logs: Extents | None,
+    ranges: int,
+    others: Sequence[Extents] = (),
+    *,
+    max_repeated: float = MAX_REPEATED,
 ) -> KeyVector | None:
     """Keys that divide a file group into about ``ranges`` ranges of about equal bytes.
 
     They are first keys of row groups if possible, otherwise also of log blocks. There are fewer ranges if more would
-    read the same bytes too often (`MAX_REPEATED`), for example with many small commits that each have keys from the
-    whole file group.
+    read the same bytes too often, for example with many small commits that each have keys from the whole file group.
 
     Args:
         row_groups: The row groups of the base file, in file order; None without a base.
         logs: The log ranges; None without logs.
         ranges: Wanted number of ranges, at least 2.
         others: What else is divided at the same keys: stored parts of other states of the file group.
+        max_repeated: All ranges together have at most this many times the bytes of the file group. Does not matter if
+            the ranges are read one after the other by a reader that keeps what it has read for the next one.
 
     Returns:
         The lower bound of each range but the first, distinct and ascending; None if the file group cannot be divided.
@@ -122,7 +135,7 @@ def choose_bounds(
     while candidates is not None and ranges > 1:
         bounds = _quantiles(candidates, parts, ranges)
         # With two ranges each byte is read at most twice.
-        if len(bounds) <= 1 or _bytes_read(bounds, parts) <= MAX_REPEATED * total_bytes(parts):
+        if len(bounds) <= 1 or _bytes_read(bounds, parts) <= max_repeated * total_bytes(parts):
             return bounds if len(bounds) else None
         ranges = max(ranges // 2, 2)
     return None
