@@ -133,7 +133,7 @@ class Tuning:
     table_checkpoint_every: int = 64
     lane_checkpoint_every: int = 1_000
     block_min_bytes: int = 256 * KIB
-    block_max_bytes: int = 16 * MIB
+    block_max_bytes: int = 4 * MIB
     inline_index_bytes: int = 16 * KIB
     row_group_rows: int = 64 * KIB
     shared_row_group_rows: int = 8 * KIB

@@ -9,7 +9,7 @@ first load, the file group is merged in key ranges, one after the other:
     ranges              ^e       ^i            the logs of a range are read, merged, written, and forgotten
 
 A block that has keys of several ranges is read once, and kept until the last of them. So memory is proportional to the
-logs of one range and the blocks that reach beyond it. A file of a large commit has a block for each 16 MiB of its rows,
+logs of one range and the blocks that reach beyond it. A file of a large commit has a block for each 4 MiB of its rows,
 which are sorted by key, and so has a fold; small commits have one each, and are folded before they are many.
 """
 

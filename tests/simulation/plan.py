@@ -204,6 +204,11 @@ def _draw_referenced(seed: int, share: float) -> Plan | None:
     return replace(_draw(seed, chance, theme, None), damage_step=None)
 
 
+def _merge_bytes(seed: int) -> dict[str, int]:
+    """Drawn separately, so that schedules stay as they were if their compactions have one key range."""
+    return {"merge_bytes": random.Random(f"merge {seed}").choice([1, 2_000, 128 * 1024 * 1024])}
+
+
 def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | None) -> Plan:
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct) | draw_overlays(seed, theme.overlays)
@@ -236,7 +241,7 @@ def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | Non
         mood=chance.choice(theme.moods or list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
         damage_step=chance.randrange(50, 400) if chance.random() < 1 / 12 else None,
-        limits={name: chance.choice(values) for name, values in LIMITS.items()} | theme.limits,
+        limits={name: chance.choice(values) for name, values in LIMITS.items()} | _merge_bytes(seed) | theme.limits,
     )
     if referenced is None:
         return plan
