@@ -19,6 +19,7 @@ from streams.kafka import FORMAT, SourceUnavailable
 from streams.kafka.options import parse_options
 from streams.kafka.sample import impatient, load_topics, read_newest
 from streams.pipeline.check_ordering import unordered_messages
+from streams.pipeline.check_times import misread_times
 from streams.pipeline.infer_files import file_messages, local_files
 from streams.pipeline.infer_key import Messages
 from streams.pipeline.infer_messages import kafka_messages
@@ -83,6 +84,7 @@ def check_messages(writers: Mapping[str, WriterSpec], schema: TableSchema | None
         if writer.file_format not in {None, "json"}:  # Spark's readers of files ignore the case of names
             found |= {each for each in writer.message if each.lower() in map(str.lower, given.fields)}
         findings.warnings += _missing(f"writers.{name}.schema", writer.message, found, of)
+        findings.warnings += misread_times(writer, given.rows, source)
         if schema is not None and given.rows:
             findings.warnings += unordered_messages(writer, schema, given.rows, source)
         names = set(filter(None, given.key_fields))

@@ -50,13 +50,13 @@ _TIME_NAME: Final = re.compile(
     r"|^(created|updated|modified|changed|started|finished|ended|opened|closed|occurred|happened|sent|received))$"
 )
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_EPOCHS: Final[Mapping[str, tuple[int, str]]] = {
+EPOCHS: Final[Mapping[str, tuple[int, str]]] = {
     "timestamp_seconds": (1, "seconds"),
     "timestamp_millis": (1_000, "milliseconds"),
     "timestamp_micros": (1_000_000, "microseconds"),
 }
 """Functions of Spark that make a timestamp of an integer, how many of its units a second has, and their name."""
-_EPOCH_RANGE: Final = (946_684_800, 4_102_444_800)  # the years 2000 to 2100, in seconds: no two units overlap
+EPOCH_RANGE: Final = (946_684_800, 4_102_444_800)  # the years 2000 to 2100, in seconds: no two units overlap
 KEY_TYPES: Final = frozenset({"int", "bigint", "string", "date", "timestamp", "timestamp_ntz"})
 """Types of key columns, besides decimals."""
 _RESERVED: Final = ("_kafka", "_key", "_op", "_supplied", "_debezium", "__weft_")
@@ -194,7 +194,7 @@ def fields_of(given: Messages) -> Fields | None:
         if name not in in_key
         and (function := epoch_function(name, kind, [row.get(name) for row in given.rows])) is not None
     }
-    for function, (_, unit) in _EPOCHS.items():
+    for function, (_, unit) in EPOCHS.items():
         if names := ", ".join(name for name, found in epochs.items() if found == function):
             notes.append(f"{names}: {unit} since 1970, by name and values; the columns are timestamps")
     order, why = given.ordering, "the position in the source"
@@ -315,8 +315,8 @@ def epoch_function(name: str, kind: str, values: Iterable[Any]) -> str | None:
     if kind not in {"int", "bigint"} or not _TIME_NAME.search(name):
         return None
     known = [value for value in values if value is not None]
-    first, last = _EPOCH_RANGE
-    for function, (units, _) in _EPOCHS.items():
+    first, last = EPOCH_RANGE
+    for function, (units, _) in EPOCHS.items():
         if known and all(isinstance(value, int) and first * units <= value < last * units for value in known):
             return function
     return None

@@ -254,6 +254,37 @@ def test_a_number_in_another_unit_is_recognized(number: int, words: str) -> None
         writer.append(pa.table({"k": pa.array([1, 2], pa.int32()), "at": at}))
 
 
+def test_a_number_in_another_unit_is_set_aside_in_any_column() -> None:
+    """Among messages; other times outside the calendar, such as an infinity of Postgres, are stored as they are."""
+    config = {
+        "key": ["k"],
+        "columns": {"k": "int", "o": "int", "seen": "timestamp", "n": "timestamp_ntz"},
+        "groups": {"g": {"columns": ["o", "seen", "n"], "ordering": ["o"]}},
+        "streams": {"s": {"groups": ["g"]}},
+    }
+    table = Table.create(new_uri(), config)
+    numbers = [MILLIS, MILLIS * 1000 + 7, MILLIS // 1000, None, 2**62 // 1_000_000, -(10**11)]
+    stored = [None if each is None else (each * 1_000_000 + 2**63) % 2**64 - 2**63 for each in numbers]
+    seen = pa.array(stored, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    keys = pa.array(range(len(numbers)), pa.int32())
+    rows = pa.table({"k": keys, "o": keys, "seen": seen, "n": pa.nulls(len(numbers), pa.timestamp("us"))})
+    schema = table.schema
+    events, problems = prepare_good(rows, schema, schema.stream("s"))
+    assert events.rows.column("k").to_pylist() == [2, 3, 4, 5]
+    assert {problem.reason.split(", ")[0].rpartition(" ")[2]: problem.rows.tolist() for problem in problems} == {
+        "milliseconds": [True, False, False, False, False, False],
+        "microseconds": [False, True, False, False, False, False],
+    }
+    assert all(problem.advises and "select timestamp_m" in problem.hint for problem in problems)
+    other = rows.set_column(2, "seen", rows["n"].cast(pa.timestamp("us", tz="UTC"))).set_column(
+        3, "n", seen.cast(pa.int64()).cast(pa.timestamp("us"))
+    )
+    assert {problem.column for problem in prepare_good(other, schema, schema.stream("s"))[1]} == {"n"}
+    with table.writer("s") as writer:
+        writer.append(rows)  # a program has made these times, and may mean them
+    assert table.snapshot().to_arrow(["seen"])["seen"].null_count == 1
+
+
 @pytest.mark.parametrize("column", ["id", "o", "v"])
 def test_text_that_is_not_utf_8_is_refused(column: str) -> None:
     config = {

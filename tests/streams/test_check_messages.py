@@ -72,6 +72,29 @@ def test_fields_that_no_message_has_are_named_with_the_closest(broker: EmbeddedB
     assert checked.not_looked == {}
 
 
+def test_numbers_that_look_like_another_unit_are_told(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    millis = 1_772_355_600_123
+    rows = [
+        {"id": 1, "ts": millis, "at": millis // 1000, "in": {"seen": millis * 1000}, "text": "2026-03-01T09:00:00Z"},
+        {"id": 2, "ts": "2026-03-01T09:00:00Z", "at": None, "in": {"seen": None}, "text": str(millis)},
+    ]
+    source = topic(broker, *((None, json.dumps(row).encode()) for row in rows))
+    times = {"ts": "timestamp", "at": "TIMESTAMP", "text": "timestamp", "in": "struct<seen: timestamp>"}
+    checked = found(written(tmp_path, source, {"id": "bigint", **times}, servers=broker.bootstrap_servers))
+    assert [(each.message.partition(", and is")[0], each.hint) for each in checked.warnings] == [
+        (
+            "writers.orders.schema.ts: in 1 of 2 messages it is a number that looks like milliseconds",
+            "declare it bigint, and select timestamp_millis(ts)",
+        ),
+        (
+            "writers.orders.schema.in.seen: in 1 of 2 messages it is a number that looks like microseconds",
+            "declare it bigint, and select timestamp_micros(in.seen)",
+        ),
+    ]
+    as_numbers = {"id": "bigint", "ts": "bigint", "at": "bigint"}
+    assert found(written(tmp_path, source, as_numbers, servers=broker.bootstrap_servers)).warnings == []
+
+
 def ordered(broker: EmbeddedBroker, folder: Path, rows: list[dict[str, Any]], **more: Any) -> list[tuple[str, str]]:
     """What is found in messages of a writer whose column ``ts`` orders the events."""
     source = topic(broker, *((None, json.dumps(row).encode()) for row in rows))

@@ -124,6 +124,9 @@ def prepare(table: pa.Table, schema: TableSchema, stream: Stream) -> EventBatch:
 def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[EventBatch, tuple[Problem, ...]]:
     """Events of the good rows of a batch, and what is wrong with the others.
 
+    What Spark writes is prepared in this way. So a row is bad, too, if a time in any column is a number that was read in
+    another unit; `prepare` stores such a time, which a program may have meant.
+
     Args:
         table: The input rows.
         schema: The table's schema.
@@ -135,6 +138,7 @@ def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[
     groups = present_groups(table.schema.names, schema, stream)
     columns = _cast(table, schema, stream, groups)
     codes, problems = _find_problems(table, columns, schema, stream, groups)
+    problems += _misread_times(columns, schema, groups)
     if problems:
         good = ~np.logical_or.reduce([problem.rows for problem in problems])
         keep = pa.array(good)
@@ -336,6 +340,24 @@ def _kinds_of_time(column: pa.Array, outside: Mask) -> Iterator[tuple[str, str, 
                 yield f"{reason}: the number looks like {unit}, and was read as seconds", advice, like
     if rest.any():
         yield reason, "", rest
+
+
+def _misread_times(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]) -> list[Problem]:
+    """Numbers that were read as times in another unit. `_unstorable` has checked keys and ordering columns."""
+    checked = {*schema.key, *(name for group in groups for name in group.ordering)}
+    found = []
+    for name, column in columns.items():
+        if name not in checked and pa.types.is_timestamp(column.type) and (limits := _CALENDAR.get(column.type)):
+            range_of = pc.min_max(column)
+            low, high = (pa.scalar(limit, column.type) for limit in limits)
+            ends = range_of["min"], range_of["max"]
+            if ends[0].is_valid and (ends[0].value < low.value or ends[1].value > high.value):
+                outside = pc.or_(pc.less(column, low), pc.greater(column, high)).fill_null(False)
+                for reason, advice, rows in _kinds_of_time(column, np.asarray(outside)):
+                    if advice:
+                        problem = _problem(columns, schema, name, reason, advice, rows)
+                        found.append(replace(problem, advises=True))
+    return found
 
 
 def _is_valid(array: pa.Array) -> bool:

@@ -60,7 +60,9 @@ def topic(broker: EmbeddedBroker, values: Sequence[Sequence[bytes | None]]) -> I
     broker.delete_topic(name)
 
 
-def decoded(spark: SparkSession, broker: EmbeddedBroker, name: str, **given: Any) -> DataFrame:
+def decoded(
+    spark: SparkSession, broker: EmbeddedBroker, name: str, fields: dict[str, str] | None = None, **given: Any
+) -> DataFrame:
     register(spark)
     source = (
         spark.readStream.format("weft_kafka")
@@ -69,7 +71,8 @@ def decoded(spark: SparkSession, broker: EmbeddedBroker, name: str, **given: Any
         .option("startingOffsets", "earliest")
         .load()
     )
-    return decode_messages(source, MESSAGE, **{"select": None, "where": None, "keep_source": True, **TOLD, **given})
+    options = {"select": None, "where": None, "keep_source": True, **TOLD, **given}
+    return decode_messages(source, fields or MESSAGE, **options)
 
 
 def message(**fields: Any) -> bytes:
@@ -202,6 +205,30 @@ def test_with_on_error_stop_the_first_bad_message_fails_the_query(
         run(df, table, tmp_path, dead_letter=str(tmp_path / "dead"))
         assert rows(table) == [(1, "new", 1), (2, "new", 1)]
         assert [letter["offset"] for letter in letters(tmp_path / "dead")] == [1]
+
+
+def test_a_number_in_another_unit_is_a_dead_letter_in_any_column(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    config = {
+        "key": ["id"],
+        "columns": {"id": "bigint", "seq": "bigint", "seen": "timestamp"},
+        "groups": {"g": {"columns": ["seq", "seen"], "ordering": ["seq"]}},
+        "streams": {"s": {"groups": ["g"]}},
+    }
+    table = Table.create(tmp_path / "table", config)
+    seconds = 1_772_355_600
+    times = (seconds, seconds * 1000 + 123, seconds * 1_000_000 + 7, "2026-03-01T09:00:00Z", None)
+    with topic(broker, [[message(id=number, seq=1, seen=at) for number, at in enumerate(times)]]) as name:
+        df = decoded(spark, broker, name, {"id": "bigint", "seq": "bigint", "seen": "timestamp"})
+        run(df, table, tmp_path, "s", dead_letter=str(tmp_path / "dead"))
+    stored = {row["id"]: row["seen"] for row in table.snapshot().to_arrow().to_pylist()}
+    moment = dt.datetime.fromtimestamp(seconds, dt.UTC)
+    assert stored == {0: moment, 3: moment, 4: None}
+    reasons = {letter["offset"]: letter["reason"] for letter in letters(tmp_path / "dead")}
+    assert reasons.keys() == {1, 2}
+    assert "column 'seen': a time outside the calendar: the number looks like milliseconds, and was" in reasons[1]
+    assert "select timestamp_micros(FIELD)" in reasons[2]
 
 
 def test_rows_without_a_source_are_dead_letters_too(spark: SparkSession, table: Table, tmp_path: Path) -> None:
