@@ -124,8 +124,8 @@ def prepare(table: pa.Table, schema: TableSchema, stream: Stream) -> EventBatch:
 def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[EventBatch, tuple[Problem, ...]]:
     """Events of the good rows of a batch, and what is wrong with the others.
 
-    What Spark writes is prepared in this way. So a row is bad, too, if a time in any column is a number that was read in
-    another unit; `prepare` stores such a time, which a program may have meant.
+    What Spark writes is prepared in this way. So a row is bad, too, if a time in any column is a number that was read
+    in another unit; `prepare` stores such a time, which a program may have meant.
 
     Args:
         table: The input rows.
