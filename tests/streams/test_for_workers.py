@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 from storage import Table
 from streams.kafka.kafka_source import KafkaStreamReader
 from streams.kafka.options import parse_options
 from streams.read.table_source import WeftSource
+from streams.spark.for_workers import for_workers
 from tests.streams.test_discovery import CONFIG, START_SECONDS, append
 
 NEEDED = (
@@ -155,3 +160,24 @@ def test_a_worker_without_weft_fails_with_a_hint(tmp_path: Path, without_weft: P
     assert done.stdout.splitlines() == [f"TOLD {name}" for name in names]
     assert sorted(table.snapshot().to_arrow(["id"])["id"].to_pylist()) == [1, 2]
     assert all(lane.closed is not None for name, lane in table.state().lanes.items() if name.startswith("sa-batch"))
+
+
+def frozen_objects(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"pid": [os.getpid()], "objects": [gc.get_freeze_count()]})
+
+
+def test_modules_of_a_worker_that_is_used_again_are_not_searched_for_garbage(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(spark.sparkContext.environment, "WEFT_TEST_POOL", str(tmp_path))  # workers that start here
+    task = for_workers(frozen_objects)
+    frame = spark.range(1, numPartitions=1).mapInArrow(task, "pid long, objects long")
+    seen = [frame.collect()[0] for _ in range(4)]
+    assert len({row.pid for row in seen}) == 1, "one task at a time needs one worker"
+    first, *later = (row.objects for row in seen)
+    assert first == 0, "what later functions need is not imported yet"
+    assert min(later) > 10_000
+    task(iter([]))
+    list(task(iter([])))
+    assert gc.get_freeze_count() == 0, "this process is no worker"
