@@ -196,8 +196,9 @@ def _same_rows(
             yield rows
 
     for stitched in stitch.run(remembered(), None, logs):
-        known = sort_columns.popleft() if sort_columns else None
-        if stitched.hidden or not stitched.visible or not stitched.visible[schema.sort_column].equals(known):
+        if not sort_columns or stitched.hidden or not stitched.visible:  # new rows only, or some that are hidden now
+            raise _RowsDiffer
+        if not stitched.visible[schema.sort_column].equals(sort_columns.popleft()):
             raise _RowsDiffer
         yield stitched.visible
 

@@ -173,9 +173,12 @@ def test_the_estimated_memory_is_that_of_a_range(monkeypatch: pytest.MonkeyPatch
     assert 0 < least - (whole - 4 * file_slice.log_bytes) < (whole - least) / 4
 
 
+@pytest.mark.parametrize(
+    "new_rows", [range(500, 1001), range(3_000, 4_000), range(-1_000, 0)], ids=["the last one", "after all", "before"]
+)
 @pytest.mark.parametrize("merge_bytes", [1, 4_000, 1 << 30])
 def test_overlays_are_written_in_ranges_too(
-    monkeypatch: pytest.MonkeyPatch, ranges: list[int], merge_bytes: int
+    monkeypatch: pytest.MonkeyPatch, ranges: list[int], merge_bytes: int, new_rows: range
 ) -> None:
     tune(monkeypatch, block_min_bytes=300, block_max_bytes=1_000)
     table = tuned(overlay_table.small_table(monkeypatch), merge_bytes=merge_bytes)
@@ -186,7 +189,7 @@ def test_overlays_are_written_in_ranges_too(
     overlay_table.compact(table)
     assert overlay_table.groups_of(table) == [[3], [2]]
     base = overlay_table.newest(table).base
-    overlay_table.write(table, "c", range(500, 1001), 4)  # one new row, the last one
+    overlay_table.write(table, "c", new_rows, 4)
     overlay_table.compact(table)
     assert overlay_table.newest(table).base != base
     assert overlay_table.groups_of(table) == []

@@ -42,8 +42,11 @@ def shop_of(rows: int, buckets: int) -> Table:
 @pytest.mark.slow
 @pytest.mark.parametrize(("buckets", "few", "many"), [(8, 10_000, 1_000_000), (1, 150_000, 1_500_000)])
 def test_a_plan_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch, buckets: int, few: int, many: int) -> None:
-    """The driver's memory while it plans, and what it sends to tasks. The second table has one file group, divided."""
-    tune(monkeypatch, task_min_bytes=1)
+    """The driver's memory while it plans, and what it sends to tasks. The second table has one file group, divided.
+
+    Each block of a log takes some 50 bytes of a plan, so blocks are larger here than by default.
+    """
+    tune(monkeypatch, task_min_bytes=1, block_max_bytes=16 * 1024 * 1024)
     sizes, peaks = [], []
     for rows in (few, many):
         table = shop_of(rows, buckets)

@@ -89,7 +89,8 @@ def test_writers_go_on_while_a_split_is_killed_again_and_again(tmp_path: Path) -
     assert stale.stdout is not None
     assert stale.stdin is not None
     assert stale.stdout.readline() == "ready\n"
-    writers = [Writer(table.uri, f"w{number}", 100_000 * (number + 1)) for number in range(2)]
+    # Each writes at most 200,000 keys: on a fast machine the first would reach those of the second if they were nearer.
+    writers = [Writer(table.uri, f"w{number}", 1_000_000 * (number + 1)) for number in range(2)]
     killed = 0
     try:
         for buckets in [16, 16, 4, 32, 1, 8]:
