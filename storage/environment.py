@@ -104,8 +104,9 @@ class Tuning:
             of the bytes of the base file: the bytes that it saves must be worth a file more to read.
         overlay_files: The most overlays of a slice: a read of all columns opens each of them.
         merge_bytes: Stored logs of a file group that a compaction merges at once. A file group with more is merged in
-            key ranges of about this many bytes of logs, one after the other.
-        fold_file_bytes: Stored logs that a fold makes into one file: memory is a small multiple of it.
+            key ranges of about this many bytes of logs, one after the other, if its statistics have keys to divide at.
+        fold_file_bytes: Stored logs that a fold makes into one file, or those of one larger file group: memory is a
+            small multiple of it.
         scan_run_bytes: Stored bytes of logs and shadows that a read holds in memory at once.
         task_bytes: Stored bytes of the columns that a task of a read decodes, at most, estimated by their number; a
             larger file group is divided into several tasks. The default is that of Spark

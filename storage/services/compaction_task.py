@@ -105,13 +105,15 @@ class CompactionTask:
     def memory_bytes(self) -> int:
         """Estimate of the memory that the task needs: the logs of one file group, or of a key range of it.
 
-        So are the parts of file groups that share files, and some row groups of large ones.
+        File groups that become one are read at the same time, so the logs of all of them are. So are the parts of file
+        groups that share files, and some row groups of large ones.
         """
         split = sum(each.base_bytes for each in self.slices if self._split_bits(each))
         if self.apart:
             rows = max(self.slices[0].stored_rows, 1)
             split = split * min(OPEN_ROW_GROUPS * self.env.tuning.row_group_rows, rows) // rows
-        return WORKING_BYTES + UNPACKED * (split + max(map(self._log_bytes_at_once, self.slices)))
+        logs = max(sum(map(self._log_bytes_at_once, before)) for _, before in self.targets())
+        return WORKING_BYTES + UNPACKED * (split + logs)
 
     def _log_bytes_at_once(self, file_slice: FileSlice) -> int:
         """Stored bytes of logs of a file group that are in memory: those of a key range, and a block of each file."""

@@ -25,6 +25,7 @@ from storage.files.fetch_blocks import LogBlocks
 from storage.read import divide_file_group
 from storage.services import merged_rows
 from storage.services.compaction_task import CompactionTask
+from storage.services.tasks import UNPACKED, WORKING_BYTES
 from tests.storage import overlay_table
 from tests.storage.divisions import any_bounds
 from tests.storage.shop import SHOP, append, contents, fill_with_every_state, new_uri, orders
@@ -194,3 +195,15 @@ def test_overlays_are_written_in_ranges_too(
     assert overlay_table.newest(table).base != base
     assert overlay_table.groups_of(table) == []
     assert (max(ranges, default=0) > 3) == (merge_bytes < 1 << 30)
+
+
+def test_the_estimated_memory_of_a_merge_is_that_of_all_file_groups_that_become_one() -> None:
+    """Their rows come in key order, so the logs of all of them are read at the same time."""
+    table = Table.create(new_uri(), {**SHOP, "buckets": 4})
+    append(table, orders(*range(1_000), status="new", ts=1))
+    snapshot = table.snapshot()
+    several = tuple(snapshot.slices)
+    task = CompactionTask(table.env, snapshot.table_schema, several, tuple(snapshot.files), snapshot.cut, 1, 1)
+    logs = [each.log_bytes for each in several]
+    assert task.memory_bytes == WORKING_BYTES + UNPACKED * max(logs)
+    assert replace(task, bits=0).memory_bytes == WORKING_BYTES + UNPACKED * sum(logs)
