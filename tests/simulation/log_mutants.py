@@ -22,7 +22,7 @@ from storage.log.archived_entries import Archives
 from storage.log.commit_log import CommitLog
 from storage.log.lane_reader import Tail
 from storage.log.table_log import TableLog
-from storage.services import archive_log, compaction, compaction_task, fold
+from storage.services import archive_log, compaction, compaction_task, fold, merged_rows
 from storage.write.writer import Writer
 from tests.simulation.mutant import Mutant, always
 from tests.simulation.store import SimStore
@@ -230,7 +230,7 @@ READS: Final = {
     "S12 a part of the file groups is stated as all of them": Mutant(
         compaction, "covered_up_to", states_all, rare=True
     ),
-    "S12 compaction forgets hidden rows": Mutant(compaction_task, "Stitch", without_hidden_rows),
+    "S12 compaction forgets hidden rows": Mutant(merged_rows, "Stitch", without_hidden_rows),
     "S13 the version that is folded in last wins": Mutant(latest, "newer", as_it_comes),
     "S14 a floor orders nothing": Mutant(latest, "_version", without_floors),
     "S15 the bucket of a key depends on its row": Mutant(keys, "buckets", by_the_row),

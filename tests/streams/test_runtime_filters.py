@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import random
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -181,7 +182,7 @@ def test_the_answer_is_that_without_runtime_filters(
 
 def runs_of(text: str) -> list[int]:
     """Numbers of file groups that scans of an executed plan read with runtime filters."""
-    return [int(part.split(" file groups")[0].split(", ")[-1]) for part in text.split("filtered at run time: ")[1:]]
+    return [int(number) for number in re.findall(r"filtered at run time: .*?(\d+) file groups? \(", text)]
 
 
 @pytest.mark.parametrize("state", ["logs", "compacted"])
