@@ -176,13 +176,13 @@ class _TargetRows:
     """The rows of the new slices of a task, each once, in about the order of the task."""
 
     def __init__(self, task: CompactionTask, loaded: Mergers) -> None:
-        self._schema = task.schema
+        self._task, self._mergers = task, loaded
         self._rows = _merged_rows(task, loaded)
         self._parts: dict[FileGroup, list[Stitched]] = {}
 
     def of(self, target: FileGroup, before: Sequence[FileSlice]) -> Iterator[Stitched]:
         """The rows of a new slice, in key order. The other parts of a file group that is split wait in memory."""
-        first, schema = before[0], self._schema
+        first, schema = before[0], self._task.schema
         if first.group.bits >= target.bits:
             yield from merge_sorted(schema, list(map(self._rows.of, before)))
             return
@@ -194,26 +194,27 @@ class _TargetRows:
                     self._parts[part].append(rows)
         yield from self._parts.pop(target)
 
-    def overlaid(self, task: CompactionTask, before: FileSlice, loaded: Mergers) -> MadeSlice | None:
+    def overlaid(self, before: FileSlice) -> MadeSlice | None:
         """The next slice of a file group as an overlay of its base; None if a base has to be written."""
-        env, schema, made = task.env, task.schema, before.slice
-        plan = plan_overlay(env, schema, before, self._changed(task, before))
+        task, made = self._task, before.slice
+        env, schema = task.env, task.schema
+        plan = plan_overlay(env, schema, before, self._changed(before))
         if plan is None or made is None:
             return None
         path = names.overlay_path(str(before.group), task.plan, env.ids.new())
-        overlay = write_overlay(env, schema, before, plan, path, self._rows.logs(before), loaded)
+        overlay = write_overlay(env, schema, before, plan, path, self._rows.logs(before), self._mergers)
         if overlay is None:
             if len(self._rows.ranges(before)) > 1:  # their logs were read, which is possible once
-                self._rows = _merged_rows(task, loaded)
+                self._rows = _merged_rows(task, self._mergers)
             return None
         changes = overlaid_slice(schema, made, overlay)
         cuts = {"parent": dict(made.cut), "cut": dict(task.at.lanes), "replaces": []}
         return MadeSlice(made.model_copy(update=cuts | changes), 0, 0)
 
-    def _changed(self, task: CompactionTask, before: FileSlice) -> set[int]:
+    def _changed(self, before: FileSlice) -> set[int]:
         """The column groups that the logs of a file group change; or that they may change, if there are many logs."""
         if len(self._rows.ranges(before)) > 1:
-            return {group for number in set(before.file.tolist()) for group in task.files[number].file.groups}
+            return {group for number in set(before.file.tolist()) for group in self._task.files[number].file.groups}
         ((_, logs),) = self._rows.logs(before)
         return {group for group, registers in logs.registers.items() if len(registers)} if logs is not None else set()
 
@@ -273,7 +274,7 @@ def _write_together(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
     shared = len(targets) > 1
     continued = targets[0][0] == alone.group and not alone.shared
     if not shared and task.change is None and task.schema.overlays and continued:
-        overlaid = rows.overlaid(task, alone, loaded)
+        overlaid = rows.overlaid(alone)
         if overlaid is not None:
             return [overlaid]
     files = _Files(task, task.env, names.SHARED if shared else str(targets[0][0]), shared=shared)

@@ -245,7 +245,7 @@ class Cluster:
         return self.missing(found)
 
     def missing(self, known: Iterable[Partition]) -> TopicMissing | None:
-        """The error for subscribed topics of which no partition is known; None if there are none."""
+        """An error that names the subscribed topics without a known partition; None if each has one."""
         topics = {partition.topic for partition in known}
         missing = [topic for topic in self._options.topics if topic not in topics]
         if not missing:

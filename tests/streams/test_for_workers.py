@@ -180,4 +180,4 @@ def test_modules_of_a_worker_that_is_used_again_are_not_searched_for_garbage(
     assert min(later) > 10_000
     task(iter([]))
     list(task(iter([])))
-    assert gc.get_freeze_count() == 0, "this process is no worker"
+    assert gc.get_freeze_count() == 0, "this process is not a worker"
