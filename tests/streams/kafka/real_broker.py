@@ -55,6 +55,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 log.cleaner.backoff.ms=200
+log.retention.ms=-1
 log.segment.delete.delay.ms=1000
 """
 
@@ -108,7 +109,8 @@ def find_jars() -> Path:
 class RealBroker:
     """One broker with a separate data folder, which runs during a ``with`` block.
 
-    It keeps data and port across `stop` and `start`. It listens only on the loopback interface.
+    It keeps data and port across `stop` and `start`. It listens only on the loopback interface. It deletes no record by
+    its age, because tests write records with timestamps of years ago and the broker looks for them every five minutes.
     """
 
     def __init__(self, jars: Path, security: Security | None = None) -> None:
