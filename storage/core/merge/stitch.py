@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from storage.core import keys, names
 from storage.core.arrays import Arrays, nulls_or_default, scatter, take_rows
+from storage.core.key_lookup import KeyLookup
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.merge.collapse import KeyDirectory
 from storage.core.merge.contested import Bounds, contested
@@ -71,6 +72,10 @@ class LogState:
         if self.run_keys is None:
             return vector
         return self.run_keys.vector(vector, np.asarray(rows[names.SLICE_ORDINAL]))
+
+    def lookup_in(self, vector: KeyVector) -> KeyLookup:
+        """Finds the keys of the logs, and those of each group's registers, among the keys of rows."""
+        return KeyLookup.of(vector, len(self.directory.keys) + sum(len(found) for found in self.registers.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +137,15 @@ class Stitch:
     def _range(self, base: tuple[Arrays, KeyVector] | None, shadow: Arrays | None, logs: LogState | None) -> Stitched:
         if logs is None:
             return Stitched(dict(base[0]) if base else {}, dict(shadow or {}) if self.ordered else {})
-        parts, vectors = [], []
+        found = []
         if base is not None:
-            parts.append(dict(base[0]))
-            vectors.append(base[1])
-        extra = self._extra(base[1] if base is not None else None, shadow, logs)
+            found.append((dict(base[0]), logs.lookup_in(base[1])))
+        extra = self._extra(found[0][1] if found else None, shadow, logs)
         if extra is not None:
-            parts.append(extra[0])
-            vectors.append(extra[1])
-        for part, vector in zip(parts, vectors, strict=True):
-            self._apply(part, vector, logs)
+            found.append((extra[0], logs.lookup_in(extra[1])))
+        for part, lookup in found:
+            self._apply(part, lookup, logs)
+        parts = [part for part, _ in found]
         if not self.exact:
             return Stitched(self._combine(parts), {})
         masks = [visible_rows(part, self.schema) for part in parts]
@@ -150,13 +154,13 @@ class Stitch:
         return Stitched(self._combine(visible), self._combine(hidden) if self.ordered else {})
 
     def _extra(
-        self, base: KeyVector | None, shadow: Arrays | None, logs: LogState
+        self, base: KeyLookup | None, shadow: Arrays | None, logs: LogState
     ) -> tuple[dict[str, pa.Array], KeyVector] | None:
         """Rows of keys that are not in the base, and their keys; the rows are from the shadow, or blank."""
         wanted = logs.directory.keys
         key_columns: Arrays = logs.directory.columns
         if base is not None:
-            _, found = keys.find(base, wanted)
+            _, found = base.find(wanted)
             if found.all():
                 wanted, key_columns = keys.take(wanted, slice(0, 0)), take_rows(key_columns, ~found)
             elif found.any():
@@ -193,13 +197,13 @@ class Stitch:
                 frame[name] = nulls_or_default(field, count, column.default if column else None)
         return frame
 
-    def _apply(self, frame: dict[str, pa.Array], vector: KeyVector, logs: LogState) -> None:
+    def _apply(self, frame: dict[str, pa.Array], rows_by_key: KeyLookup, logs: LogState) -> None:
         """Merge the registers of every group into the rows with the same keys."""
         for group in self.groups:
             registers = logs.registers.get(group.id)
             if registers is None or len(registers) == 0:
                 continue
-            position, found = keys.find(vector, registers.keys)
+            position, found = rows_by_key.find(registers.keys)
             if not found.any():
                 continue
             if not found.all():
