@@ -11,8 +11,9 @@ does not know.
 
 The part *sums* has the first three queries alone, for many rounds or many keys. *mixed* compares one scan with two of
 tables of which some file groups are compacted, *rows* reads all 63 columns, also handed over in smaller batches, and
-*process* says where the time goes in process, without Spark. Medians of rounds in
-which all take turns; the ratios matter, the seconds depend on the machine.
+*process* says where the time goes in process, without Spark. *handover* asks what is the least that rows from Python
+can cost: a Python data source that hands over the same number of rows with the same columns, which it neither reads nor
+merges. Medians of rounds in which all take turns; the ratios matter, the seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from storage import Table
 from storage.core.arrays import scatter
@@ -89,6 +91,15 @@ def report(title: str, found: Mapping[str, float]) -> None:
 
 def collect(spark: SparkSession, query: str, view: str) -> Way:
     return lambda: sorted(map(str, spark.sql(query.format(table=view)).collect()))
+
+
+def unanswered(way: Way) -> Way:
+    """The same without its answer, for ways that read different rows."""
+
+    def run() -> None:
+        way()
+
+    return run
 
 
 def discard(spark: SparkSession, query: str, view: str) -> Way:
@@ -204,6 +215,57 @@ def sums(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None:
         report(title, measure(ways, rounds))
 
 
+HANDED_OVER = {  # by query, the columns that it reads
+    "aggregate over 7 columns": "k BIGINT, a0 BIGINT, a1 DOUBLE, b0 BIGINT, b1 DOUBLE, c0 BIGINT, c1 DOUBLE",
+    "GROUP BY over 1,000 values": "a3 STRING, a0 BIGINT, b1 DOUBLE, c0 BIGINT",
+}
+HANDED_OVER_TASKS = 8  # as many as the table has file groups
+
+
+class FixedRows(DataSource):
+    """``rows`` rows, the same batch of random values again and again; option ``columns`` is the schema."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "fixed_rows"
+
+    def schema(self) -> str:
+        return str(self.options["columns"])
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return FixedRowsReader([(field.name, field.dataType.typeName()) for field in schema], int(self.options["rows"]))
+
+
+class FixedRowsReader(DataSourceReader):
+    def __init__(self, columns: Sequence[tuple[str, str]], rows: int) -> None:
+        self._columns, self._rows = columns, rows
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(self._rows // HANDED_OVER_TASKS) for _ in range(HANDED_OVER_TASKS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        rng, count = np.random.default_rng(1), 65_536
+        values = {
+            "long": lambda: pa.array(rng.integers(0, 1_000_000, count)),
+            "double": lambda: pa.array(rng.random(count)),
+            "string": lambda: pa.array([f"word-{number:05d}" for number in rng.integers(0, 1_000, count)]),
+        }
+        batch = pa.record_batch({name: values[kind]() for name, kind in self._columns})
+        for first in range(0, partition.value, count):
+            yield batch.slice(0, min(count, partition.value - first))
+
+
+def handover(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None:
+    """The least that rows from Python can cost, beside the compacted table and the rows of the dirty one."""
+    create_views(spark, folder, shape)
+    spark.dataSource.register(FixedRows)
+    for title, columns in HANDED_OVER.items():
+        options = {"columns": columns, "rows": str(shape.keys)}
+        spark.read.format(FixedRows.name()).options(**options).load().createOrReplaceTempView("fixed")
+        ways = {name: unanswered(collect(spark, QUERIES[title], name)) for name in ("compacted", "rows", "fixed")}
+        report(title, measure(ways, rounds))
+
+
 def mixed(spark: SparkSession, folder: Path, shape: Shape, rounds: int) -> None:
     """One scan and two of a table of which some file groups are compacted."""
     create_views(spark, folder, shape)
@@ -237,6 +299,7 @@ PARTS: Mapping[str, Callable[[SparkSession, Path, Shape, int], None]] = {
     "sums": sums,
     "mixed": mixed,
     "rows": all_columns,
+    "handover": handover,
 }
 
 
