@@ -17,7 +17,7 @@ of a part take turns; the first round is not counted.
   not in the page cache, and the table is opened again.
 - *compaction*: all file groups with their logs, against ``pyarrow`` reading and writing the same base files in the same
   encodings.
-- *sql*: 8 and 1024 file groups through a view in Spark, the same columns aggregated.
+- *sql*, *sql-commits*: the tables of *groups* and of *commits* through a view in Spark, the same columns aggregated.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ LOOK_UPS = 20
 Run = Callable[[], object]
 Line = tuple[str, float, float | None]
 """What, median seconds, and the target of its ratio to the first line of its part."""
+Tables = dict[str, tuple[Path, float | None]]
+"""Tables to read by what they are called, each with the target of its ratio to the first."""
 
 
 def filled(folder: Path, shape: Shape) -> Path:
@@ -108,7 +110,7 @@ def take_turns(runs: dict[str, Run], rounds: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def _reads(tables: dict[str, tuple[Path, float | None]], keys: int, rounds: int) -> list[Line]:
+def _reads(tables: Tables, keys: int, rounds: int) -> list[Line]:
     taken = take_turns({name: partial(read, uri, keys) for name, (uri, _) in tables.items()}, rounds)
     return [(name, taken[name], target) for name, (_, target) in tables.items()]
 
@@ -145,33 +147,46 @@ def groups(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
 
 def sql(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
     del rows
+    few, many = _few_and_many(folder, shape)
+    return _queries({f"{shape.buckets} file groups": (few, None), f"{MANY_GROUPS} file groups": (many, 1.3)}, rounds)
+
+
+def sql_commits(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
+    return _queries(_of_commits(folder, replace(shape, keys=shape.keys // 2), rows), rounds)
+
+
+def _queries(tables: Tables, rounds: int) -> list[Line]:
     from streams.read.view import create_view
     from streams.spark.session import build_session
 
     query = f"SELECT {', '.join(f'max({name})' for name in COLUMNS)}, count(*) FROM"
-    tables = dict(zip(("few", "many"), _few_and_many(folder, shape), strict=True))
-    spark = build_session("weft benchmark", {}, scratch=folder / "spark")
-    try:
-        for name, uri in tables.items():
-            create_view(spark, str(uri), name)
-        taken = take_turns({name: lambda n=name: spark.sql(f"{query} {n}").collect() for name in tables}, rounds)
-    finally:
-        spark.stop()
-    return [
-        (f"{shape.buckets} file groups", taken["few"], None),
-        (f"{MANY_GROUPS} file groups", taken["many"], 1.3),
-    ]
+    with tempfile.TemporaryDirectory(prefix="weft-benchmark-") as scratch:
+        spark = build_session("weft benchmark", {}, scratch=Path(scratch))
+        try:
+            views = {f"view{number}": name for number, name in enumerate(tables)}
+            for view, name in views.items():
+                create_view(spark, str(tables[name][0]), view)
+            taken = take_turns(
+                {n: lambda v=view: spark.sql(f"{query} {v}").collect() for view, n in views.items()}, rounds
+            )
+        finally:
+            spark.stop()
+    return [(name, taken[name], target) for name, (_, target) in tables.items()]
+
+
+def _of_commits(folder: Path, shape: Shape, rows: int) -> Tables:
+    """The same rows in few commits, in many, and in one."""
+    few = MANY_COMMITS // fold.FEWER
+    targets: dict[int, float | None] = {few: None, MANY_COMMITS: 1.3, 1: None}
+    return {
+        f"{rows:,} rows in {count} commits": (logged(folder / f"log{count}", shape, rows, count), target)
+        for count, target in targets.items()
+    }
 
 
 def commits(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
     shape = replace(shape, keys=shape.keys // 2)
-    few = MANY_COMMITS // fold.FEWER
-    counts: dict[int, float | None] = {few: None, MANY_COMMITS: 1.5, 1: None}
-    tables = {
-        f"{rows:,} rows in {count} commits": (logged(folder / f"log{count}", shape, rows, count), target)
-        for count, target in counts.items()
-    }
-    return _reads(tables, shape.keys, rounds)
+    return _reads(_of_commits(folder, shape, rows), shape.keys, rounds)
 
 
 def keys(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
@@ -273,14 +288,15 @@ PARTS = {
     "keys": keys,
     "look-up": look_up,
     "compaction": compaction,
-    "sql": sql,  # the last: Spark's JVM stays until the end
+    "sql": sql,  # these are the last: Spark's JVM stays until the end
+    "sql-commits": sql_commits,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--rows", type=int, default=2_000_000, help="number of rows in the part commits")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="number of rows in the parts of commits")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="keep the data here (default: a temporary folder)")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))

@@ -88,7 +88,7 @@ class TableSchema:
     @cached_property
     def arrow(self) -> pa.Schema:
         """Schema of reads: the user columns; key columns are not nullable."""
-        return pa.schema([self.field(column.name) for column in self.columns])
+        return pa.schema([column.field.with_nullable(column.name not in self.key) for column in self.columns])
 
     @cached_property
     def has_sort_key(self) -> bool:
@@ -135,8 +135,8 @@ class TableSchema:
         return names.KEY if self.has_sort_key else self.key[0]
 
     def field(self, name: str) -> pa.Field:
-        column = self.column_by_name[name]
-        return column.field.with_nullable(name not in self.key)
+        """The column of that name as `arrow` has it."""
+        return self.arrow.field(name)
 
     def column(self, name: str) -> Column:
         """The column of that name.
