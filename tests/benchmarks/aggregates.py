@@ -245,10 +245,11 @@ class FixedRowsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         rng, count = np.random.default_rng(1), 65_536
+        words = pa.array([f"word-{number:05d}" for number in range(1_000)])
         values = {
             "long": lambda: pa.array(rng.integers(0, 1_000_000, count)),
             "double": lambda: pa.array(rng.random(count)),
-            "string": lambda: pa.array([f"word-{number:05d}" for number in rng.integers(0, 1_000, count)]),
+            "string": lambda: words.take(pa.array(rng.integers(0, len(words), count))),
         }
         batch = pa.record_batch({name: values[kind]() for name, kind in self._columns})
         for first in range(0, partition.value, count):
