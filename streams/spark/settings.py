@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.errors import InvalidInput
+from streams.spark.arrow_access import UNCHECKED
 
 MASTER: Final = "spark.master"
 APP_NAME: Final = "spark.app.name"
@@ -217,9 +218,10 @@ def _defaults(name: str, master: str, around: Surroundings) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(2 * around.cores),
         }
+    on_executors = {f"spark.executorEnv.{setting.variable}": setting.value for setting in UNCHECKED} | shared
     # Executors connect to the driver by spark.driver.host, for which Spark's default is the name of the machine.
     if master.startswith("spark://"):
-        return shared | {"spark.cores.max": STANDALONE_CORES}
+        return on_executors | {"spark.cores.max": STANDALONE_CORES}
     if master == "yarn" or master.startswith("k8s://"):
-        return shared | {"spark.executor.memoryOverhead": EXECUTOR_OVERHEAD}
-    return shared
+        return on_executors | {"spark.executor.memoryOverhead": EXECUTOR_OVERHEAD}
+    return on_executors

@@ -69,13 +69,13 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of `schema`, in its order and types.
 
     Raises:
-        RelationReadError: A column is missing, or cannot be cast without loss.
+        RelationReadError: A column is missing, cannot be cast without loss, or has nulls that its field excludes.
     """
     if not len(schema):
         # A batch without columns still has a number of rows; it can only be created from a struct array.
         return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])))
     if batch.schema.equals(schema):
-        return batch
+        return _without_missing_values(batch)
     columns = []
     for field in schema:
         index = batch.schema.get_field_index(field.name)
@@ -90,4 +90,12 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                     f"column {field.name!r} was planned as {field.type}, but read returned {column.type}: {error}"
                 ) from error
         columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return _without_missing_values(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _without_missing_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, if no column has nulls whose field says that there are none: Spark would read them as values."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise RelationReadError(f"column {field.name!r} was planned without nulls, but read returned some")
+    return batch
