@@ -3,8 +3,10 @@
 Rows from Python workers are Arrow batches, which Spark reads value by value. Each time Arrow checks the bounds of its
 memory, and that the value is not null, which takes up to a fifth of the time of handing rows over
 (`tests/benchmarks/aggregates.py`, ``--only handover``). Neither finds anything there: Spark reads the rows that a batch
-has, and asks whether a value is null before it reads it, unless the schema says that there are no nulls. A worker
-checks its batches for that (`streams.read.relation.worker`). Iceberg turns both off for its own readers as well.
+has, and asks whether a value is null before it reads it, unless the schema says that there are no nulls. A worker of a
+view checks its batches for that (`streams.read.relation.worker`). The settings are those of the whole JVM: if another
+Python function returns a null in a column that is not nullable, Spark reads any value where it failed before. Iceberg
+turns both checks off for its own readers as well.
 
 Arrow reads the settings once, when the JVM loads its first classes, so they must be set before the first batch. What
 the user has chosen, by a property or by the environment of the JVM, is kept.

@@ -196,7 +196,8 @@ def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO 
         raise InvalidInput(
             f"Spark does not start: {_first_cause(str(error))}", hint="see its output; are the spark settings right?"
         ) from error
-    turn_off_checks(session.sparkContext._jvm)  # noqa: SLF001 - as above
+    # Writers have no view, which would do it; nothing has used Arrow in this JVM yet.
+    turn_off_checks(session.sparkContext._jvm)  # noqa: SLF001 - no public way to the JVM
     # The Python of functions over RDDs, which run on executors only.
     session.sparkContext.pythonExec = settled.task_python
     return session

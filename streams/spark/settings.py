@@ -218,10 +218,10 @@ def _defaults(name: str, master: str, around: Surroundings) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(2 * around.cores),
         }
-    on_executors = {f"spark.executorEnv.{setting.variable}": setting.value for setting in UNCHECKED} | shared
+    shared |= {f"spark.executorEnv.{setting.variable}": setting.value for setting in UNCHECKED}
     # Executors connect to the driver by spark.driver.host, for which Spark's default is the name of the machine.
     if master.startswith("spark://"):
-        return on_executors | {"spark.cores.max": STANDALONE_CORES}
+        return shared | {"spark.cores.max": STANDALONE_CORES}
     if master == "yarn" or master.startswith("k8s://"):
-        return on_executors | {"spark.executor.memoryOverhead": EXECUTOR_OVERHEAD}
-    return on_executors
+        return shared | {"spark.executor.memoryOverhead": EXECUTOR_OVERHEAD}
+    return shared

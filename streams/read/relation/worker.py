@@ -61,6 +61,7 @@ def conformed_batches(
     """The same rows as batches of `schema`, none larger than `batch_rows` and none empty."""
     for batch in batches:
         conformed = conform(batch, schema)
+        _check_nulls(conformed)
         for start in range(0, conformed.num_rows, batch_rows):
             yield conformed.slice(start, batch_rows)
 
@@ -69,13 +70,13 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of `schema`, in its order and types.
 
     Raises:
-        RelationReadError: A column is missing, cannot be cast without loss, or has nulls that its field excludes.
+        RelationReadError: A column is missing, or cannot be cast without loss.
     """
     if not len(schema):
         # A batch without columns still has a number of rows; it can only be created from a struct array.
         return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])))
     if batch.schema.equals(schema):
-        return _without_missing_values(batch)
+        return batch
     columns = []
     for field in schema:
         index = batch.schema.get_field_index(field.name)
@@ -90,12 +91,15 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                     f"column {field.name!r} was planned as {field.type}, but read returned {column.type}: {error}"
                 ) from error
         columns.append(column)
-    return _without_missing_values(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _without_missing_values(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch, if no column has nulls whose field says that there are none: Spark would read them as values."""
+def _check_nulls(batch: pa.RecordBatch) -> None:
+    """Check that columns which are not nullable have no nulls. Spark would not notice one, and read any value.
+
+    Raises:
+        RelationReadError: A column has nulls, although it is not nullable.
+    """
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise RelationReadError(f"column {field.name!r} was planned without nulls, but read returned some")
-    return batch
