@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
 from streams.read.relation.callback_connections import connections_of
+from streams.read.relation.columnar_tasks import CompilationError, columnar_tasks
 from streams.read.relation.planner_interface import ParquetFile
 from streams.spark.arrow_access import turn_off_checks
 from streams.spark.for_workers import pickled
@@ -260,8 +261,14 @@ class Jvm:
 
     # Scans ------------------------------------------------------------------------------------------------------------
 
-    def task_scan(self, function: Callable[..., Any], tasks: Sequence[Any], schema: StructType, filters: Any) -> Any:
-        """Spark's scan of a Python data source, with the two byte strings that a planning worker would send."""
+    def task_scan(
+        self, function: Callable[..., Any], tasks: Sequence[Any], schema: StructType, filters: Any
+    ) -> tuple[Any, Any]:
+        """Spark's scan of a Python data source, with the two byte strings that a planning worker would send.
+
+        Returns:
+            The scan, and its batch, whose tasks hand over columns.
+        """
         name = self._registered_source()
         source = self.DataSource()
         source.setShortName(name)
@@ -269,7 +276,13 @@ class Jvm:
             self.ReadInfo(bytearray(pickled((function, schema))), self.seq(bytearray(pickled(task)) for task in tasks))
         )
         source.source()  # resolve it now, while the session that plans the query is the active one
-        return self.PythonScan(source, name, self.struct(schema), self.options(), filters)
+        scan = self.PythonScan(source, name, self.struct(schema), self.options(), filters)
+        try:
+            return scan, columnar_tasks(self._context, scan.toBatch())
+        except CompilationError as error:
+            raise UnsupportedSessionError(
+                f"Spark {self.spark.version} lacks something that the tasks of a view need: {error}"
+            ) from error
 
     def parquet_index(self, files: Sequence[ParquetFile]) -> Any:
         """Spark's list of these files, for which Spark sends no request to the store.

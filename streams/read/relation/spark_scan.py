@@ -433,17 +433,18 @@ class TaskScan(_PlannedScan):
         schema: StructType,
         share: float,
         planned: Replan,
-        scan_of: Callable[[Sequence[Any]], Any],
+        scan_of: Callable[[Sequence[Any]], tuple[Any, Any]],
     ) -> None:
-        inner = scan_of(plan.tasks)
-        super().__init__(jvm, inner, inner.toBatch(), plan, schema)
+        inner, batch = scan_of(plan.tasks)
+        super().__init__(jvm, inner, batch, plan, schema)
         self._size_bytes = None if plan.size_bytes is None else max(1, int(plan.size_bytes * share))
         self._planned = planned
         self._scan_of = scan_of
 
     def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan]:
         plan = self._planned(filters)
-        return self._scan_of([PlannedTask(plan.read, task) for task in plan.tasks]).toBatch(), plan
+        _, batch = self._scan_of([PlannedTask(plan.read, task) for task in plan.tasks])
+        return batch, plan
 
     @callback
     def estimateStatistics(self) -> ScanStatistics:  # noqa: N802

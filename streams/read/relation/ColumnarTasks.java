@@ -1,0 +1,174 @@
+package weft;
+
+import org.apache.arrow.vector.complex.StructVector;
+import org.apache.spark.TaskContext;
+import org.apache.spark.api.python.ChainedPythonFunctions;
+import org.apache.spark.api.python.PythonEvalType;
+import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonCustomMetric$;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
+import org.apache.spark.sql.execution.python.ArrowPythonRunner;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import scala.Option;
+import scala.Tuple2;
+import scala.collection.Iterator;
+import scala.collection.Iterator$;
+import scala.collection.immutable.$colon$colon;
+import scala.collection.immutable.Nil$;
+import scala.collection.immutable.Seq;
+
+/**
+ * A scan of a Python data source that hands its Arrow batches to Spark as they are, instead of row by row.
+ *
+ * Spark's own reader of a Python data source (MapInBatchEvaluatorFactory) copies each row out of the batches before a
+ * query sees it. Columnar batches are read by generated code instead, as those of Parquet files are. Partitions, the
+ * pickled function that reads them, and the worker that runs it are Spark's own.
+ *
+ * Spark's compiler (Janino) compiles this file, see columnar_tasks.py. It knows neither lambdas nor the bridge methods
+ * of generic interfaces, so types have no arguments here.
+ */
+public final class ColumnarTasks implements Batch {
+    private final Batch tasks;
+
+    /** @param tasks of Spark's scan of a Python data source. */
+    public ColumnarTasks(Batch tasks) {
+        this.tasks = tasks;
+    }
+
+    @Override
+    public InputPartition[] planInputPartitions() {
+        return tasks.planInputPartitions();
+    }
+
+    @Override
+    public PartitionReaderFactory createReaderFactory() {
+        PythonPartitionReaderFactory rows = (PythonPartitionReaderFactory) tasks.createReaderFactory();
+        // The executors of a session with artifacts of its own load no classes but those of these artifacts.
+        return artifacts(rows).isDefined() ? rows : new Factory(rows);
+    }
+
+    // Private fields of Spark's factory, which are public for the JVM under longer names.
+
+    private static UserDefinedPythonDataSource source(PythonPartitionReaderFactory rows) {
+        return rows.org$apache$spark$sql$execution$datasources$v2$python$PythonPartitionReaderFactory$$source;
+    }
+
+    private static byte[] function(PythonPartitionReaderFactory rows) {
+        return rows.org$apache$spark$sql$execution$datasources$v2$python$PythonPartitionReaderFactory$$pickledReadFunc;
+    }
+
+    private static Option artifacts(PythonPartitionReaderFactory rows) {
+        return rows.org$apache$spark$sql$execution$datasources$v2$python$PythonPartitionReaderFactory$$jobArtifactUUID;
+    }
+
+    private static Option session(PythonPartitionReaderFactory rows) {
+        return rows.org$apache$spark$sql$execution$datasources$v2$python$PythonPartitionReaderFactory$$sessionUUID;
+    }
+
+    /** Sent to executors. */
+    private static final class Factory implements PartitionReaderFactory {
+        private static final long serialVersionUID = 1L;
+
+        private final PythonPartitionReaderFactory rows;
+
+        Factory(PythonPartitionReaderFactory rows) {
+            this.rows = rows;
+        }
+
+        @Override
+        public boolean supportColumnarReads(InputPartition partition) {
+            return true;
+        }
+
+        @Override
+        public PartitionReader createReader(InputPartition partition) {
+            return rows.createReader(partition);
+        }
+
+        @Override
+        public PartitionReader createColumnarReader(InputPartition partition) {
+            SQLConf conf = SQLConf.get();
+            PythonFunction function = source(rows).createPythonFunction(function(rows));
+            Long id = Long.valueOf(NamedExpression$.MODULE$.newExprId().id());
+            ArrowPythonRunner runner = new ArrowPythonRunner(
+                list(new Tuple2(new ChainedPythonFunctions(list(function)), id)),
+                PythonEvalType.SQL_MAP_ARROW_ITER_UDF(),
+                new int[][] {{0}},
+                new StructType().add("struct", UserDefinedPythonDataSource.readInputSchema()),
+                conf.sessionLocalTimeZone(),
+                conf.arrowUseLargeVarTypes(),
+                ArrowPythonRunner.getPythonRunnerConfMap(conf),
+                PythonCustomMetric$.MODULE$.pythonMetrics(), // a view reports no metrics of workers
+                artifacts(rows),
+                session(rows));
+            Object task = row(row(((PythonInputPartition) partition).pickedPartition()));
+            Iterator input = Iterator$.MODULE$.single(Iterator$.MODULE$.single(task));
+            TaskContext context = TaskContext.get();
+            return new Reader(runner.compute(input, context.partitionId(), context));
+        }
+
+        private static InternalRow row(Object value) {
+            return new GenericInternalRow(new Object[] {value});
+        }
+
+        private static Seq list(Object element) {
+            return new $colon$colon(element, Nil$.MODULE$);
+        }
+    }
+
+    /** The batches of one partition. The runner stops the worker and frees memory when the task ends. */
+    private static final class Reader implements PartitionReader {
+        private final Iterator batches;
+
+        Reader(Iterator batches) {
+            this.batches = batches;
+        }
+
+        @Override
+        public boolean next() {
+            return batches.hasNext();
+        }
+
+        /** The columns are the fields of the only column that a worker returns. */
+        @Override
+        public Object get() {
+            ColumnarBatch batch = (ColumnarBatch) batches.next();
+            ArrowColumnVector rows = (ArrowColumnVector) batch.column(0);
+            ColumnVector[] columns = new ColumnVector[((StructVector) rows.getValueVector()).size()];
+            for (int i = 0; i < columns.length; i++) {
+                columns[i] = rows.getChild(i);
+            }
+            return new LentBatch(columns, batch.numRows());
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    /** A batch that stays the runner's, which loads the next one into the same vectors, and closes them at the end. */
+    private static final class LentBatch extends ColumnarBatch {
+        LentBatch(ColumnVector[] columns, int rows) {
+            super(columns, rows);
+        }
+
+        @Override
+        public void close() {}
+
+        @Override
+        public void closeIfFreeable() {}
+    }
+}

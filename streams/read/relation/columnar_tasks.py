@@ -1,0 +1,71 @@
+"""Compiles `ColumnarTasks.java` with Spark's own compiler, and sends it to executors.
+
+It is the only code of weft that is not Python. Spark reads rows of a Python data source one by one, and asks for Arrow
+batches as columns only through an interface that must be a class on executors. Handing 20 M rows over takes half of the
+JVM's time that way (`tests/benchmarks/aggregates.py`, ``--only handover``).
+
+Spark brings the compiler (Janino) that it uses for its generated code, so no JDK is needed, and the class is always
+compiled against the Spark that runs it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import weakref
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+
+__all__ = ["CompilationError", "columnar_tasks"]
+
+_SOURCE: Final = Path(__file__).with_name("ColumnarTasks.java")
+_CLASS: Final = "weft.ColumnarTasks"
+
+_constructors: weakref.WeakKeyDictionary[SparkContext, Any] = weakref.WeakKeyDictionary()
+_compiling = threading.Lock()
+
+
+class CompilationError(Exception):
+    """Spark's classes are not those that the source uses."""
+
+
+def columnar_tasks(context: SparkContext, batch: Any) -> Any:
+    """A batch of Spark's scan of a Python data source, read as columns: a JVM object of the class `ColumnarTasks`.
+
+    The first call for a context compiles the class and adds it to the jars that each executor loads before its next
+    task.
+
+    Raises:
+        CompilationError: The class does not compile with this Spark.
+    """
+    with _compiling:
+        constructor = _constructors.get(context)
+        if constructor is None:
+            constructor = _constructors[context] = _compiled(context)
+    arguments = context._gateway.new_array(context._jvm.Object, 1)  # type: ignore[union-attr]  # noqa: SLF001 - no public way to the JVM
+    arguments[0] = batch
+    return constructor.newInstance(arguments)
+
+
+def _compiled(context: SparkContext) -> Any:
+    """The constructor of the class, which executors of the context can load from now on."""
+    jvm: Any = context._jvm  # noqa: SLF001 - as above
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
+    try:
+        compiler.cook(_SOURCE.read_text(encoding="utf-8"))
+    except Py4JJavaError as error:
+        raise CompilationError(error.java_exception.getMessage()) from error
+    # Executors ask the driver for the jar for as long as the context lives. So does its folder for temporary files.
+    folder = tempfile.mkdtemp(prefix="weft-", dir=context._temp_dir)  # noqa: SLF001 - no public name
+    path = Path(folder, f"{_CLASS}.jar")
+    with zipfile.ZipFile(path, "w") as jar:
+        for name, code in compiler.getBytecodes().items():
+            jar.writestr(f"{name.replace('.', '/')}.class", bytes(code))
+    context._jsc.sc().addJar(str(path))  # noqa: SLF001 - PySpark has no method for it
+    (constructor,) = compiler.getClassLoader().loadClass(_CLASS).getConstructors()
+    return constructor

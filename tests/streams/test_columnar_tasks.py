@@ -1,0 +1,196 @@
+"""Tasks of a view hand over columns: the same rows as the table's own read, in every kind of session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from storage import Table
+from streams.read.relation import columnar_tasks
+from streams.read.relation.jvm import UnsupportedSessionError
+from streams.read.view import create_view
+
+TYPES = {
+    "k": "bigint",
+    "at": "bigint",
+    "text": "string",
+    "flag": "boolean",
+    "small": "int",
+    "real": "float",
+    "amount": "decimal(20,3)",
+    "raw": "binary",
+    "moment": "timestamp",
+    "local": "timestamp_ntz",
+    "day": "date",
+    "item": "struct<x:int,y:string,z:array<string>>",
+    "numbers": "array<bigint>",
+    "named": "map<string,double>",
+    "items": "array<struct<q:string>>",
+}
+FILE_GROUPS = 8  # two tasks read them, so each task has several batches
+WIDE = 110  # more columns than Spark generates code for
+ITEM = pa.struct([("x", pa.int32()), ("y", pa.string()), ("z", pa.list_(pa.string()))])
+
+
+def rows(keys: range, at: int) -> pa.Table:
+    return pa.table(
+        {
+            "k": keys,
+            "at": pa.array([at] * len(keys)),
+            "text": [None if k % 7 == 0 else f"text {k} {at}" for k in keys],
+            "flag": [k % 2 == 0 for k in keys],
+            "small": pa.array(keys, pa.int32()),
+            "real": pa.array([k / 4 for k in keys], pa.float32()),
+            "amount": pa.array([Decimal(k).scaleb(-3) if k % 2 else None for k in keys], pa.decimal128(20, 3)),
+            "raw": [str(k).encode() for k in keys],
+            "moment": pa.array([k * 1_000_003 for k in keys], pa.timestamp("us", "UTC")),
+            "local": pa.array([k * 1_000_003 for k in keys], pa.timestamp("us")),
+            "day": pa.array(keys, pa.int32()).cast(pa.date32()),
+            "item": pa.array([None if k % 5 == 0 else {"x": k, "y": f"{k}", "z": [f"{at}", None]} for k in keys], ITEM),
+            "numbers": pa.array([None if k % 3 == 0 else list(range(k % 4)) for k in keys], pa.list_(pa.int64())),
+            "named": pa.array(
+                [None if k % 4 == 0 else [(f"{k}", k / 2)] for k in keys], pa.map_(pa.string(), pa.float64())
+            ),
+            "items": pa.array([[{"q": f"{k}"}, None] for k in keys], pa.list_(pa.struct([("q", pa.string())]))),
+        }
+    )
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    groups = {
+        "g": {"columns": list(TYPES)[1:], "ordering": ["at"]},
+        "wide": {"columns": [f"w{number}" for number in range(WIDE)], "ordering": ["w0"]},
+    }
+    columns = TYPES | {f"w{number}": "int" for number in range(WIDE)}
+    streams = {"s": {"groups": ["g", "wide"]}}
+    made = Table.create(
+        tmp_path / "table",
+        {"columns": columns, "key": ["k"], "buckets": FILE_GROUPS, "groups": groups, "streams": streams},
+    )
+    with made.writer("s") as writer:
+        writer.append(rows(range(2_000), 1))
+        writer.append(rows(range(500, 1_500, 3), 2))
+    return made
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    """A session of its own."""
+    made = spark.newSession()
+    made.conf.set("spark.sql.session.timeZone", "America/New_York")
+    return made
+
+
+def final_plan(frame: DataFrame) -> str:
+    frame.collect()
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def check_rows(spark: SparkSession, table: Table, columns: list[str]) -> None:
+    expected = table.snapshot().to_arrow(columns).sort_by("k")
+    found = spark.sql(f"SELECT {', '.join(columns)} FROM every_type ORDER BY k").toArrow()
+    assert found.num_rows == expected.num_rows == 2_000
+    for name in columns:
+        assert found.column(name).to_pylist() == expected.column(name).to_pylist(), name
+
+
+def test_all_types_are_read_as_columns(session: SparkSession, table: Table) -> None:
+    create_view(session, table.uri, "every_type", push_aggregates=False)
+    check_rows(session, table, list(TYPES))
+    check_rows(session, table, [*TYPES, *(f"w{number}" for number in range(WIDE))])
+    values = "count(*), count(item.x), sum(size(numbers)), max(item.z[0]), min(items[0].q), sum(map_values(named)[0])"
+    frame = session.sql(f"SELECT {values} FROM every_type")
+    assert [tuple(row) for row in frame.collect()] == [(2_000, 1_600, 1_999, "2", "0", 750_000.0)]
+    assert "ColumnarToRow" in final_plan(frame)
+    assert session.sql("SELECT count(*) FROM every_type").first()[0] == 2_000  # no column at all
+    assert len(session.sql("SELECT * FROM every_type LIMIT 3").collect()) == 3
+    assert session.sql("SELECT * FROM every_type").cache().count() == 2_000
+
+
+def test_rows_are_the_same_without_generated_code(session: SparkSession, table: Table) -> None:
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    create_view(session, table.uri, "every_type", push_aggregates=False)
+    check_rows(session, table, list(TYPES))
+
+
+def test_a_session_with_artifacts_of_its_own_reads_rows(session: SparkSession, table: Table) -> None:
+    session.conf.set("spark.sql.artifact.isolation.enabled", "true")
+    create_view(session, table.uri, "every_type", push_aggregates=False)
+    check_rows(session, table, list(TYPES))
+    assert "ColumnarToRow" not in final_plan(session.sql("SELECT sum(small) FROM every_type"))
+
+
+def test_an_error_of_a_task_is_that_of_the_worker(session: SparkSession, table: Table) -> None:
+    create_view(session, table.uri, "every_type", push_aggregates=False)
+    frame = session.sql("SELECT sum(small) FROM every_type")
+    assert "ColumnarToRow" in final_plan(frame)
+    for file in (Path(table.uri.removeprefix("file://"))).rglob("*.arrow"):
+        file.write_bytes(b"damaged")
+    with pytest.raises(Exception, match="CorruptData"):
+        session.sql("SELECT sum(small), max(text) FROM every_type").collect()
+
+
+def test_a_spark_with_other_classes_is_refused(
+    session: SparkSession, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "ColumnarTasks.java"
+    source.write_text(
+        "package weft; import org.apache.spark.sql.Missing; public class ColumnarTasks extends Missing {}"
+    )
+    monkeypatch.setattr(columnar_tasks, "_SOURCE", source)
+    monkeypatch.setattr(columnar_tasks, "_constructors", {})
+    create_view(session, table.uri, "every_type", push_aggregates=False)
+    with pytest.raises(Exception, match=r"lacks something that the tasks of a view need.*Missing") as raised:
+        session.sql("SELECT sum(small) FROM every_type").collect()
+    assert UnsupportedSessionError.__name__ in str(raised.value)
+
+
+TWO_CONTEXTS = """
+import sys
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from storage import Table
+from streams.read.view import create_view
+
+config = {"columns": {"k": "bigint", "v": "bigint"}, "key": ["k"], "buckets": 1,
+          "groups": {"g": {"columns": ["v"], "ordering": ["v"]}}, "streams": {"s": {"groups": ["g"]}}}
+table = Table.create(sys.argv[1], config)
+with table.writer("s") as writer:
+    writer.append(pa.table({"k": [1, 2], "v": [10, 20]}))
+for number in range(2):
+    spark = (
+        SparkSession.builder.master("local[1]").config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false").getOrCreate()
+    )
+    create_view(spark, sys.argv[1], "wide", push_aggregates=False)
+    frame = spark.sql("SELECT sum(v) FROM wide")
+    print("sum", frame.first()[0])
+    spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_second_context_of_a_process_gets_the_class_too(tmp_path: Path) -> None:
+    script = tmp_path / "read.py"
+    script.write_text(TWO_CONTEXTS)
+    here = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "table")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "PYTHONPATH": here, "PYSPARK_PYTHON": sys.executable},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["sum 30", "sum 30"]
