@@ -48,6 +48,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_stays_cached() -> Iterator[None]:
+    """Fail a file that leaves data cached: views keep their plan while Spark has any (`LiveView.stable_parts`)."""
+    yield
+    session = SparkSession.getActiveSession()
+    if session is not None and not session._jsparkSession.sharedState().cacheManager().isEmpty():
+        session.catalog.clearCache()
+        pytest.fail("tests of this file left cached data in the shared session")
+
+
 @pytest.fixture(scope="session")
 def embedded_broker() -> Iterator[EmbeddedBroker]:
     """Shared by all tests: use a separate topic."""

@@ -112,7 +112,9 @@ def test_all_types_are_read_as_columns(session: SparkSession, table: Table) -> N
     assert "ColumnarToRow" in final_plan(frame)
     assert session.sql("SELECT count(*) FROM every_type").first()[0] == 2_000  # no column at all
     assert len(session.sql("SELECT * FROM every_type LIMIT 3").collect()) == 3
-    assert session.sql("SELECT * FROM every_type").cache().count() == 2_000
+    cached = session.sql("SELECT * FROM every_type").cache()
+    assert cached.count() == 2_000
+    cached.unpersist()
 
 
 def test_rows_are_the_same_without_generated_code(session: SparkSession, table: Table) -> None:
