@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import zlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names
+from storage.core.checksum import crc32
 from storage.core.keys import Indices, Mask
 from storage.core.log import sidecar_codec
 from storage.core.log.file_refs import Blocks, FileRef, LogFile, LogIndex, LogRanges, Sidecar
@@ -98,9 +98,9 @@ def put_log_file(env: Environment, schema: TableSchema, path: Path, content: Sor
         file=FileRef(
             path=path,
             size=data.size,
-            crc32=zlib.crc32(data),
+            crc32=crc32(data),
             tail_size=data.size - footer,
-            tail_crc32=zlib.crc32(memoryview(data)[footer:]),
+            tail_crc32=crc32(memoryview(data)[footer:]),
             rows=len(content.rows),
         ),
         form=content.form,
@@ -206,7 +206,7 @@ def _blocks(
     return Blocks(
         offset=list(offsets[:-1]),
         length=[end - start for start, end in itertools.pairwise(offsets)],
-        crc32=[zlib.crc32(view[start:end]) for start, end in itertools.pairwise(offsets)],
+        crc32=[crc32(view[start:end]) for start, end in itertools.pairwise(offsets)],
         rows=[stop - start for start, stop in spans],
         key_min=[low for low, _ in key_ranges],
         key_max=[high for _, high in key_ranges],
@@ -275,7 +275,7 @@ class BlockDecoder:
             CorruptData: The block is damaged, or does not decode.
         """
         stored = block.slice(self._lead)
-        if zlib.crc32(stored) != self._blocks.crc32[number]:
+        if crc32(stored) != self._blocks.crc32[number]:
             raise damaged(self._file.file.path, f"block {number}")
         # The first block contains the beginning of the file, with the schema.
         first = stored.slice(0, _MAGIC.size).equals(_MAGIC)

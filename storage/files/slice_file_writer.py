@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.core.checksum import crc32
 from storage.core.log.file_refs import FilePart, FileRef
 from storage.core.names import Path
 from storage.core.schema.table_schema import TableSchema
@@ -154,10 +154,10 @@ class _ChecksumFile:
         self.in_tail = True
 
     def write(self, data: bytes) -> int:
-        self.crc32 = zlib.crc32(data, self.crc32)
+        self.crc32 = crc32(data, self.crc32)
         self.size += len(data)
         if self.in_tail:
-            self.tail_crc32 = zlib.crc32(data, self.tail_crc32)
+            self.tail_crc32 = crc32(data, self.tail_crc32)
             self.tail_size += len(data)
         return self._file.write(data)
 

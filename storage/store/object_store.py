@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from storage.core.checksum import crc32
 from storage.core.log.file_refs import FileRef
 from storage.core.names import PROBES, Path
 from storage.errors import CorruptData, InvalidInput, MissingFile, StoreRefused, StoreUnavailable
@@ -269,7 +269,7 @@ def check_tail(tail: pa.Buffer | bytes, file: FileRef) -> None:
     Raises:
         CorruptData: The footer does not match its checksum.
     """
-    if zlib.crc32(tail) != file.tail_crc32:
+    if crc32(tail) != file.tail_crc32:
         raise damaged(file.path, "the footer")
 
 

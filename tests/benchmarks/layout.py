@@ -10,6 +10,7 @@ of a part take turns; the first round is not counted.
 - *groups*: the same data in 8 and in 1024 file groups; and the time of ``pyarrow`` for these columns of the same base
   files on as many threads without merging, which is the minimum cost of so many files.
 - *commits*: ``rows`` updates of one group in 20 commits, in 200 and in 1, of half as many keys.
+- *checksums*: the same 20 commits, with every block of a log checked by zlib-ng, and by the zlib of Python.
 - *order*: half of the events of the first commit are older than the newest of the load, as in a stream that is a little
   late; and none, as after a full load.
 - *keys*: bigint keys and strings of 16 characters.
@@ -30,11 +31,13 @@ import shutil
 import statistics
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +45,7 @@ import pyarrow.parquet as pq
 
 from storage import Table
 from storage.environment import Tuning
+from storage.files import log_file
 from storage.files.column_encoding import choose_encodings
 from tests.benchmarks import fold
 from tests.benchmarks.wide_table import GROUPS, Shape, base_files, batches
@@ -189,6 +193,19 @@ def commits(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
     return _reads(_of_commits(folder, shape, rows), shape.keys, rounds)
 
 
+def checksums(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
+    shape = replace(shape, keys=shape.keys // 2)
+    count = MANY_COMMITS // fold.FEWER
+    uri = logged(folder / f"log{count}", shape, rows, count)
+
+    def with_zlib() -> None:
+        with mock.patch.object(log_file, "crc32", zlib.crc32):
+            read(uri, shape.keys)
+
+    taken = take_turns({"zlib-ng": partial(read, uri, shape.keys), "zlib": with_zlib}, rounds)
+    return [(f"checksums by {name}", seconds, None) for name, seconds in taken.items()]
+
+
 def keys(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
     del rows
     strings = filled(folder / "strings", replace(shape, key_type="string"))
@@ -284,6 +301,7 @@ PARTS = {
     "width": width,
     "groups": groups,
     "commits": commits,
+    "checksums": checksums,
     "order": order,
     "keys": keys,
     "look-up": look_up,

@@ -7,13 +7,13 @@ file groups, the range of keys and ordering values of each block, and the number
 from __future__ import annotations
 
 import itertools
-import zlib
 
 import numpy as np
 import pyarrow as pa
 
 from storage.core import names
 from storage.core.arrays import Arrays
+from storage.core.checksum import crc32
 from storage.core.keys import Mask
 from storage.core.log import sidecar_codec
 from storage.core.log.file_refs import Blocks, FileGroup, LogFile, LogIndex, LogRanges, Sidecar
@@ -85,7 +85,7 @@ class LogFileChecker:
             options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
             reader = pa.ipc.open_file(source, options=options)
             for number, (offset, length) in enumerate(zip(blocks.offset, blocks.length, strict=True)):
-                if zlib.crc32(source.read_at(length, offset)) != blocks.crc32[number]:
+                if crc32(source.read_at(length, offset)) != blocks.crc32[number]:
                     what = f"the index has a wrong checksum for block {number}: readers reject the block"
                     self._at.bad_content("S7", what)
                     continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from storage.core import keys, names
 from storage.core.arrays import Arrays
+from storage.core.checksum import crc32
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.log.file_refs import FileGroup, FileRef
 from storage.core.merge.locate_keys import buckets, folders, sort_keys
@@ -39,9 +39,9 @@ def check_bytes(store: ObjectStore, file: FileRef, findings: Findings) -> bool:
         with store.open_input(file.path, file.size) as source:
             whole = position = 0
             while chunk := source.read_at(min(CHUNK_BYTES, file.size - position), position):
-                whole = zlib.crc32(chunk, whole)
+                whole = crc32(chunk, whole)
                 position += len(chunk)
-            tail = zlib.crc32(source.read_at(file.tail_size, file.size - file.tail_size))
+            tail = crc32(source.read_at(file.tail_size, file.size - file.tail_size))
     except (CorruptData, OSError) as error:
         at.damage("S7", f"{error.message if isinstance(error, CorruptData) else error}; reading it fails")
         return False
