@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 from storage import Table
 from streams.read.relation import columnar_tasks
@@ -122,6 +123,20 @@ def test_rows_are_the_same_without_generated_code(session: SparkSession, table: 
     session.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     create_view(session, table.uri, "every_type", push_aggregates=False)
     check_rows(session, table, list(TYPES))
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+def test_python_functions_get_the_rows_of_every_batch(session: SparkSession, table: Table, *, arrow: bool) -> None:
+    """Spark keeps the columns beside a function's argument until its answer comes, when later batches were read."""
+    create_view(session, table.uri, "every_type", push_aggregates=False)
+    twice = udf(lambda value: None if value is None else value * 2, "string", useArrow=arrow)
+    frame = session.table("every_type").select(*TYPES, twice("text").alias("doubled")).orderBy("k")
+    expected = table.snapshot().to_arrow(list(TYPES)).sort_by("k")
+    found = frame.toArrow()
+    for name in TYPES:
+        assert found.column(name).to_pylist() == expected.column(name).to_pylist(), name
+    texts = expected.column("text").to_pylist()
+    assert found.column("doubled").to_pylist() == [None if text is None else text * 2 for text in texts]
 
 
 def test_a_session_with_artifacts_of_its_own_reads_rows(session: SparkSession, table: Table) -> None:

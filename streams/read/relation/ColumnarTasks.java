@@ -19,10 +19,14 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReade
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.execution.python.ArrowPythonRunner;
 import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarArray;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.sql.vectorized.ColumnarMap;
+import org.apache.spark.unsafe.types.UTF8String;
 import scala.Option;
 import scala.Tuple2;
 import scala.collection.Iterator;
@@ -150,19 +154,28 @@ public final class ColumnarTasks implements Batch {
             ArrowColumnVector rows = (ArrowColumnVector) batch.column(0);
             ColumnVector[] columns = new ColumnVector[((StructVector) rows.getValueVector()).size()];
             for (int i = 0; i < columns.length; i++) {
-                columns[i] = rows.getChild(i);
+                columns[i] = new LentColumn(rows.getChild(i));
             }
-            return new LentBatch(columns, batch.numRows());
+            return new ColumnarBatch(columns, batch.numRows());
         }
 
         @Override
         public void close() {}
     }
 
-    /** A batch that stays the runner's, which loads the next one into the same vectors, and closes them at the end. */
-    private static final class LentBatch extends ColumnarBatch {
-        LentBatch(ColumnVector[] columns, int rows) {
-            super(columns, rows);
+    /**
+     * A column that stays the runner's, which loads the next batch into the same vector, and closes it at the end.
+     *
+     * It is no ArrowColumnVector, because Spark keeps such columns beyond the next batch where a Python function is
+     * called (ColumnarArrowEvalPythonEvaluatorFactory). Of other columns it copies the rows that it keeps, as those of
+     * Parquet files.
+     */
+    private static final class LentColumn extends ColumnVector {
+        private final ColumnVector column;
+
+        LentColumn(ColumnVector column) {
+            super(column.dataType());
+            this.column = column;
         }
 
         @Override
@@ -170,5 +183,85 @@ public final class ColumnarTasks implements Batch {
 
         @Override
         public void closeIfFreeable() {}
+
+        @Override
+        public boolean hasNull() {
+            return column.hasNull();
+        }
+
+        @Override
+        public int numNulls() {
+            return column.numNulls();
+        }
+
+        @Override
+        public boolean isNullAt(int row) {
+            return column.isNullAt(row);
+        }
+
+        @Override
+        public boolean getBoolean(int row) {
+            return column.getBoolean(row);
+        }
+
+        @Override
+        public byte getByte(int row) {
+            return column.getByte(row);
+        }
+
+        @Override
+        public short getShort(int row) {
+            return column.getShort(row);
+        }
+
+        @Override
+        public int getInt(int row) {
+            return column.getInt(row);
+        }
+
+        @Override
+        public long getLong(int row) {
+            return column.getLong(row);
+        }
+
+        @Override
+        public float getFloat(int row) {
+            return column.getFloat(row);
+        }
+
+        @Override
+        public double getDouble(int row) {
+            return column.getDouble(row);
+        }
+
+        @Override
+        public Decimal getDecimal(int row, int precision, int scale) {
+            return column.getDecimal(row, precision, scale);
+        }
+
+        @Override
+        public UTF8String getUTF8String(int row) {
+            return column.getUTF8String(row);
+        }
+
+        @Override
+        public byte[] getBinary(int row) {
+            return column.getBinary(row);
+        }
+
+        @Override
+        public ColumnarArray getArray(int row) {
+            return column.getArray(row);
+        }
+
+        @Override
+        public ColumnarMap getMap(int row) {
+            return column.getMap(row);
+        }
+
+        @Override
+        public ColumnVector getChild(int ordinal) {
+            return column.getChild(ordinal);
+        }
     }
 }
