@@ -15,7 +15,6 @@ from pyspark.sql.functions import udf
 
 from storage import Table
 from streams.read.relation import columnar_tasks
-from streams.read.relation.jvm import UnsupportedSessionError
 from streams.read.view import create_view
 
 TYPES = {
@@ -156,19 +155,25 @@ def test_an_error_of_a_task_is_that_of_the_worker(session: SparkSession, table: 
         session.sql("SELECT sum(small), max(text) FROM every_type").collect()
 
 
-def test_a_spark_with_other_classes_is_refused(
-    session: SparkSession, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("source", ["class ColumnarTasks extends org.apache.spark.sql.Missing {}", "no Java"])
+def test_a_spark_with_other_classes_reads_rows(
+    session: SparkSession,
+    table: Table,
+    source: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source = tmp_path / "ColumnarTasks.java"
-    source.write_text(
-        "package weft; import org.apache.spark.sql.Missing; public class ColumnarTasks extends Missing {}"
-    )
-    monkeypatch.setattr(columnar_tasks, "_SOURCE", source)
+    path = tmp_path / "ColumnarTasks.java"
+    path.write_text(source)
+    monkeypatch.setattr(columnar_tasks, "_SOURCE", path)
     monkeypatch.setattr(columnar_tasks, "_constructors", {})
     create_view(session, table.uri, "every_type", push_aggregates=False)
-    with pytest.raises(Exception, match=r"lacks something that the tasks of a view need.*Missing") as raised:
-        session.sql("SELECT sum(small) FROM every_type").collect()
-    assert UnsupportedSessionError.__name__ in str(raised.value)
+    check_rows(session, table, list(TYPES))
+    assert "ColumnarToRow" not in final_plan(session.sql("SELECT sum(small) FROM every_type"))
+    told = [record.getMessage() for record in caplog.records if record.name == "weft"]
+    assert len(told) == 1
+    assert "Spark 4.3" in told[0]
 
 
 TWO_CONTEXTS = """

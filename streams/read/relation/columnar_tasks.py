@@ -10,6 +10,7 @@ compiled against the Spark that runs it.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import threading
 import weakref
@@ -17,49 +18,48 @@ import zipfile
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-__all__ = ["CompilationError", "columnar_tasks"]
+__all__ = ["columnar_tasks"]
 
 _SOURCE: Final = Path(__file__).with_name("ColumnarTasks.java")
 _CLASS: Final = "weft.ColumnarTasks"
 
 _constructors: weakref.WeakKeyDictionary[SparkContext, Any] = weakref.WeakKeyDictionary()
+"""Of the class, by context; None if it does not compile with this Spark."""
 _compiling = threading.Lock()
-
-
-class CompilationError(Exception):
-    """Spark's classes are not those that the source uses."""
 
 
 def columnar_tasks(context: SparkContext, batch: Any) -> Any:
     """A batch of Spark's scan of a Python data source, read as columns: a JVM object of the class `ColumnarTasks`.
 
     The first call for a context compiles the class and adds it to the jars that each executor loads before its next
-    task.
-
-    Raises:
-        CompilationError: The class does not compile with this Spark.
+    task. With a Spark whose classes are not those that the source uses, it logs a warning, and each call returns
+    ``batch``, which is read row by row: that is slower, and the answers are the same.
     """
     with _compiling:
-        constructor = _constructors.get(context)
-        if constructor is None:
-            constructor = _constructors[context] = _compiled(context)
+        if context not in _constructors:
+            _constructors[context] = _compiled(context)
+        constructor = _constructors[context]
+    if constructor is None:
+        return batch
     arguments = context._gateway.new_array(context._jvm.Object, 1)  # type: ignore[union-attr]  # noqa: SLF001 - no public way to the JVM
     arguments[0] = batch
     return constructor.newInstance(arguments)
 
 
 def _compiled(context: SparkContext) -> Any:
-    """The constructor of the class, which executors of the context can load from now on."""
+    """The constructor of the class, which executors can load from now on; None if it does not compile."""
     jvm: Any = context._jvm  # noqa: SLF001 - as above
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
     try:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
         compiler.cook(_SOURCE.read_text(encoding="utf-8"))
-    except Py4JJavaError as error:
-        raise CompilationError(error.java_exception.getMessage()) from error
+    except (Py4JError, TypeError) as error:  # a TypeError if there is no such class
+        told = "views read rows from tasks one by one, which is slower: Spark %s has other classes than Spark 4.3: %s"
+        logging.getLogger("weft").warning(told, context.version, error)
+        return None
     # Executors ask the driver for the jar for as long as the context lives. So does its folder for temporary files.
     folder = tempfile.mkdtemp(prefix="weft-", dir=context._temp_dir)  # noqa: SLF001 - no public name
     path = Path(folder, f"{_CLASS}.jar")

@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
 from streams.read.relation.callback_connections import connections_of
-from streams.read.relation.columnar_tasks import CompilationError, columnar_tasks
+from streams.read.relation.columnar_tasks import columnar_tasks
 from streams.read.relation.planner_interface import ParquetFile
 from streams.spark.arrow_access import turn_off_checks
 from streams.spark.for_workers import pickled
@@ -277,12 +277,7 @@ class Jvm:
         )
         source.source()  # resolve it now, while the session that plans the query is the active one
         scan = self.PythonScan(source, name, self.struct(schema), self.options(), filters)
-        try:
-            return scan, columnar_tasks(self._context, scan.toBatch())
-        except CompilationError as error:
-            raise UnsupportedSessionError(
-                f"Spark {self.spark.version} lacks something that the tasks of a view need: {error}"
-            ) from error
+        return scan, columnar_tasks(self._context, scan.toBatch())
 
     def parquet_index(self, files: Sequence[ParquetFile]) -> Any:
         """Spark's list of these files, for which Spark sends no request to the store.
