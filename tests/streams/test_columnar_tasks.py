@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from decimal import Decimal
 from pathlib import Path
 
@@ -141,8 +142,10 @@ def test_python_functions_get_the_rows_of_every_batch(session: SparkSession, tab
 def test_a_session_with_artifacts_of_its_own_reads_rows(session: SparkSession, table: Table) -> None:
     session.conf.set("spark.sql.artifact.isolation.enabled", "true")
     create_view(session, table.uri, "every_type", push_aggregates=False)
+    frame = session.sql("SELECT sum(small) FROM every_type")
+    frame.explain()  # plans it before the execution, in which Spark knows the artifacts
+    assert "ColumnarToRow" not in final_plan(frame)
     check_rows(session, table, list(TYPES))
-    assert "ColumnarToRow" not in final_plan(session.sql("SELECT sum(small) FROM every_type"))
 
 
 def test_an_error_of_a_task_is_that_of_the_worker(session: SparkSession, table: Table) -> None:
@@ -174,6 +177,22 @@ def test_a_spark_with_other_classes_reads_rows(
     told = [record.getMessage() for record in caplog.records if record.name == "weft"]
     assert len(told) == 1
     assert "Spark 4.3" in told[0]
+
+
+def test_the_class_is_found_in_an_archive(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    archive = tmp_path / "weft.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for package in ("storage", "streams"):
+            for file in (root / package).rglob("*"):
+                if file.suffix in (".py", ".java"):
+                    packed.write(file, file.relative_to(root))
+    read = "from streams.read.relation import columnar_tasks as c; print(c.__file__, c._SOURCE.read_text()[:13])"
+    environment = {**os.environ, "PYTHONPATH": str(archive)}
+    command = [sys.executable, "-P", "-c", read]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.startswith(str(archive))
+    assert done.stdout.endswith("package weft;\n")
 
 
 TWO_CONTEXTS = """

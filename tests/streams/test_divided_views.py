@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 from storage import Table
 from streams.read.native_or_merged import PlannerTuning
@@ -44,6 +45,7 @@ QUERIES = [
     "SELECT id, city FROM {} WHERE id IN (SELECT id FROM few WHERE used = 1)",
     "SELECT id, amount FROM {} ORDER BY id DESC LIMIT 30",
     "SELECT DISTINCT city FROM {} UNION ALL SELECT city FROM {} WHERE id = 5",
+    "SELECT id, city, amount, doubled(id) FROM {}",
 ]
 
 
@@ -58,6 +60,7 @@ def views(spark: SparkSession, table: Table) -> Iterator[None]:
     tunings = {"divided": PlannerTuning(0, 2, 1, 0, 0), "merged": PlannerTuning(mix_min_bytes=2**60)}
     for name, tuning in tunings.items():
         create_relation_view(spark, name, replace(planner, tuning=tuning))
+    spark.udf.register("doubled", udf(lambda number: number * 2, "bigint", useArrow=True))
     spark.createDataFrame([(n, n % 2) for n in (3, 11, 399, 401, 9000)], "id bigint, used int").hint(
         "broadcast"
     ).createOrReplaceTempView("few")

@@ -60,9 +60,7 @@ public final class ColumnarTasks implements Batch {
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-        PythonPartitionReaderFactory rows = (PythonPartitionReaderFactory) tasks.createReaderFactory();
-        // The executors of a session with artifacts of its own load no classes but those of these artifacts.
-        return artifacts(rows).isDefined() ? rows : new Factory(rows);
+        return new Factory((PythonPartitionReaderFactory) tasks.createReaderFactory());
     }
 
     // Private fields of Spark's factory, which are public for the JVM under longer names.

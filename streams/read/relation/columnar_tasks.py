@@ -15,6 +15,7 @@ import tempfile
 import threading
 import weakref
 import zipfile
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from pyspark import SparkContext
 
 __all__ = ["columnar_tasks"]
 
-_SOURCE: Final = Path(__file__).with_name("ColumnarTasks.java")
+_SOURCE: Final = files(__package__) / "ColumnarTasks.java"  # weft may be in an archive (`spark-submit --py-files`)
 _CLASS: Final = "weft.ColumnarTasks"
 
 _constructors: weakref.WeakKeyDictionary[SparkContext, Any] = weakref.WeakKeyDictionary()

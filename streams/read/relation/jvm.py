@@ -267,7 +267,8 @@ class Jvm:
         """Spark's scan of a Python data source, with the two byte strings that a planning worker would send.
 
         Returns:
-            The scan, and its batch, whose tasks hand over columns.
+            The scan, and its batch. Its tasks hand over columns, unless the session has artifacts of its own: its
+            executors load no other classes.
         """
         name = self._registered_source()
         source = self.DataSource()
@@ -277,7 +278,9 @@ class Jvm:
         )
         source.source()  # resolve it now, while the session that plans the query is the active one
         scan = self.PythonScan(source, name, self.struct(schema), self.options(), filters)
-        return scan, columnar_tasks(self._context, scan.toBatch())
+        batch = scan.toBatch()
+        isolated = self.Sessions.active().artifactManager().state() is not None
+        return scan, batch if isolated else columnar_tasks(self._context, batch)
 
     def parquet_index(self, files: Sequence[ParquetFile]) -> Any:
         """Spark's list of these files, for which Spark sends no request to the store.
