@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from storage.errors import InvalidInput
@@ -40,24 +40,31 @@ def in_threads(threads: int, memory_bytes: int | None = None) -> Execute:
 
     def execute(tasks: Iterable[Task[T]], /) -> Iterator[T]:
         source = iter(tasks)
-        running: deque[tuple[Future[T], int]] = deque()
+        started: deque[tuple[Future[T], int]] = deque()
         following: Task[T] | None = None
         pool = ThreadPoolExecutor(threads, thread_name_prefix="weft-task")
         try:
             while True:
-                while len(running) < threads:
+                while started and started[0][0].done():
+                    yield started.popleft()[0].result()
+                running = {future: needed for future, needed in started if not future.done()}
+                failed = any(future not in running and future.exception() is not None for future, _ in started)
+                while len(running) < threads and not failed:
                     if following is None:
                         following = next(source, None)
                     if following is None:
                         break
                     needed = following.memory_bytes
-                    if running and memory_bytes is not None and needed + sum(n for _, n in running) > memory_bytes:
+                    if running and memory_bytes is not None and needed + sum(running.values()) > memory_bytes:
                         break
-                    running.append((pool.submit(following.run), needed))
+                    future = pool.submit(following.run)
+                    started.append((future, needed))
+                    running[future] = needed
                     following = None
-                if not running:
+                if not started:
                     return
-                yield running.popleft()[0].result()
+                # Any of them, so that a slow one does not keep the others from being followed by the next.
+                wait(running, return_when=FIRST_COMPLETED)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -62,6 +62,19 @@ def test_tasks_run_at_the_same_time_and_their_results_come_in_order() -> None:
     assert watch.most == 3
 
 
+def test_a_slow_task_does_not_keep_others_from_running() -> None:
+    watch, all_others = Watch(), threading.Event()
+    last = 7
+
+    def slow() -> None:
+        assert all_others.wait(WAIT_SECONDS)
+
+    others = [Busy(watch, number) for number in range(1, last)]
+    tasks = [Busy(watch, 0, until=slow), *others, Busy(watch, last, until=all_others.set)]
+    assert list(in_threads(2)(tasks)) == list(range(last + 1))
+    assert watch.most == 2
+
+
 def test_tasks_wait_until_their_memory_is_there_and_the_largest_runs_alone() -> None:
     watch = Watch()
     memory = [40, 40, 500, 30, 30, 30, 100]
