@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from storage.errors import InvalidInput, NotFound
-from streams.spark.arrow_access import turn_off_checks
 from streams.spark.class_archive import find_archive
 from streams.spark.settings import MASTER, SessionSettings, Surroundings, is_local, is_secret, settle
 
@@ -196,8 +195,6 @@ def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO 
         raise InvalidInput(
             f"Spark does not start: {_first_cause(str(error))}", hint="see its output; are the spark settings right?"
         ) from error
-    # Writers have no view, which would do it; nothing has used Arrow in this JVM yet.
-    turn_off_checks(session.sparkContext._jvm)  # noqa: SLF001 - no public way to the JVM
     # The Python of functions over RDDs, which run on executors only.
     session.sparkContext.pythonExec = settled.task_python
     return session

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.errors import InvalidInput
-from streams.spark.arrow_access import UNCHECKED
 
 MASTER: Final = "spark.master"
 APP_NAME: Final = "spark.app.name"
@@ -218,7 +217,6 @@ def _defaults(name: str, master: str, around: Surroundings) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(2 * around.cores),
         }
-    shared |= {f"spark.executorEnv.{setting.variable}": setting.value for setting in UNCHECKED}
     # Executors connect to the driver by spark.driver.host, for which Spark's default is the name of the machine.
     if master.startswith("spark://"):
         return shared | {"spark.cores.max": STANDALONE_CORES}

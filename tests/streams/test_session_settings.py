@@ -64,15 +64,6 @@ def test_on_a_standalone_cluster_an_application_does_not_take_all_cores() -> Non
     assert settle("app", {**cluster, "spark.cores.max": "9"}, AROUND).values["spark.cores.max"] == "9"
 
 
-@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host:6443", "local-cluster[2,1,1024]"])
-def test_executors_read_rows_from_python_without_checks_unless_the_user_wants_them(master: str) -> None:
-    name = "spark.executorEnv.ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"
-    values = settle("app", {"spark.master": master}, AROUND).values
-    assert (values[name], values["spark.executorEnv.ARROW_ENABLE_NULL_CHECK_FOR_GET"]) == ("true", "false")
-    assert settle("app", {"spark.master": master, name: "false"}, AROUND).values[name] == "false"
-    assert name not in settle("app", {}, AROUND).values, "tasks run in the JVM of the driver"
-
-
 @pytest.mark.parametrize("master", ["yarn", "k8s://https://host:6443"])
 def test_containers_of_executors_have_room_for_python(master: str) -> None:
     values = settle("app", {"spark.master": master}, AROUND).values
@@ -249,8 +240,6 @@ def task(batches):
     import os, pyarrow
     yield pyarrow.RecordBatch.from_pydict({"marker": [os.environ.get("MARKER", "")]})
 print("tasks", [row.marker for row in spark.range(0, 1, 1, 1).mapInArrow(task, "marker string").collect()])
-print("checks", spark._jvm.org.apache.arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED,
-      spark._jvm.org.apache.arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED)
 print("rdd", spark.sparkContext.parallelize([1], 1).map(lambda _: __import__("os").environ.get("MARKER", "")).collect())
 spark.stop()
 """
@@ -280,15 +269,12 @@ def test_a_real_session(tmp_path: Path, *, by_submit: bool) -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = dict(
-        line.split(" ", 1)
-        for line in done.stdout.splitlines()
-        if line.startswith(("conf ", "tasks ", "checks ", "rdd "))
+        line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("conf ", "tasks ", "rdd "))
     )
     conf = json.loads(lines["conf"])
     assert conf["spark.app.name"] == "weft test"
     assert conf["spark.executor.memory"] == "700m"
     assert (lines["tasks"], lines["rdd"]) == ("['wrapped']", "['wrapped']"), "tasks run with spark.pyspark.python"
-    assert lines["checks"] == "False False", "the properties were set before Arrow's first class was loaded"
     told = "spark.master of the pipeline file is not used: spark-submit gives another value"
     if by_submit:
         assert (conf["spark.master"], conf["spark.sql.shuffle.partitions"]) == ("local[2]", "3")

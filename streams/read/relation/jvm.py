@@ -36,7 +36,6 @@ from pyspark.sql.udf import _wrap_function
 from streams.read.relation.callback_connections import connections_of
 from streams.read.relation.columnar_tasks import columnar_tasks
 from streams.read.relation.planner_interface import ParquetFile
-from streams.spark.arrow_access import turn_off_checks
 from streams.spark.for_workers import pickled
 
 __all__ = ["Jvm", "UnsupportedSessionError", "load_classes"]
@@ -136,7 +135,6 @@ class Jvm:
         if classes is None:
             classes = load_classes(spark, _CLASSES, "a live view")
             check(cls(spark, classes))
-            turn_off_checks(gateway.jvm)
             _known_classes[gateway] = classes
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         # A JVM exception that a callback raises stays one, instead of becoming the text of a Python traceback.

@@ -95,7 +95,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _check_nulls(batch: pa.RecordBatch) -> None:
-    """Check that columns which are not nullable have no nulls. Spark would not notice one, and read any value.
+    """Check that columns which are not nullable have no nulls, so that the error names the column.
 
     Raises:
         RelationReadError: A column has nulls, although it is not nullable.
