@@ -1,4 +1,4 @@
-"""Rules of the repository: allowed imports, places of files, and their length.
+"""Rules of the repository: allowed imports and places of files.
 
 Each test looks at all files, and its failure names each that breaks the rule: a test for each file and rule would be as
 many tests as all others together.
@@ -18,7 +18,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {"storage", "streams", "deploy", "tests"}
 TOP_LEVEL = FOLDERS | {"pyproject.toml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"}
-MAX_LINES = 500
 # The core is pure: no files, clocks, randomness, threads or logs.
 BANNED_IN_CORE = {
     *("os", "io", "pathlib", "shutil", "tempfile", "glob", "socket", "subprocess", "urllib.request", "http"),
@@ -118,10 +117,6 @@ def test_only_streams_and_its_tests_import_pyspark() -> None:
 
 def test_the_top_level_has_only_expected_files() -> None:
     assert {path.parts[0] for path in FILES if not path.parts[0].startswith(".")} - TOP_LEVEL == set()
-
-
-def test_no_file_is_too_long() -> None:
-    assert breaking(PYTHON, lambda path: max(len(text(path).splitlines()) - MAX_LINES, 0)) == {}
 
 
 def test_no_file_has_todos_or_outside_paths() -> None:
