@@ -61,9 +61,8 @@ class FaultyStore:
 
     @contextlib.contextmanager
     def open_output(self, path: Path) -> Iterator[BinaryIO]:
-        self._call("open_output", path, lambda: None)
-        with self.inner.open_output(path) as file:
-            yield file
+        with contextlib.ExitStack() as opened:
+            yield self._call("open_output", path, lambda: opened.enter_context(self.inner.open_output(path)))
 
     def get(self, path: Path) -> bytes | None:
         return self._call("get", path, lambda: self.inner.get(path))

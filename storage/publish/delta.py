@@ -45,7 +45,7 @@ from storage.publish.publication import (
 )
 from storage.read.snapshot import Snapshot
 from storage.services.progress import OnStage, unobserved
-from storage.services.savepoints import make_savepoint
+from storage.services.savepoints import PUBLISHED_AS, make_savepoint
 from storage.table import Table
 
 WRITER_FEATURE: Final = "weftPublished"
@@ -215,7 +215,7 @@ class _Publication:
         env, version = self._table.env, self.log.version + 1
         savepoint = f"delta-{version:020d}-{env.ids.new()[:8]}"
         # Base files have no columns of referenced tables, so the snapshot of this table alone is kept.
-        make_savepoint(self._table.writable(), savepoint, self._snapshot, "published as Delta")
+        make_savepoint(self._table.writable(), savepoint, self._snapshot, f"{PUBLISHED_AS}Delta")
         publication = {
             "table_id": self._snapshot.state.table_id,
             "cut": str(self._snapshot.cut),

@@ -66,7 +66,7 @@ from storage.publish.publication import (
 )
 from storage.read.snapshot import Snapshot
 from storage.services.progress import OnStage, unobserved
-from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint
+from storage.services.savepoints import PUBLISHED_AS, SavepointInfo, list_savepoints, make_savepoint
 from storage.table import Table
 
 CUT: Final = "weft.cut"
@@ -144,7 +144,7 @@ class _Publication:
         )
         self._names = name_mapping(schema)
         self._prefix = f"iceberg-{target.metadata.table_uuid}-"
-        self._note = f"published as {self._name} of catalog {catalog.name} in {target.location()}"
+        self._note = f"{PUBLISHED_AS}{self._name} of catalog {catalog.name} in {target.location()}"
 
     def run(self, listed_savepoints: Sequence[SavepointInfo]) -> Published:
         """Commit what differs from the current snapshot of the Iceberg table.

@@ -37,7 +37,8 @@ class RewriteResult(Shown):
         cut: What was rewritten: what commits up to this cut have left.
         entry: Slot of the BASE; 0 if the table has no rows.
         file_groups: File groups that were rewritten.
-        rows: Visible rows in them.
+        rows: Visible rows that were rewritten or, by `expire_rows` and `forget_deletes`, removed.
+        deletes: Other rows that were removed: those of which only deletes were known. 0 after a rewrite of a column.
         seconds: Wall-clock time.
     """
 
@@ -45,6 +46,7 @@ class RewriteResult(Shown):
     entry: int
     file_groups: int
     rows: int
+    deletes: int
     seconds: float
 
 
@@ -192,13 +194,14 @@ def _rewrite_all(table_log: TableLog, rewriting: Rewriting, execute: Execute, pr
 
     def attempt(snapshot: Snapshot, reserve_ms: int) -> RewriteResult | None:
         if not snapshot.slices:
-            return RewriteResult(str(snapshot.cut), 0, 0, 0, time.monotonic() - started)
+            return RewriteResult(str(snapshot.cut), 0, 0, 0, 0, time.monotonic() - started)
         with open_plan(table_log, snapshot.cut, len(snapshot.slices), reserve_ms) as plan:
             done = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute, progress=progress)
         seconds, result = time.monotonic() - started, done.result
         if not done.entry:
             return None
-        return RewriteResult(str(snapshot.cut), done.entry, len(result.done), result.rows, seconds)
+        rows = result.rows if isinstance(rewriting.change, NewValues) else done.visible_left_out
+        return RewriteResult(str(snapshot.cut), done.entry, len(result.done), rows, done.hidden_left_out, seconds)
 
     return retry_on_newest(table_log, attempt)[1]
 

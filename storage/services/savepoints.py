@@ -23,6 +23,13 @@ from storage.read.time_travel import find_savepoint
 from storage.shown import Shown
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_TIME_WORDS: Final = frozenset({"now", "today", "yesterday", "tomorrow", "epoch", "earliest", "latest"})
+"""Words that Spark, or an option of weft, reads as a time."""
+_TIME: Final = re.compile(r"\d{4,}(-?W?\d{1,2}){0,2}(T[\d.]*)?")
+"""A year, month, week, day or time, as ISO 8601 and Spark spell them without ':', which no name contains."""
+_FOR: Final = "for "
+PUBLISHED_AS: Final = "published as "
+"""Notes of savepoints that weft makes begin with this: for the savepoint of another table, or for a publication."""
 _KEPT_OF_NAME: Final = 80  # characters of the name of a savepoint in the name of a referenced table's savepoint
 _RANDOM: Final = 8
 
@@ -46,11 +53,7 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
         SnapshotExpired: The snapshot has expired.
         TableError: The snapshot of a referenced table could not be taken, or not be kept.
     """
-    if not _NAME.fullmatch(name):
-        raise InvalidInput(
-            f"{name!r} is not a savepoint name",
-            hint="1 to 100 letters, digits, '_', '.' or '-', starting with a letter or digit",
-        )
+    _check_name(name)
     if name in table_log.refresh().savepoints:
         raise _taken(name)
     placed: dict[str, tuple[TableLog, str]] = {}
@@ -61,7 +64,7 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
             if log.store.uri not in placed:
                 # A random part, because another process may make a savepoint of the same name at the same time.
                 chosen = f"{name[:_KEPT_OF_NAME]}.{table_log.env.ids.new()[:_RANDOM]}"
-                _publish(log, chosen, at, f"for savepoint {name} of {table_log.store.uri}", {})
+                _publish(log, chosen, at, f"{_FOR}savepoint {name} of {table_log.store.uri}", {})
                 placed[log.store.uri] = (log, chosen)
             _, chosen = placed[log.store.uri]
             kept[each.reference.name] = KeptReference(table=at.table, lanes=dict(at.lanes), savepoint=chosen)
@@ -74,6 +77,19 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
         _release_all(placed)
         raise  # after any other error it may have been published, and need those of the referenced tables
     return SavepointInfo(name, found.cut, note, made.committed_at_ms)
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"{name!r} is not a savepoint name",
+            hint="1 to 100 letters, digits, '_', '.' or '-', starting with a letter or digit",
+        )
+    if name.lower() in _TIME_WORDS or _TIME.fullmatch(name):
+        raise InvalidInput(
+            f"{name!r} is not a savepoint name: a query could take it for a time",
+            hint=f"put a word before it, for example 'before-{name}'",
+        )
 
 
 def _release_all(placed: Mapping[str, tuple[TableLog, str]]) -> None:
@@ -122,6 +138,13 @@ def release_savepoint(table_log: TableLog, name: str) -> None:
         other = table_log.env.of_table(known[reference].table)
         with contextlib.suppress(NotFound):  # released already: references to one table share it
             _release(TableLog.of(other), of_table.savepoint)
+
+
+def find_dependent(kept: LiveSavepoint) -> str | None:
+    """What cannot be read any more once a savepoint is released; None if weft made it for nothing else."""
+    if kept.note.startswith(_FOR):
+        return kept.note.removeprefix(_FOR)
+    return f"the table {kept.note}" if kept.note.startswith(PUBLISHED_AS) else None
 
 
 def _release(table_log: TableLog, name: str) -> None:

@@ -17,7 +17,7 @@ from storage.core.log.entries import Abort, Plan
 from storage.core.log.table_state import TableState
 from storage.core.names import Path
 from storage.core.plan.reservation import is_reserved, next_reservation_ms
-from storage.errors import CommitUnknown, Conflict, SnapshotExpired, TableError
+from storage.errors import CommitUnknown, Conflict, MissingFile, SnapshotExpired, StoreRefused, TableError
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 from storage.store.object_store import ObjectStore
@@ -61,7 +61,8 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 
         reserve_ms: Reserve the table for this long (`storage.core.plan.reservation`); 0: no reservation.
 
     Raises:
-        SnapshotExpired: The snapshot has expired since it was taken.
+        SnapshotExpired: The snapshot has expired since it was taken, or the plan was ended by others during the work,
+            and its files were deleted.
         Conflict: The table was restored since then, or keys were erased: the snapshot contains rows that are gone.
     """
     plan = _publish_plan(table_log, at, file_groups, reserve_ms)
@@ -77,6 +78,9 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 
         else:
             if aborted:
                 delete_files(table_log.store, plan.unpublished)  # only now: no other entry of this plan can follow
+            elif isinstance(error, StoreRefused | MissingFile):
+                # Whoever ended the plan has also deleted files that it was reading or writing.
+                raise SnapshotExpired(f"plan {plan.slot} has ended: {PLAN_CLOSED}", hint="start it again") from error
         raise
 
 

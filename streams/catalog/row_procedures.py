@@ -19,7 +19,13 @@ from streams.read.sql_function import SqlFunction
 from streams.read.sql_query import short_message
 from streams.read.text_values import parse_key
 
-_REWRITING: Final = {"cut": "string", "file_groups": "bigint", "rows": "bigint", "changed": "boolean"}
+_REWRITING: Final = {
+    "cut": "string",
+    "file_groups": "bigint",
+    "rows": "bigint",
+    "deletes": "bigint",
+    "changed": "boolean",
+}
 
 
 @procedure({field.name: format_type(field.type) for field in EXPLANATION_SCHEMA}, reads=True)
@@ -52,6 +58,7 @@ def apply_ttl(session: Session, table: str) -> Row:
         "file_groups": "bigint",
         "files_deleted": "bigint",
         "released": "array<string>",
+        "broken": "array<string>",
         "remains": "array<string>",
         "newer": "array<string>",
     }
@@ -86,6 +93,7 @@ def erase(
         "file_groups": done.file_groups,
         "files_deleted": sum(tally.files for tally in done.deleted.values()),
         "released": list(done.released),
+        "broken": list(done.broken),
         "remains": [str(left.path) for left in done.remains],
         "newer": [str(path) for path in done.newer],
     }
@@ -125,5 +133,5 @@ def rewrite(
 
 
 def _rewriting(result: Any) -> Row:
-    shown = {"cut": result.cut, "file_groups": result.file_groups, "rows": result.rows}
+    shown = {name: getattr(result, name) for name in ("cut", "file_groups", "rows", "deletes")}
     return {**shown, "changed": bool(result.entry)}

@@ -60,8 +60,9 @@ def erase(
     Refused while retained snapshots, savepoints or pins need files with the keys, unless the options below allow to
     release them. If it was interrupted, run it again. Exit code 1 if an object still has a key.
 
-    Not part of a table, and not changed: Kafka topics, dead letters, checkpoints of Spark, backups and old versions of
-    objects. Messages with the keys that are read later are new data.
+    Not part of a table, and not changed: Kafka topics, dead letters, checkpoints of Spark, backups, old versions of
+    objects, and what the table is published as: publish it again. Messages with the keys that are read later are new
+    data.
     """
     table = open_table(target, storage_option)
     with usage_errors():
@@ -141,7 +142,7 @@ def expire_rows(
     confirm(f"Remove rows with {column} before {before} from {table.uri}? This cannot be undone.", yes=yes)
     with progress("rewriting", quiet=quiet) as show:
         result = table.expire_rows(column, before, note=note, progress=show)
-    text = f"rows with {column} before {before} are removed up to {result.cut}" if result.entry else "nothing to do"
+    text = f"{counted(result.rows, 'row')} with {column} before {before} removed, up to {result.cut}"
     print_result(result, text, as_json=as_json)
 
 
@@ -188,7 +189,7 @@ def forget_deletes(
     confirm(f"Forget deletes of {group} before {before} in {table.uri}? This cannot be undone.", yes=yes)
     with progress("rewriting", quiet=quiet) as show:
         result = table.forget_deletes(group, before, note=note, progress=show)
-    text = f"deletes of {group} before {before} are forgotten up to {result.cut}" if result.entry else "nothing to do"
+    text = f"{counted(result.deletes, 'delete')} of {group} before {before} forgotten, up to {result.cut}"
     print_result(result, text, as_json=as_json)
 
 
@@ -230,6 +231,7 @@ def describe(result: EraseResult) -> str:
         f"key ranges removed from {counted(result.redacted, 'entry')} of the log"
     )
     lines.extend(f"savepoint {name} is released" for name in result.released)
+    lines.extend(f"{dependent} cannot be read any more: it needed a released savepoint" for dependent in result.broken)
     lines.extend(f"a pin of {owner} is removed" for owner in result.unpinned)
     lines.extend(f"compaction {plan} is aborted" for plan in result.aborted)
     read = ", ".join(f"{tally.files:,} {kind}" for kind, tally in sorted(result.read.items()))
@@ -240,5 +242,8 @@ def describe(result: EraseResult) -> str:
         f"newer, not erased: {path} (committed after the cut, or not committed yet)" for path in result.newer[:SHOWN]
     )
     lines.extend(f"not a file of the table, not read: {path}" for path in result.unread[:SHOWN])
-    lines.append("not part of the table: Kafka topics, dead letters, Spark's checkpoints, backups")
+    lines.append(
+        "not part of the table: Kafka topics, dead letters, Spark's checkpoints, backups, and what the table is "
+        "published as (publish it again)"
+    )
     return "\n".join(lines)

@@ -29,7 +29,7 @@ def run(spark: SparkSession, folder: Path, rounds: int) -> None:
         table = build(folder / name, Shape(keys=ROWS))
         if name == "compacted":
             table.compact()
-        table.savepoint("now")
+        table.savepoint("kept")
         streams.create_view(spark, table.uri, f"view_{name}")
         relation = f"weft.{name}.table"
         ways = {

@@ -241,6 +241,23 @@ class TestKeepers:
         table.clean(NOW)
         assert stored(table) == used(table.snapshot())
 
+    def test_a_compaction_that_was_abandoned_while_it_writes_says_so(self, tmp_path: LocalPath) -> None:
+        table = Table.create(tmp_path / "table", SHOP)
+        append(table, orders(*ALL, status="first"))
+        store = FaultyStore(open_store(table.uri))
+        slow = other_process(table.uri, FakeClock(), store)
+
+        def give_up() -> None:
+            assert table.clean(NOW, abandon_after=NOW).aborted
+
+        # Cleaning deletes the temporary file of the open output, which has no name to be renamed from any more.
+        store.faults.append(Fault("open_output", "base/", when="after", action=give_up))
+        with pytest.raises(SnapshotExpired, match="its plan was closed meanwhile") as caught:
+            slow.compact()
+        assert caught.value.hint == "start it again"
+        table.clean(NOW)
+        assert stored(table) == used(table.snapshot())
+
     def test_a_compaction_whose_files_were_deleted_gets_a_specific_error(self, table: Table, uri: str) -> None:
         append(table, orders(*ALL, status="first"))
         store = FaultyStore(open_store(uri))

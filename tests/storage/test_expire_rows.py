@@ -66,6 +66,7 @@ def rows(table: Table) -> dict[int, Any]:
 def test_rows_before_the_limit_are_removed_with_all_their_groups(table: Table) -> None:
     result = table.expire_rows("at", day(5), note="retention")
     assert result.entry == table.state().rewritten
+    assert (result.rows, result.deletes) == (1, 0)
     assert rows(table) == {2: None, 3: "kept"}
     write(table, [1], dt.date(2025, 1, 1))
     assert rows(table) == {1: None, 2: None, 3: "kept"}, "a later event is new data, and the other group is gone"
@@ -117,7 +118,9 @@ def test_the_table_shows_what_the_events_of_other_keys_say(story: Story, data: s
                 seen = [row[column] for each in story.appends for row in each.rows if row.get(column) is not None]
                 if seen:
                     before = data.draw(st.sampled_from(seen), label="before")
-                    world.table.expire_rows(column, before)
+                    shown = world.table.snapshot().to_arrow().num_rows
+                    removed = world.table.expire_rows(column, before).rows
+                    assert removed == shown - world.table.snapshot().to_arrow().num_rows
                     world.oracle.erase(world.oracle.old_rows(group, column, before))
             world.check()
         world.compact(Compact(EVERY_GROUP))

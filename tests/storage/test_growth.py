@@ -114,7 +114,7 @@ def test_a_look_up_of_one_key_decodes_one_slice(
         if checkpointed:
             with monkeypatch.context() as patched:
                 tune(patched, table_checkpoint_every=1)
-                Table.open(uri).savepoint("now")
+                Table.open(uri).savepoint("kept")
         held.append(_held_by_look_up(uri))
     assert [slices for slices, _ in held] == [1, 1]
     (_, few), (_, many) = held

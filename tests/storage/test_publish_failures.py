@@ -212,6 +212,7 @@ def test_after_an_erase_the_published_tables_lack_the_keys(table: Table, catalog
     publish_delta(table)
     erased = table.erase([7], release_savepoints=True, expire_snapshots=True)
     assert not erased.remains
+    assert "the table published as Delta" in erased.broken
     assert [path for path in erased.unread if "_delta_log" in path]  # their statistics may have keys
     assert publish_iceberg(table, catalog, NAME).rows == 19
     shutil.rmtree(Path(table.uri.removeprefix("file://")) / "base/_delta_log")

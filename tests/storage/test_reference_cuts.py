@@ -11,7 +11,7 @@ import pytest
 
 from storage import Table
 from storage.core.log.cut import parse_cut
-from storage.errors import Conflict, InvalidInput, NotComplete, SnapshotExpired
+from storage.errors import Conflict, InvalidInput, NotComplete, SnapshotExpired, StillRetained
 from tests.storage.reference_shop import CUSTOMER, Shop, no_product
 
 
@@ -138,3 +138,19 @@ def test_watermarks_of_the_referenced_tables_count(shop: Shop) -> None:
     with shop.customers.writer("loyalty", lateness=5) as writer:
         writer.append(pa.table({"id": [1], "tier": ["gold"], "tier_ts": [100]}))
     shop.orders.snapshot(complete_through=90)
+
+
+def test_an_erase_names_the_savepoints_of_other_tables_that_it_breaks(shop: Shop) -> None:
+    shop.customer(1, "Ann")
+    shop.order(1, 1)
+    shop.orders.savepoint("audit")
+    of_orders = f"savepoint audit of {shop.orders.uri}"
+    (kept,) = shop.customers.savepoints()
+    with pytest.raises(StillRetained, match="savepoints") as refused:
+        shop.customers.erase([1], expire_snapshots=True)
+    assert f"{kept.name} ({of_orders} needs it)" in refused.value.message
+    assert refused.value.savepoints == (kept.name,)
+    result = shop.customers.erase([1], expire_snapshots=True, release_savepoints=True)
+    assert (result.released, result.broken) == ((kept.name,), (of_orders,))
+    with pytest.raises(SnapshotExpired):
+        shop.rows("customer_name", as_of="audit")

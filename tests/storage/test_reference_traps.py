@@ -186,7 +186,7 @@ def test_another_table_at_the_location_of_a_referenced_table_is_not_taken_for_it
     with pytest.raises(Conflict, match="reference 'customer' already exists, to another table"):
         shop.orders.add_reference("customer", "../customers", "customer_id", columns=["name", "tier"])
     with pytest.raises(NotFound, match="another table"):
-        shop.orders.savepoint("now")
+        shop.orders.savepoint("kept")
     shop.orders.add_reference("second", "../customers", "order_id", columns=["name"])
     assert shop.rows("second_name") == [(1, "another Ann")]
     before = str(shop.orders.snapshot().cut)

@@ -227,6 +227,19 @@ def test_a_savepoint_needs_a_name(table: Table, name: str) -> None:
     assert table.savepoints() == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["now", "Today", "epoch", "earliest", "2026", "2026-01", "2026-1-1", "20260101", "2026-W01-1", "2026-01-01T10"],
+)
+def test_a_savepoint_has_no_name_that_is_a_time(table: Table, name: str) -> None:
+    with pytest.raises(InvalidInput, match="could take it for a time") as caught:
+        table.savepoint(name)
+    assert caught.value.hint == f"put a word before it, for example 'before-{name}'"
+    assert table.savepoints() == []
+    table.savepoint(f"before-{name}")
+    table.savepoint(f"{name}-migration")
+
+
 def test_a_closed_lane_keeps_its_rows_and_accepts_no_commits(table: Table) -> None:
     append(table, orders(1))
     with table.writer("orders", lane="fix") as writer:

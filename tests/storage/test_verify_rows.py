@@ -103,9 +103,9 @@ def test_rows_of_a_commit_beyond_the_slices_cut(table: Table, damage: Damage) ->
 
 
 def test_rows_that_a_restore_has_rolled_back(table: Table, damage: Damage) -> None:
-    table.savepoint("now")
+    table.savepoint("kept")
     append(table, orders(0, ts=9))
-    table.restore("now")
+    table.restore("kept")
     table.compact()
     *_, rolled_back = [entry for entry in damage.entries("orders") if entry.kind == "DATA"]
     path = damage.rewrite("base", arrivals(lambda _: rolled_back.stamp << 20 | 1))

@@ -18,7 +18,7 @@ from typing import Final
 
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup
-from storage.core.log.table_state import TableState
+from storage.core.log.table_state import LiveSavepoint, TableState
 from storage.core.names import ParsedPath, Path
 from storage.core.plan.slices import FileSlice
 from storage.errors import Conflict, MissingFile, NotFound, StillRetained
@@ -36,7 +36,7 @@ from storage.services.erase.redact_log import redact_log
 from storage.services.progress import OnStage, unobserved
 from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import WithoutKeys
-from storage.services.savepoints import release_savepoint
+from storage.services.savepoints import find_dependent, release_savepoint
 from storage.services.service_plan import abort_plan, open_plan, retry_on_newest
 from storage.services.tasks import Execute, one_by_one
 from storage.shown import Shown
@@ -56,6 +56,7 @@ class EraseResult(Shown):
             it took several because another service published slices of some file groups first.
         file_groups: Number of the file groups that were rewritten by all of them.
         released: Savepoints that were released, because they had the keys.
+        broken: What needed them, and cannot be read any more: savepoints of other tables, and published tables.
         unpinned: Owners of the pins that were removed, likewise, or because their snapshots had expired.
         aborted: Ids of the compactions and folds that were aborted, likewise.
         deleted: Files that were deleted, by kind.
@@ -73,6 +74,7 @@ class EraseResult(Shown):
     entry: int
     file_groups: int
     released: tuple[str, ...]
+    broken: tuple[str, ...]
     unpinned: tuple[str, ...]
     aborted: tuple[str, ...]
     deleted: Mapping[str, Tally]
@@ -145,6 +147,7 @@ def erase(
         entry=rewritten.entry,
         file_groups=len(rewritten.groups),
         released=released,
+        broken=tuple(dependent for name in released if (dependent := find_dependent(holding.savepoints[name]))),
         unpinned=tuple(pin.owner for pin in (*holding.pins, *holding.late)),
         aborted=aborted,
         deleted=cleaned.deleted,
@@ -163,14 +166,14 @@ class _Holding:
     """What keeps files with the keys, besides the newest snapshot.
 
     Attributes:
-        savepoints: Names of savepoints.
+        savepoints: Savepoints by name.
         pins: Pins that have not expired.
         late: Pins that were written after their snapshots expired: nothing can be read with them, but they keep
             entries of the log.
         retained: The oldest retained prefix of the table lane, if its snapshots have the keys; else 0.
     """
 
-    savepoints: tuple[str, ...]
+    savepoints: Mapping[str, LiveSavepoint]
     pins: tuple[Pin, ...]
     late: tuple[Pin, ...]
     retained: int
@@ -182,11 +185,15 @@ class _Holding:
             StillRetained: Something would be broken.
         """
         parts, hints = [], []
-        savepoints = () if release_savepoints else self.savepoints
+        savepoints = {} if release_savepoints else self.savepoints
         pins = () if expire_snapshots else self.pins
         retained = 0 if expire_snapshots else self.retained
         if savepoints:
-            parts.append(f"savepoints {', '.join(savepoints)}")
+            shown = [
+                f"{name} ({dependent} needs it)" if (dependent := find_dependent(kept)) else name
+                for name, kept in savepoints.items()
+            ]
+            parts.append(f"savepoints {', '.join(shown)}")
             hints.append("release the savepoints, or allow it: release_savepoints (--release-savepoints)")
         if pins:
             parts.append(f"pins of {', '.join(pin.owner for pin in pins)}")
@@ -198,7 +205,7 @@ class _Holding:
             raise StillRetained(
                 f"files with the keys are needed by {'; by '.join(parts)}",
                 hint="; ".join(hints),
-                savepoints=savepoints,
+                savepoints=tuple(savepoints),
                 pins=tuple(pin.owner for pin in pins),
                 snapshots=bool(retained),
             )
@@ -222,10 +229,10 @@ def _holding_at(table_log: TableLog, search: KeySearch, state: TableState, at: C
     # A retained snapshot has a key only if the oldest one has it, together with all later commits.
     oldest = replace(table_log.at(state.oldest_retained), lanes=state.lanes)
     retained = search.in_snapshot(table_log, oldest, at.lanes) or search.in_snapshot(table_log, state, at.lanes)
-    savepoints = [name for name, kept in state.savepoints.items() if _has_keys(table_log, search, kept.at)]
+    savepoints = {name: kept for name, kept in state.savepoints.items() if _has_keys(table_log, search, kept.at)}
     pins = [(pin, _has_keys(table_log, search, pin.at)) for pin in unexpired(table_log.store, table_log.clock)]
     return _Holding(
-        tuple(savepoints),
+        savepoints,
         pins=tuple(pin for pin, has_keys in pins if has_keys),
         late=tuple(pin for pin, has_keys in pins if has_keys is None),
         retained=state.oldest_retained if retained else 0,
