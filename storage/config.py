@@ -428,11 +428,6 @@ def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> None:
             )
     if group.functions and not mode.takes_functions:
         raise InvalidInput(f"{field}.functions: the group's mode is {group.merge!r}", hint="merge: aggregate")
-    if mode.max_values is not None and len(group.columns) - len(group.ordering) > mode.max_values:
-        raise InvalidInput(
-            f"{field}.columns: {len(group.columns)} columns in a {mode.name} group",
-            hint=f"at most {mode.max_values} besides the ordering columns: split the group",
-        )
 
 
 def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Function]], problems: Problems) -> None:

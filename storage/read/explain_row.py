@@ -35,6 +35,7 @@ from storage.core.merge.stitch import needed_columns
 from storage.core.merge.visibility import visible_rows
 from storage.core.model import Group, Op
 from storage.core.modes import Mergers, Registers, mode_of
+from storage.core.modes.partial import supplier_numbers
 from storage.core.names import LaneName
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 from storage.core.plan.watermarks import to_ticks, watermark_type
@@ -249,8 +250,7 @@ def _in_register(schema: TableSchema, group: Group, rows: Arrays) -> list[tuple[
         return found
     if not mode.accepts_partial:
         return [*found, (Version(arrival, Op.UPSERT, ordering, frozenset(group.values)), shown)]
-    slots = state[names.suppliers(group.id)].as_py()
-    supplier = dict(zip(group.values, slots if slots is not None else bytes(len(group.values)), strict=False))
+    supplier = dict(zip(group.values, supplier_numbers(group, state[names.suppliers(group.id)]), strict=True))
     others = state[names.versions(group.id)].values if state[names.versions(group.id)].is_valid else []
     versions = [(arrival, ordering)]
     for other in others:

@@ -170,14 +170,6 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "streams.more.on_delete: 'row', but stream 'hits' deletes 'group' in group 'sums' too",
         "must not mix",
     ),
-    "too many columns of one partial group": (
-        both(
-            put("columns", to={**GOOD["columns"], **{f"x{i}": "int" for i in range(253)}}),
-            put("groups", "part", "columns", to=["a", "b", "pts", *(f"x{i}" for i in range(253))]),
-        ),
-        "groups.part.columns: 256 columns in a latest_non_null group",
-        "at most 254",
-    ),
 }
 
 

@@ -86,7 +86,6 @@ class MergeMode(ABC):
             `renewed` is not needed.
         chooses_values: A column of a merged register has the value of one of the registers, or NULL.
         may_overflow: An exact value may not fit its column, see `overflows`.
-        max_values: Maximum number of columns of a group besides its ordering columns; None for no limit.
     """
 
     name: ClassVar[str]
@@ -101,7 +100,6 @@ class MergeMode(ABC):
     null_if_added_later: ClassVar[bool] = True
     chooses_values: ClassVar[bool] = False
     may_overflow: ClassVar[bool] = False
-    max_values: ClassVar[int | None] = None
 
     def matches(self, merge: str) -> bool:
         """Whether ``merge``, as in the configuration of a group, names this mode."""

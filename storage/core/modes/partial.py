@@ -6,8 +6,9 @@ version is kept per column, and not per row, the result does not depend on how e
 State of a group, besides its ordering columns and `arrival`, which are those of its newest upsert (the *top*):
 
 - floor: the largest delete (arrival, kind, ordering values)
-- suppliers: one byte per value column, in the group's order: 0 if the top supplied the column, n > 0 if version number
-  n of the list did, 255 if no upsert did. NULL means that all bytes are 0.
+- suppliers: one number per value column, in the group's order: 0 if the top supplied the column, n > 0 if version
+  number n of the list did, the largest number if no upsert did. NULL means that all numbers are 0. A number has one
+  byte, and more only if the group has more than 254 value columns, because so many versions may be in the list.
 - versions: the list of these other versions (ordering values and arrival), ascending. NULL means an empty list.
 
 A row whose columns all come from one event, which is the usual case, costs two NULLs.
@@ -16,7 +17,7 @@ A row whose columns all come from one event, which is the usual case, costs two 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,8 @@ from storage.core.model import Column, Group, Op
 from storage.core.modes.base import GroupEvents, MergeMode, Registers
 from storage.core.modes.versions import History, Versions, number_versions, pick
 
-_NO_SUPPLIER: Final = 255
+_WIDE: Final = "wide-suppliers"
+"""Reader feature of tables with a group whose numbers of suppliers have more than one byte."""
 Numbers = npt.NDArray[np.int64]
 """Keys x value columns: number of the supplying version, or -1."""
 
@@ -41,7 +43,14 @@ class LatestNonNull(MergeMode):
     name = "latest_non_null"
     chooses_values = True
     accepts_partial = True
-    max_values = 254  # a byte numbers the supplier of a column
+
+    @property
+    def known_features(self) -> frozenset[str]:
+        return super().known_features | {_WIDE}
+
+    def features(self, group: Group) -> frozenset[str]:
+        is_wide = _number_type(len(group.values)).itemsize > 1
+        return super().features(group) | ({_WIDE} if is_wide else frozenset())
 
     def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
         floor = {names.floor_ordering(group.id, i): columns[name].type for i, name in enumerate(group.ordering)}
@@ -54,7 +63,7 @@ class LatestNonNull(MergeMode):
             names.floor_arrival(group.id): pa.int64(),
             names.floor_kind(group.id): pa.int8(),
             **floor,
-            names.suppliers(group.id): pa.binary(max(len(group.values), 1)),
+            names.suppliers(group.id): pa.binary(max(_suppliers_size(len(group.values)), 1)),
             names.versions(group.id): pa.list_(pa.field("element", version)),
         }
 
@@ -122,15 +131,46 @@ class LatestNonNull(MergeMode):
         stored = rows[names.suppliers(group.id)]
         width = len(group.values)
         known = width - len(added)
-        slots = np.full((len(stored), width), _NO_SUPPLIER, np.uint8)
+        slots = np.full((len(stored), width), -1)
         slots[:, :known] = 0
         explicit = np.asarray(stored.is_valid())
         if known and explicit.any():
-            old_width = stored.type.byte_width
-            data = np.frombuffer(stored.buffers()[1], np.uint8)[stored.offset * old_width :][: len(stored) * old_width]
-            slots[explicit, :known] = data.reshape(-1, old_width)[explicit, :known]
+            slots[explicit, :known] = _stored_numbers(stored, known)[explicit]
         present = np.asarray(rows[names.arrival(group.id)].is_valid())
         return {names.suppliers(group.id): _bytes(slots, present)}
+
+
+def supplier_numbers(group: Group, suppliers: pa.Scalar) -> list[int]:
+    """The number of the supplying version of each value column, in the group's order; -1 if no upsert supplied it.
+
+    Args:
+        group: A group with this mode.
+        suppliers: The value of the column ``suppliers`` in one register.
+    """
+    width = len(group.values)
+    if not suppliers.is_valid or not width:
+        return [0] * width
+    numbers: list[int] = _stored_numbers(pa.array([suppliers.as_py()], suppliers.type), width)[0].tolist()
+    return numbers
+
+
+def _number_type(width: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The type of the numbers of suppliers in a group with ``width`` value columns; its largest number means none."""
+    return np.dtype(next(kind for kind in ("<u1", "<u2", "<u4") if width < np.iinfo(kind).max))
+
+
+def _suppliers_size(width: int) -> int:
+    """Bytes of the column ``suppliers`` per register."""
+    return width * _number_type(width).itemsize
+
+
+def _stored_numbers(stored: pa.Array, width: int) -> Numbers:
+    """Numbers of suppliers, registers x ``width`` value columns; -1 for none, and anything where ``stored`` is NULL."""
+    kind, size = _number_type(width), _suppliers_size(width)
+    data = np.frombuffer(stored.buffers()[1], np.uint8)[stored.offset * size :][: len(stored) * size]
+    numbers = data.view(kind).reshape(-1, width).astype(np.int64)
+    numbers[numbers == np.iinfo(kind).max] = -1
+    return numbers
 
 
 def _above(numbers: Indices, floor: Indices) -> Indices:
@@ -157,13 +197,11 @@ def _decode(group: Group, side: Arrays, top: Indices, others: Indices) -> Number
     result = np.repeat(top[:, None], width, axis=1)
     explicit = np.flatnonzero(np.asarray(suppliers.is_valid()))
     if width and len(explicit):
-        stored = suppliers.take(pa.array(explicit))
-        slots = np.frombuffer(stored.buffers()[1], np.uint8)[stored.offset * width :][: len(explicit) * width]
-        slots = slots.reshape(-1, width).astype(np.int64)
+        slots = _stored_numbers(suppliers.take(pa.array(explicit)), width)
         lengths = list_lengths(side[names.versions(group.id)])
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[:rows][explicit]
         listed = np.append(others, -1)[np.minimum(offsets[:, None] + np.maximum(slots - 1, 0), len(others))]
-        result[explicit] = np.where(slots == _NO_SUPPLIER, -1, np.where(slots == 0, result[explicit], listed))
+        result[explicit] = np.where(slots < 0, -1, np.where(slots == 0, result[explicit], listed))
     return result
 
 
@@ -200,7 +238,7 @@ def _suppliers(
     rows, width = supply.shape
     is_top = supply == top[:, None]
     other = ~is_top & (supply >= 0)
-    slots = np.where(is_top, 0, _NO_SUPPLIER)
+    slots = np.where(is_top, 0, -1)
     # Sort the other versions of each row; equal ones share an entry of the list.
     wanted = np.where(other, supply, -1)
     by_version = np.argsort(wanted, axis=1, kind="stable")
@@ -215,13 +253,12 @@ def _suppliers(
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
     listed = pa.ListArray.from_arrays(pa.array(offsets), elements, type=list_type, mask=pa.array(counts == 0))
     plain = (slots == 0).all(axis=1) if width else np.ones(rows, np.bool_)
-    stored = slots.astype(np.uint8) if width else np.zeros((rows, 1), np.uint8)
-    return _bytes(stored, ~plain), listed
+    return _bytes(slots if width else np.zeros((rows, 1), np.int64), ~plain), listed
 
 
-def _bytes(slots: npt.NDArray[np.uint8], valid: Mask) -> pa.Array:
-    """The column ``suppliers``: one row of bytes per register, NULL where not ``valid``."""
-    rows, width = slots.shape
+def _bytes(numbers: Numbers, valid: Mask) -> pa.Array:
+    """The column ``suppliers`` from its numbers, -1 for none; NULL where not ``valid``."""
+    rows, width = numbers.shape
     validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    data = pa.py_buffer(np.ascontiguousarray(slots))
-    return pa.Array.from_buffers(pa.binary(width), rows, [validity, data])
+    data = pa.py_buffer(np.ascontiguousarray(numbers.astype(_number_type(width))))  # -1 becomes the largest number
+    return pa.Array.from_buffers(pa.binary(_suppliers_size(width)), rows, [validity, data])
