@@ -8,9 +8,10 @@ are read: its *rivals*.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from storage.core.log.entries import Entry
 from storage.core.log.table_state import Lane, TableState
 from storage.core.modes import mode_of
 from storage.core.names import TABLE_LANE, LaneName, StreamName
@@ -19,7 +20,11 @@ from storage.log.table_log import TableLog
 from storage.log.time_marks import MARK_EVERY_MS
 
 STAMP_REFRESH_MS: Final = 2 * MARK_EVERY_MS
-"""Within this time, clock differences may decide the order of ties. With a MARK every minute, rivals are never read."""
+"""With more than `MAX_RIVALS_EACH_COMMIT` rivals, clock differences may decide the order of ties within this time. With
+a MARK every minute, their lanes are never read."""
+MAX_RIVALS_EACH_COMMIT: Final = 8
+"""So many rivals are read with the table lane when a commit begins. More would make the requests of a table grow with
+the square of its lanes; their lanes are read every two minutes."""
 
 
 class OtherLanes:
@@ -61,6 +66,29 @@ class OtherLanes:
         if not 0 <= now - self._read_ms < STAMP_REFRESH_MS:
             self.read(table)
 
+    def refresh(self, table: TableState) -> TableState:
+        """Read the table lane on and, in the same round of requests, the lanes of rivals, if there are few of them.
+
+        So the next commit wins ties against commits that are visible now. Lanes that `look` reads are left out.
+
+        Args:
+            table: The newest state that the writer knows.
+
+        Returns:
+            The newest state.
+        """
+        schema = table.schema
+        ordered = frozenset(name for name in schema.stream(self._stream).groups if schema.group(name).ordering)
+        contested = {lane.name for lane in self._sharing(table, _in_commit_order(schema, self._stream))}
+        rivals = {name: ends for name, ends in self._unseen(table, ordered).items() if name not in contested}
+        if not 0 < len(rivals) <= MAX_RIVALS_EACH_COMMIT:
+            return self._table_log.refresh()
+        tails = self._table_log.commit_log.read_tails({TABLE_LANE: (table.head, None), **rivals})
+        if tails.pop(TABLE_LANE):
+            table = self._table_log.refresh()
+        self._observe(tails)
+        return table
+
     def look(self, table: TableState) -> None:
         """Rule W7: read the stamps of all commits that the next commit of this lane must be ordered after.
 
@@ -68,33 +96,40 @@ class OtherLanes:
         such a group, this takes one round of requests: the next slot of each of their lanes, and the next slot of the
         table lane, which names new lanes.
         """
-        if not _in_commit_order(table.schema, self._stream):
+        contested = _in_commit_order(table.schema, self._stream)
+        if not contested:
             return
-        log = self._table_log.commit_log
-        wanted = self._unseen(table)
-        tails = log.read_tails({TABLE_LANE: (table.head, None), **wanted})
+        tails = self._table_log.commit_log.read_tails(
+            {TABLE_LANE: (table.head, None), **self._unseen(table, contested)}
+        )
         if tails.pop(TABLE_LANE):
             table = self._table_log.refresh()
-        if any(lane not in self.heads for lane in self._unseen(table)):
+        if any(lane not in self.heads for lane in self._unseen(table, contested)):
             self.read(table)
             return
+        self._observe(tails)
+
+    def _observe(self, tails: Mapping[LaneName, Sequence[Entry]]) -> None:
+        """Let later stamps of this process be larger than those of entries, by lane."""
         for lane, tail in tails.items():
             for entry in tail:
                 self._table_log.stamps.observe(entry.stamp)
             if tail:
                 self.heads[lane] = tail[-1].seq
-                log.forget_before(lane, tail[-1].seq)
+                self._table_log.commit_log.forget_before(lane, tail[-1].seq)
 
     def _rivals(self, table: TableState) -> Collection[LaneName]:
         """The other lanes of streams that share a group with this lane's stream."""
         groups = frozenset(table.schema.stream(self._stream).groups)
         return {lane.name for lane in self._sharing(table, groups)}
 
-    def _unseen(self, table: TableState) -> dict[LaneName, tuple[int, int | None]]:
-        """Lanes with commits that may not be read yet: the last entry that was read, and the end of a closed lane."""
+    def _unseen(self, table: TableState, groups: frozenset[str]) -> dict[LaneName, tuple[int, int | None]]:
+        """Lanes that share a group, with commits that may not be read yet: the last entry that was read, and the end of
+        a closed lane.
+        """
         return {
             lane.name: (self.heads.get(lane.name, 0), lane.closed)
-            for lane in self._sharing(table, _in_commit_order(table.schema, self._stream))
+            for lane in self._sharing(table, groups)
             if lane.closed is None or lane.closed > self.heads.get(lane.name, 0)
         }
 

@@ -224,7 +224,7 @@ class Writer:
             if known is not None:
                 return known
         self._refreshed_ms = self._table_log.clock.now_ms()
-        self._table = self._table_log.refresh()
+        self._table = self._others.refresh(self._loaded())
         check_writable(self._table, writable_features())
         schema, stream = self._table.schema, self._table.schema.stream(self._stream)
         return WriteTicket(

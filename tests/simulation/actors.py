@@ -176,7 +176,8 @@ class Job:
         name, source = (batch.query, batch.number), {"id": batch.id}
         rows = to_arrow(batch.config, batch.rows, batch.stream)
         chance = self.simulation.chance
-        visible = self.simulation.judge.newest_rival(self.lane)
+        judge = self.simulation.judge
+        visible = judge.newest_rival(self.lane, begins=True)
         try:
             if chance.random() < 2 / 3:
                 return writer.append(rows, batch=name, source=source), visible
@@ -185,7 +186,7 @@ class Job:
                 return begun, visible
             half = len(rows) // 2
             parts = [write_rows(begun, part, task=task) for task, part in enumerate((rows[:half], rows[half:]))]
-            visible = self.simulation.judge.newest_rival(self.lane)
+            visible = max(visible, judge.newest_rival(self.lane, begins=False))
             return writer.commit(begun, parts, source=source), visible
         except StoreUnavailable:
             if chance.random() < 1 / 2:

@@ -87,14 +87,18 @@ class Judge:
         )
         return max(entry["stamp"] for entry in (*lanes[TABLE], *lanes.get(lane, ()), *commits))
 
-    def newest_rival(self, lane: str) -> int:
+    def newest_rival(self, lane: str, *, begins: bool) -> int:
         """The newest stamp that the next commit of a lane must exceed whatever its clock says (W7): that of visible
         rivals.
 
-        Rivals are commits of lanes that share a group in commit order with the lane.
+        Rivals are commits of lanes that share a group in commit order with the lane, or, when the commit begins, one
+        with ordering columns.
         """
         streams, groups = self.config["streams"], self.config["groups"]
-        stream_of, known = self.history.table.streams, {name for name in groups if _is_in_commit_order(groups[name])}
+        stream_of = self.history.table.streams
+        known = {
+            name for name in groups if (begins and groups[name].get("ordering")) or _is_in_commit_order(groups[name])
+        }
         stream = next(batch.stream for batch in self.batches.values() if batch.lane == lane)
         contested = known.intersection(streams[stream]["groups"])
         rivals = [

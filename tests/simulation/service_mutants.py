@@ -255,9 +255,13 @@ def with_rivals_of_its_own_stream(rivals: Any) -> Any:
     return broken
 
 
+def of_the_table_lane_alone(_: Any) -> Any:
+    return lambda self, table: self._table_log.refresh()
+
+
 def of_its_own_stream(unseen: Any) -> Any:
-    def broken(self: OtherLanes, table: Any) -> Any:
-        found = unseen(self, table)
+    def broken(self: OtherLanes, table: Any, groups: Any) -> Any:
+        found = unseen(self, table, groups)
         return {lane: span for lane, span in found.items() if table.lanes[lane].stream == self._stream}
 
     return broken
@@ -368,6 +372,9 @@ ORDER_AND_TIMES: Final = {
         fencing_barrier, "fence_lane", learns_no_stamps, "barriers"
     ),
     "S25 a writer does not look at other lanes": Mutant(OtherLanes, "look", always(None), rare=True),
+    "S25 a writer does not read its rivals when a commit begins": Mutant(
+        OtherLanes, "refresh", of_the_table_lane_alone
+    ),
     "S25 a writer looks at the lanes of its own stream alone": Mutant(OtherLanes, "_unseen", of_its_own_stream),
     "K4 what was offered to the log is deleted": Mutant(
         compaction._Publisher, "_publish", deletes_what_it_offered, "outages", rare=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -118,3 +119,30 @@ def test_groups_whose_result_does_not_depend_on_order_cause_no_requests(function
     }
     Table.create(uri, given, clock=FakeClock(NOW_MS))
     assert _gets(uri, "y", lambda: states(1), lanes=4) == _gets(uri, "z", lambda: notes(1), lanes=0)
+
+
+@pytest.mark.parametrize("op", ["U", "D"])
+def test_of_equal_ordering_values_the_later_commit_wins_even_if_its_clock_is_behind(uri: str, op: str) -> None:
+    """S25. Two lanes of one stream; the clocks differ by half a minute, and the lanes take turns."""
+    first, second = other_process(uri, FakeClock(NOW_MS + 30_000)), other_process(uri, FakeClock(NOW_MS))
+    with first.writer("z", lane="z1") as z1, second.writer("z", lane="z2") as z2:
+        for turn, writer in enumerate([z1, z2, z2, z1, z2] * 2):
+            rows = pa.table({"id": [1], "note": [str(turn)], "ts": [7], "_op": [op if writer is z2 else "U"]})
+            writer.append(rows)
+            shown = first.snapshot().to_arrow(["note"]).column("note").to_pylist()
+            assert shown == ([] if op == "D" and writer is z2 else [str(turn)])
+
+
+def test_with_many_rivals_their_lanes_are_not_read_at_each_commit(uri: str) -> None:
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(other_process(uri, FakeClock(NOW_MS)).writer("z", lane=f"z{i}")) for i in range(9)
+        ]
+        store = FaultyStore(open_store(uri))
+        last = stack.enter_context(other_process(uri, FakeClock(NOW_MS), store).writer("z"))
+        last.append(notes(1))
+        for writer in writers:
+            writer.append(notes(1))
+        store.calls.clear()
+        last.append(notes(2))
+        assert not [path for call, path in store.calls if call == "get" and "lanes/z0" in path]
