@@ -190,7 +190,7 @@ class Table:
         as_of: dt.datetime | str | None = None,
         *,
         complete_through: Value | str | None = None,
-        require: Sequence[str] | None = None,
+        complete_groups: Sequence[str] | None = None,
         settled: bool = False,
         references: bool = True,
     ) -> Snapshot:
@@ -200,7 +200,7 @@ class Table:
             as_of: A time (with a time zone), the name of a savepoint, or a cut (text of `Snapshot.cut`); None for now.
             complete_through: Refuse the snapshot if events up to this value may still arrive: see
                 `Snapshot.check_complete`.
-            require: Groups that ``complete_through`` applies to; None for all.
+            complete_groups: Groups that ``complete_through`` applies to; None for all.
             settled: Refuse a time whose snapshot may still change; see `mark`. By default it is allowed, and
                 `Snapshot.settled` is false.
             references: Whether the snapshot has the columns of references; without them no other table is looked at.
@@ -212,14 +212,15 @@ class Table:
             NotSettled: ``settled`` is set, and no mark was recorded after the time.
             NotComplete: Events of a stream may still arrive; the message names it.
         """
-        if require and complete_through is None:
+        if complete_groups and complete_through is None:
             raise InvalidInput(
-                "require without complete_through", hint="to select rows by their groups, use to_arrow(require=...)"
+                "complete_groups without complete_through",
+                hint="to select rows by their groups, use to_arrow(require=...)",
             )
         take = self._referenced.snapshot if references else functools.partial(snapshot_at, self._table_log)
         found = take(as_of, settled=settled)
         if complete_through is not None:
-            found.check_complete(complete_through, require)
+            found.check_complete(complete_through, complete_groups)
         return found
 
     def watermarks(self) -> Watermarks:

@@ -158,13 +158,13 @@ class Snapshot:
         """Up to which value every stream and group is complete, according to the watermarks in this snapshot."""
         return read_watermarks(self._table_log.commit_log, self._state, self._cut)
 
-    def check_complete(self, through: Value | str, require: Sequence[str] | None = None) -> None:
+    def check_complete(self, through: Value | str, complete_groups: Sequence[str] | None = None) -> None:
         """Check that all events up to ``through`` have arrived, according to the watermarks of the streams.
 
         Args:
             through: Value of the first ordering columns, inclusive, or its text form. A date means all of that day.
-            require: Names of the groups and references to check; None for all. Of a referenced table the groups of the
-                reference's columns are checked.
+            complete_groups: Names of the groups and references to check; None for all. Of a referenced table the groups
+                of the reference's columns are checked.
 
         Raises:
             NotComplete: The watermark of a stream of one of these groups is not above it; the message names the stream.
@@ -172,11 +172,11 @@ class Snapshot:
             InvalidInput: ``through`` is not such a value, or a group cannot have a watermark.
         """
         names = {each.reference.name for each in self._references}
-        groups = [name for name in require or () if name not in names]
-        if groups or not require:
+        groups = [name for name in complete_groups or () if name not in names]
+        if groups or not complete_groups:
             check_complete(self.watermarks(), self._state.schema, through, groups)
         for each in self._references:
-            if not require or each.reference.name in require:
+            if not complete_groups or each.reference.name in complete_groups:
                 each.check_complete(through)
 
     def check_kept(self) -> None:

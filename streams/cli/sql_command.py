@@ -81,6 +81,9 @@ def sql(
     complete_through: Annotated[
         str | None, typer.Option(help="Fail if events up to this time, date or integer may still arrive.")
     ] = None,
+    complete_groups: Annotated[
+        list[str] | None, typer.Option(help="Groups that --complete-through applies to; all by default; a,b,c.")
+    ] = None,
     settled: Annotated[
         bool,
         typer.Option("--settled", help="Fail if the snapshot at the time of --as-of may still change; see weft mark."),
@@ -106,8 +109,16 @@ def sql(
         statements = _statements(query, file)
         if output is not None and (statements is None or len(statements) != 1):
             raise InvalidInput("--output is for the result of one query", hint="give one query")
-        given = {"as_of": as_of, "require": column_names(require), "complete_through": complete_through}
-        options = ReadOptions.of({**given, "read_optimized": read_optimized, "settled": settled})
+        options = ReadOptions.of(
+            {
+                "as_of": as_of,
+                "require": column_names(require),
+                "read_optimized": read_optimized,
+                "complete_through": complete_through,
+                "complete_groups": column_names(complete_groups),
+                "settled": settled,
+            }
+        )
     settings = load_target(target, storage_option, "spark")
     check_reachable(settings.table.uri, settings.table.storage_options)
     _run(settings, options, statements, Answer(form, output, limit, options.read_optimized, quiet), explain=explain)

@@ -66,7 +66,8 @@ class ReadOptions(BaseModel):
         require: Groups that must be present in a row: one makes a left join, all an inner join.
         read_optimized: Read base files only: as fast as Parquet, but without commits since the last compaction.
         complete_through: Refuse a snapshot as long as events up to this value may still arrive, according to the
-            watermarks of the streams that feed the groups of ``require`` (by default all groups).
+            watermarks of the streams that feed the groups of ``complete_groups``.
+        complete_groups: Groups that ``complete_through`` applies to; all by default. No row is left out.
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
         push_aggregates: Let the tasks that merge rows also aggregate them, and hand over no more of them than a LIMIT
             needs, where the answer is that of Spark. Affects views on Spark, and there speed only.
@@ -78,6 +79,7 @@ class ReadOptions(BaseModel):
     require: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     read_optimized: bool = False
     complete_through: Through | None = None
+    complete_groups: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     settled: bool = False
     push_aggregates: bool = True
 
@@ -115,12 +117,10 @@ class ReadOptions(BaseModel):
         return found
 
     def _snapshot(self, table: Table) -> Snapshot:
-        if self.complete_through is None:
-            return table.snapshot(self.as_of, settled=self.settled)
         return table.snapshot(
             self.as_of,
             complete_through=self.complete_through,
-            require=self.require or None,
+            complete_groups=self.complete_groups or None,
             settled=self.settled,
         )
 
@@ -138,6 +138,7 @@ _VALUES: Final = {
     "require": "names of groups, separated by commas",
     "read_optimized": "true or false",
     "complete_through": "a value of the ordering columns: a time (ISO 8601), a date or an integer",
+    "complete_groups": "names of groups, separated by commas",
     "settled": "true or false",
     "push_aggregates": "true or false",
 }

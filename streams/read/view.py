@@ -32,6 +32,7 @@ def create_view(
     require: Sequence[str] | None = None,
     read_optimized: bool = False,
     complete_through: Through | None = None,
+    complete_groups: Sequence[str] | None = None,
     settled: bool = False,
     push_aggregates: bool = True,
     storage_options: Mapping[str, Any] | None = None,
@@ -49,7 +50,8 @@ def create_view(
         require: Groups that must be present in a row: one makes a left join, all an inner join.
         read_optimized: Read base files only: as fast as Parquet, but without commits since the last compaction.
         complete_through: A query fails while events up to this value may still arrive, according to the watermarks of
-            the streams that feed the groups of ``require`` (by default all groups).
+            the streams that feed the groups of ``complete_groups``.
+        complete_groups: Groups that ``complete_through`` applies to; all by default. No row is left out.
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
         push_aggregates: Let the tasks that merge rows also aggregate them, and find the first rows of a LIMIT, where
             the answer is that of Spark. Without it Spark gets all rows.
@@ -62,8 +64,17 @@ def create_view(
         NotComplete: Streams are not complete through ``complete_through``; the message names them.
         NotSettled: ``as_of`` is a time whose snapshot may still change, and ``settled`` is true.
     """
-    given = {"as_of": as_of, "require": require, "read_optimized": read_optimized, "complete_through": complete_through}
-    options = ReadOptions.of({**given, "settled": settled, "push_aggregates": push_aggregates})
+    options = ReadOptions.of(
+        {
+            "as_of": as_of,
+            "require": require,
+            "read_optimized": read_optimized,
+            "complete_through": complete_through,
+            "complete_groups": complete_groups,
+            "settled": settled,
+            "push_aggregates": push_aggregates,
+        }
+    )
     create_relation_view(spark, name, planner_of(spark, uri, options, storage_options))
 
 
@@ -75,6 +86,7 @@ def snapshot(
     require: Sequence[str] | None = None,
     read_optimized: bool = False,
     complete_through: Through | None = None,
+    complete_groups: Sequence[str] | None = None,
     settled: bool = False,
     push_aggregates: bool = True,
     storage_options: Mapping[str, Any] | None = None,
@@ -84,8 +96,17 @@ def snapshot(
     It can be read as long as cleaning retains it. After that a new query fails with `SnapshotExpired`. A query that is
     running when its files are deleted fails with the same error, or with Spark's error for a missing file.
     """
-    given = {"as_of": as_of, "require": require, "read_optimized": read_optimized, "complete_through": complete_through}
-    options = ReadOptions.of({**given, "settled": settled, "push_aggregates": push_aggregates})
+    options = ReadOptions.of(
+        {
+            "as_of": as_of,
+            "require": require,
+            "read_optimized": read_optimized,
+            "complete_through": complete_through,
+            "complete_groups": complete_groups,
+            "settled": settled,
+            "push_aggregates": push_aggregates,
+        }
+    )
     planner = planner_of(spark, uri, options, storage_options)
     return relation_dataframe(spark, FixedPlanner(planner.pin()), name=Path(str(uri)).name or "weft")
 

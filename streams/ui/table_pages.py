@@ -183,10 +183,10 @@ def completeness(request: Request) -> Response:
     look = site_of(request).look()
     given = request.query_params.get("through", "").strip()
     through = page_value(given)
-    require = [name for name in request.query_params.getlist("require") if name]
+    complete_groups = [name for name in request.query_params.getlist("complete_groups") if name]
     marks = look.inspection.streams()
-    chosen = [mark for mark in marks if not require or mark.group in require]
-    verdict = _verdict(look, through, require)
+    chosen = [mark for mark in marks if not complete_groups or mark.group in complete_groups]
+    verdict = _verdict(look, through, complete_groups)
     missing = []
     if verdict is not None and verdict.severity is Severity.WARNING:
         missing = [mark for mark in chosen if is_behind(mark, through)]
@@ -200,21 +200,21 @@ def completeness(request: Request) -> Response:
         groups=[group.name for group in look.overview.schema.groups],
         references=look.overview.references,
         through=given,
-        require=require,
+        complete_groups=complete_groups,
         verdict=verdict,
         missing=missing,
     )
 
 
-def _verdict(look: Look, through: str, require: list[str]) -> Problem | None:
+def _verdict(look: Look, through: str, complete_groups: list[str]) -> Problem | None:
     """What the table lacks to be complete through a value; None if it was not asked."""
     if not through:
         return None
     try:
         try:
-            look.snapshot.check_complete(through, require or None)
+            look.snapshot.check_complete(through, complete_groups or None)
         except InvalidInput:  # of times without a zone
-            look.snapshot.check_complete(through.removesuffix("+00:00"), require or None)
+            look.snapshot.check_complete(through.removesuffix("+00:00"), complete_groups or None)
     except NotComplete as error:
         return Problem(Severity.WARNING, error.message, error.hint)
     except (InvalidInput, NotFound) as error:

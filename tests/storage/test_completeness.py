@@ -112,7 +112,7 @@ def test_complete_through_includes_the_value_itself(table: Table) -> None:
     put(table, orders(1, ts=10), lateness=0)
     put(table, payments(1, ts=9), lateness=0, stream="payments")
     assert statuses(table, complete_through=8) == {1: "new"}
-    assert statuses(table, complete_through=9, require=["order"]) == {1: "new"}
+    assert statuses(table, complete_through=9, complete_groups=["order"]) == {1: "new"}
     # Another event with value 9 may still arrive.
     with pytest.raises(NotComplete) as raised:
         table.snapshot(complete_through=9)
@@ -136,21 +136,21 @@ def test_every_stream_that_feeds_a_group_counts() -> None:
     table = Table.create(new_uri(), config)
     put(table, orders(1, ts=10))
     with pytest.raises(NotComplete, match=r"'fixes' .group 'order'. was never written"):
-        table.snapshot(complete_through=6, require=["order"])
+        table.snapshot(complete_through=6, complete_groups=["order"])
     put(table, orders(1, ts=10), stream="fixes")
     put(table, orders(1, ts=30), stream="fixes", lane="fast")
-    table.snapshot(complete_through=6, require=["order"])
+    table.snapshot(complete_through=6, complete_groups=["order"])
     with pytest.raises(NotComplete, match=r"'fixes' .group 'order'. has watermark 7 .lane 'fixes'."):
-        table.snapshot(complete_through=7, require=["order"])
+        table.snapshot(complete_through=7, complete_groups=["order"])
 
 
 def test_an_older_snapshot_has_its_original_completeness(table: Table) -> None:
     put(table, orders(1, ts=10), lateness=0)
     old = str(table.snapshot().cut)
     put(table, orders(1, ts=20), lateness=0)
-    table.snapshot(complete_through=15, require=["order"])
+    table.snapshot(complete_through=15, complete_groups=["order"])
     with pytest.raises(NotComplete):
-        table.snapshot(old, complete_through=15, require=["order"])
+        table.snapshot(old, complete_through=15, complete_groups=["order"])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_accepted_values_of_complete_through(type_name: str, value: Any, good: A
         ("bigint", "", "an integer"),
         ("bigint", True, "an integer"),
         ("bigint", 1.5, "an integer"),
-        ("string", 5, "require"),
+        ("string", 5, "complete_groups"),
     ],
 )
 def test_refused_values_of_complete_through(type_name: str, through: Any, hint: str) -> None:
@@ -210,8 +210,8 @@ def test_refused_values_of_complete_through(type_name: str, through: Any, hint: 
 
 def test_unknown_groups_are_refused(table: Table) -> None:
     with pytest.raises(NotFound, match="no group 'ordr'"):
-        table.snapshot(complete_through=5, require=["ordr"])
+        table.snapshot(complete_through=5, complete_groups=["ordr"])
     with pytest.raises(NotComplete):
-        table.snapshot(complete_through=5, require=[])
+        table.snapshot(complete_through=5, complete_groups=[])
     with pytest.raises(InvalidInput, match="without complete_through"):
-        table.snapshot(require=["order"])
+        table.snapshot(complete_groups=["order"])

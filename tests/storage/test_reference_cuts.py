@@ -130,11 +130,11 @@ def test_watermarks_of_the_referenced_tables_count(shop: Shop) -> None:
     ):
         with table.writer(stream, lateness=5) as writer:
             writer.append(pa.table(columns))
-    shop.orders.snapshot(complete_through=90, require=["order", "payment"])
+    shop.orders.snapshot(complete_through=90, complete_groups=["order", "payment"])
     with pytest.raises(NotComplete, match=r"reference 'customer'.*loyalty"):
         shop.orders.snapshot(complete_through=90)
     with pytest.raises(NotComplete, match="reference 'customer'"):
-        shop.orders.snapshot(complete_through=90, require=["customer"])
+        shop.orders.snapshot(complete_through=90, complete_groups=["customer"])
     with shop.customers.writer("loyalty", lateness=5) as writer:
         writer.append(pa.table({"id": [1], "tier": ["gold"], "tier_ts": [100]}))
     shop.orders.snapshot(complete_through=90)

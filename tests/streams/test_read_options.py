@@ -158,7 +158,8 @@ def test_every_interface_names_what_the_table_lacks(spark: SparkSession, table: 
     for options, message in (
         ({"as_of": "older"}, "has no savepoint 'older'"),
         ({"require": "gc"}, "has no group 'gc'"),
-        ({"complete_through": "100", "require": "ga"}, "stream 'sa'"),
+        ({"complete_through": "100", "complete_groups": "ga"}, "stream 'sa'"),
+        ({"complete_groups": "ga"}, "complete_groups without complete_through"),
     ):
         with pytest.raises(errors, match=message):
             read(spark, table, options).collect()
@@ -170,12 +171,12 @@ def test_every_interface_names_what_the_table_lacks(spark: SparkSession, table: 
 def test_a_view_can_be_queried_once_the_table_is_complete(spark: SparkSession, tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", {**CONFIG, "streams": {"sa": {"groups": ["ga"]}, "sb": {"groups": ["gb"]}}})
     append(table, 1, 0, "one", lateness=10)
-    asked = {"require": ["ga"], "complete_through": 100}
+    asked = {"complete_groups": ["ga"], "complete_through": 100}
     with pytest.raises(NotComplete):
         streams.create_view(spark, table.uri, "asked", **asked)  # type: ignore[arg-type]
     append(table, 1, 50, "two", lateness=10)
     streams.create_view(spark, table.uri, "asked", **asked)  # type: ignore[arg-type]
-    assert spark.table("asked").count() == 6
+    assert spark.table("asked").count() == 6, "rows without the group are shown, too"
 
 
 def test_a_read_optimized_view_is_read_by_spark_alone_and_stays_live(spark: SparkSession, table: Table) -> None:

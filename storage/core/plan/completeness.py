@@ -25,10 +25,11 @@ from storage.errors import InvalidInput, NotComplete
 
 _INTEGER: Final = re.compile(r"[+-]?\d{1,19}")
 _FORMS: Final = "give an integer, a date (2024-01-31) or a time (2024-01-31T10:00:00Z)"
+_CHOOSE: Final = "name the groups that must be complete: complete_groups (--complete-groups)"
 
 
 def check_complete(
-    watermarks: Watermarks, schema: TableSchema, through: Value | str, require: Sequence[str] | None = None
+    watermarks: Watermarks, schema: TableSchema, through: Value | str, complete_groups: Sequence[str] | None = None
 ) -> None:
     """Refuse a snapshot that may lack events up to a value, that value included.
 
@@ -37,7 +38,7 @@ def check_complete(
         schema: Schema of the snapshot.
         through: Integer, date or datetime as the first ordering columns have it, or its text form. A date means the
             end of that day, in UTC where the column is an instant.
-        require: Groups that matter; empty or None: all groups.
+        complete_groups: Groups that matter; empty or None: all groups.
 
     Raises:
         NotComplete: A stream that feeds one of these groups has no watermark above the value.
@@ -49,13 +50,13 @@ def check_complete(
     if isinstance(through, bool) or not isinstance(through, int | dt.date):
         raise InvalidInput(f"complete_through: {through!r} is not an integer, a date or a time", hint=_FORMS)
     lagging: list[Watermark] = []
-    for name in require or schema.group_by_name:
+    for name in complete_groups or schema.group_by_name:
         limit = _limit(through, schema.group(name), schema)
         marks = [groups[name] for groups in watermarks.values() if name in groups]
         lagging.extend(mark for mark in marks if mark.value is None or to_ticks(mark.value) <= limit)
     if lagging:
         silent = any(mark.value is None and mark.lanes for mark in lagging)
-        hint = "read again later, without complete_through, or name the groups that matter: require"
+        hint = f"read again later, without complete_through, or {_CHOOSE}"
         if silent:
             hint += "; give a lateness to writers of lanes without a watermark, or close lanes that get no more events"
         raise NotComplete(
@@ -79,7 +80,7 @@ def _limit(through: Value, group: Group, schema: TableSchema) -> int:
     if first is None:
         raise InvalidInput(
             f"complete_through: group {group.name!r} can have no watermark",
-            hint=f"{CARRY}; name the groups that matter: require",
+            hint=f"{CARRY}; {_CHOOSE}",
         )
     moment, whole_day = isinstance(through, dt.datetime), not isinstance(through, int | dt.datetime)
     if pa.types.is_integer(first) and isinstance(through, int):
@@ -97,7 +98,7 @@ def _limit(through: Value, group: Group, schema: TableSchema) -> int:
     raise InvalidInput(
         f"complete_through {_text(through)}: group {group.name!r} is ordered by {group.ordering[0]} "
         f"{format_type(first)}",
-        hint=f"give {kind}; if the groups have different types, name those that matter: require",
+        hint=f"give {kind}; if the groups have different types, {_CHOOSE}",
     )
 
 

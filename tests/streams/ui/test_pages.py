@@ -244,7 +244,7 @@ def test_completeness_takes_times_as_the_page_shows_them(tmp_path: Path, kind: s
         (str(now)[:16], "Not complete through"),
         ("x:y", "is not an integer, a date or a time"),
     ):
-        shown = client.get("/completeness", params={"through": through, "require": "order"}).text
+        shown = client.get("/completeness", params={"through": through, "complete_groups": "order"}).text
         assert verdict in shown, through
 
 
@@ -329,7 +329,7 @@ def test_completeness_says_what_is_missing(tmp_path: Path) -> None:
         writer.append(orders(1, ts=100))
     client = client_of(make_site(table.uri))
     assert "<strong>95</strong>" in text_of(client, "/completeness")
-    assert "Complete through 94" in text_of(client, "/completeness?through=94&require=order")
+    assert "Complete through 94" in text_of(client, "/completeness?through=94&complete_groups=order")
     assert "payments" in text_of(client, "/completeness?through=94").partition('role="status"')[2]
 
 
