@@ -60,6 +60,10 @@ def failing(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:  # noqa
     raise ZeroDivisionError("by design")
 
 
+def out_of_memory(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:  # noqa: ARG001
+    raise MemoryError("the machine is full")
+
+
 def short(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:  # noqa: ARG001
     """Forgets all keys."""
     return rows.slice(0, 0)

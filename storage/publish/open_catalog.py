@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
+
+from pydantic import ValidationError
 
 from storage.errors import InvalidInput, StoreUnavailable
 
@@ -55,6 +58,11 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         raise InvalidInput(
             f"Iceberg catalog {name!r} cannot be opened: {needed}",
             hint="install it; for PostgreSQL: pip install 'psycopg[binary]', and uri=postgresql+psycopg://...",
+        ) from error
+    except (ValidationError, json.JSONDecodeError) as error:  # ValueErrors, too
+        raise StoreUnavailable(
+            f"Iceberg catalog {name!r} does not answer as a catalog does: {' '.join(str(error).split())}",
+            hint="a proxy answers so while its server is away; otherwise check the property uri",
         ) from error
     except ValueError as error:
         raise InvalidInput(f"Iceberg catalog {name!r} cannot be opened: {error}", hint=_PROPERTIES) from error

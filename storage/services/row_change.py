@@ -53,6 +53,7 @@ class NewValues:
 
         Raises:
             InvalidInput: The function failed, or its result does not fit the column.
+            MemoryError, OSError: The function raised it.
         """
         if not rows:
             return rows
@@ -67,7 +68,7 @@ class NewValues:
         where = f"the function for column {self.column!r}"
         try:
             after = self.function(before)
-        except TableError:
+        except (TableError, MemoryError, OSError):
             raise
         except Exception as error:
             raise InvalidInput(f"{where} failed: {error!r}", hint="nothing was changed") from error

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from storage.errors import InvalidInput, NotFound
+from storage.errors import InvalidInput, NotFound, TableError
 from streams.spark.class_archive import find_archive
 from streams.spark.settings import MASTER, SessionSettings, Surroundings, is_local, is_secret, settle
 
@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 MIN_JAVA: Final = 17  # the minimum of Spark 4
 MAX_CORES: Final = 4  # of one writer: it has one task per partition, and other writers need cores too
 _JAVA_SECONDS: Final = 30.0  # `java -version` takes a tenth of a second, longer on a busy machine
+_REFUSED_SETTING: Final = re.compile(
+    r"^(org\.apache\.spark\.|java\.lang\.)[\w.]*(IllegalArgument|NumberFormat|ClassNotFound)\w*Exception\b"
+    r"|\bCould not parse Master URL\b"
+)
+"""What the JVM says of a setting with a wrong value. Other failures to start may have passed at the next start."""
 _ARENAS: Final = "2"
 """Number of malloc arenas of glibc in the JVM and in Python workers. The default is 8 per core of the machine, and each
 arena keeps memory that its threads have freed."""
@@ -52,6 +57,12 @@ GET_JAVA: Final = (
     "install Java 17 or newer, for example: apt install openjdk-17-jre-headless, brew install openjdk@17, "
     "or download it from https://adoptium.net; then put java on the PATH or set JAVA_HOME"
 )
+
+
+class SparkNotStarted(TableError):
+    """Spark does not start, for example because its JVM was killed. Try again."""
+
+    code = "SPARK_NOT_STARTED"
 
 
 def check_java() -> str:
@@ -102,7 +113,8 @@ def build_session(
 
     Raises:
         NotFound: Java is not installed.
-        InvalidInput: Spark does not start.
+        InvalidInput: Spark refuses a setting.
+        SparkNotStarted: Spark does not start for another reason: the next start may succeed.
     """
     submitted, archive = None, None
     if os.environ.get(_GATEWAY):
@@ -192,8 +204,12 @@ def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO 
                 SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as above
             session = builder.getOrCreate()
     except Exception as error:
-        raise InvalidInput(
-            f"Spark does not start: {_first_cause(str(error))}", hint="see its output; are the spark settings right?"
+        cause = _first_cause(str(error))
+        if _REFUSED_SETTING.search(cause):
+            raise InvalidInput(f"Spark refuses a setting: {cause}", hint="correct the spark settings") from error
+        raise SparkNotStarted(
+            f"Spark does not start: {cause}",
+            hint="see its output: was its JVM killed, is there enough memory, are the spark settings right?",
         ) from error
     # The Python of functions over RDDs, which run on executors only.
     session.sparkContext.pythonExec = settled.task_python

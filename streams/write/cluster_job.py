@@ -69,7 +69,7 @@ def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
 
     Raises:
         NotFound: Java is not installed.
-        InvalidInput: Spark does not start.
+        InvalidInput, SparkNotStarted: See `streams.spark.session.build_session`.
     """
     with (
         tempfile.TemporaryDirectory(prefix="weft-") as folder,

@@ -310,6 +310,16 @@ def test_a_merger_that_misbehaves_is_named_and_changes_nothing(name: str) -> Non
     assert all(one.slice is None for one in after.slices)
 
 
+def test_a_merger_that_lacks_memory_is_no_wrong_merger() -> None:
+    """A wrong merger is not tried again; a full machine is."""
+    config = copy.deepcopy(GOOD)
+    put("groups", "own", "merge", to="tests.mergers:out_of_memory")(config)
+    table = Table.create(new_uri(), config)
+    append(table, pa.table({"id": [1], "c_n": [1], "c_t": ["x"]}), "owns")
+    with pytest.raises(MemoryError, match="the machine is full"):
+        table.compact()
+
+
 def test_opening_a_table_imports_no_merger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A merger's module is imported only if this process allows it; other parts of the table can be read."""
     uri = new_uri()

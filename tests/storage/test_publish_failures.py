@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from storage import Table
 from storage.errors import CommitUnknown, Conflict, InvalidInput, StoreRefused, StoreUnavailable, TableError
 from storage.publish.delta import publish_delta
 from storage.publish.iceberg import publish_iceberg
+from storage.publish.open_catalog import open_catalog
 from tests.storage.shop import SHOP, append, orders
 from tests.storage.test_publish_iceberg import NAME, check_same_rows, in_order, objects
 
@@ -134,6 +137,25 @@ def test_a_catalog_that_does_not_answer_is_an_outage(tmp_path: Path, table: Tabl
         publish_iceberg(table, absent, NAME)
     assert isinstance(failed.value, TableError)
     absent.close()
+
+
+class NotJson(BaseHTTPRequestHandler):
+    """Answers as a proxy does whose server is away."""
+
+    def do_GET(self) -> None:
+        assert self.path == "/v1/config"
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>try again</html>")
+
+
+def test_a_catalog_whose_proxy_answers_is_an_outage() -> None:
+    """The service that publishes goes on after an outage, and ends after a wrong setting."""
+    with HTTPServer(("127.0.0.1", 0), NotJson) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(StoreUnavailable, match="does not answer as a catalog does"):
+            open_catalog("lake", {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}"})
+        server.shutdown()
 
 
 def test_a_table_whose_rows_another_engine_deletes_hides_unused_rows_again(

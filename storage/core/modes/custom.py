@@ -148,6 +148,7 @@ def _call(
 
     Raises:
         InvalidInput: It raised, or returned something else; names the merger and the keys.
+        MemoryError, OSError: The merger raised it.
     """
     where = f"merger {group.merge!r} of group {group.name!r}"
     if merger is None:
@@ -155,6 +156,8 @@ def _call(
     table = pa.table(dict(rows))
     try:
         result = merger(table, offsets)
+    except (MemoryError, OSError):
+        raise  # not the fault of the merger or the rows: another attempt may succeed
     except Exception as error:
         failing = _failing(merger, table, offsets, of_keys)
         raise InvalidInput(
