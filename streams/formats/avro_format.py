@@ -12,13 +12,14 @@ from pyspark.sql.types import StructType
 
 from streams.formats.avro_records import AvroSettings, decode_records
 from streams.formats.format_options import json_schema_options, no_options
+from streams.formats.isolated_decoder import Decode
 from streams.formats.json_format import JsonFormat
 from streams.formats.json_validation import ValidationSettings, validate_values
 from streams.formats.message_format import Extras, FormatSettings
 from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
 from streams.formats.records import rows_type
 from streams.formats.registry import HEADER_BYTES, MOST_SIGNIFICANT, NO_HEADER
-from streams.formats.worker_format import Decode, WorkerFormat, in_workers
+from streams.formats.worker_format import WorkerFormat, in_workers
 
 _MAGIC: Final = b"\0"
 

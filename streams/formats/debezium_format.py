@@ -19,8 +19,9 @@ from streams.formats.avro_records import AvroSettings, avro_events_type, decode_
 from streams.formats.debezium_event import SOURCE, events_type
 from streams.formats.debezium_json import DebeziumSettings, decode_json_events
 from streams.formats.format_options import DebeziumOptions, debezium_avro_options, debezium_options
+from streams.formats.isolated_decoder import Decode
 from streams.formats.message_format import Extras, FormatSettings
-from streams.formats.worker_format import Decode, WorkerFormat
+from streams.formats.worker_format import WorkerFormat
 
 METADATA: Final = "_debezium"
 """Name of a struct: ``op``, ``ts_ms``, ``source``, ``transaction``, ``before`` and ``unavailable`` of the event."""

@@ -12,10 +12,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from streams.formats.isolated_decoder import Decode, MayIsolate
 from streams.formats.message_format import MessageFormat
 from streams.spark.for_workers import for_workers
-
-Decode = Callable[[pa.Array], pa.Array]
 
 
 def in_workers(function: Decode, result: pa.DataType) -> Callable[[Column], Column]:
@@ -43,7 +42,7 @@ class WorkerFormat(MessageFormat):
 
     def parse(self, value: Column, fields: StructType) -> Column:
         decode, result = self.decoder(to_arrow_schema(fields, timezone="UTC"))
-        return in_workers(decode, result)(value.cast("binary"))
+        return in_workers(MayIsolate(decode, result), result)(value.cast("binary"))
 
     def message(self, parsed: Column) -> Column:
         return parsed["message"]

@@ -63,6 +63,7 @@ from streams.write.resume import GAP_HINT, ResumePoint, check_follows
 from streams.write.sink_task import REPORT_TYPE, TaskReport, task_writer
 from streams.write.stateful_frame import check_state
 from streams.write.upkeep import Upkeep, UpkeepThread, upkeep_thread
+from streams.write.worker_deaths import run_despite_deaths
 
 BATCH_ROWS: Final = 65_536
 """Rows per Arrow batch from Spark to Python, if `spark.sql.execution.arrow.maxBytesPerBatch` allows."""
@@ -329,7 +330,8 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
         InvalidInput: A row cannot be stored. What the tasks wrote is removed.
     """
     with worker_hints():
-        rows = df.mapInArrow(for_workers(task_writer(ticket, letters)), REPORT_TYPE).collect()
+        reported = df.mapInArrow(for_workers(task_writer(ticket, letters)), REPORT_TYPE)
+        rows = run_despite_deaths(df.sparkSession.sparkContext, reported.collect)
     reports: list[TaskReport] = [pickle.loads(row.report) for row in rows]  # noqa: S301 - written by our own tasks
     reports.sort(key=lambda report: report.task)
     for report in reports:

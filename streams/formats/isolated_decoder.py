@@ -1,0 +1,254 @@
+"""Decodes values in a process that may die, and finds the values that end it.
+
+A value that ends the process that decodes it (SIGSEGV in a library, no memory left) would end Spark's worker, and with
+it the batch, which would be tried again for ever. So after a batch has lost workers (`streams.write.worker_deaths`),
+each task decodes in a process beside its worker. That forks a child for each part of the values. If the child dies,
+another one decodes the first half, and then the other. A value that ends a child alone, twice, is a dead letter. Other
+values are decoded as usual.
+
+    worker  -- pickled decoder, then values as Arrow streams -->  python -m streams.formats.isolated_decoder
+            <-- results as Arrow streams, a pickled error, or how the child died --                | fork
+                                                                                                   child
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+Decode = Callable[[pa.Array], pa.Array]
+
+ISOLATE: Final = "weft.isolate"
+"""Local property of a Spark job whose tasks decode in a process of their own."""
+ANSWER_SECONDS: Final = 120.0
+"""A child that has not decoded some values by then is ended, as if they had ended it."""
+MAX_DEATHS: Final = 10_000
+"""Of the children of one batch of values. More than these have a common cause, which is no message."""
+_TRIES: Final = 2
+_LENGTH: Final = struct.Struct("!Q")
+_RESULT, _ERROR, _DIED = b"R", b"E", b"D"
+
+
+class DecoderDied(RuntimeError):
+    """Processes that decode have died too often, so it is not a single message that ends them. Try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class MayIsolate:
+    """A decoder that runs in a process of its own if the Spark job asks for it.
+
+    Attributes:
+        decode: The decoder, which can be pickled.
+        result: Type of its result, a struct with the field ``reason``.
+    """
+
+    decode: Decode
+    result: pa.DataType
+
+    def __call__(self, values: pa.Array) -> pa.Array:
+        """Decode values; the result has as many rows."""
+        context = TaskContext.get()
+        if context is None or context.getLocalProperty(ISOLATE) is None:
+            return self.decode(values)
+        return decode_isolated(self.decode, values, self.result)
+
+
+def decode_isolated(decode: Decode, values: pa.Array, result: pa.DataType) -> pa.Array:
+    """Decode values in another process, and give those that end it a reason.
+
+    Args:
+        decode: The decoder.
+        values: Values.
+        result: Type of the result, a struct with the field ``reason``.
+
+    Returns:
+        As many rows, in the same order. Rows of values that ended the process are NULL in all fields but ``reason``.
+
+    Raises:
+        DecoderDied: More than `MAX_DEATHS` processes have died.
+        Exception: What the decoder raised.
+    """
+    parts: list[pa.Array] = []
+    waiting = [(values, 1)]
+    deaths = 0
+    with _Process(decode) as process:
+        while waiting:
+            part, tries = waiting.pop()
+            answer = process.ask(part)
+            if not isinstance(answer, str):
+                parts.append(answer)
+                continue
+            deaths += 1
+            if deaths > MAX_DEATHS:
+                raise DecoderDied(f"{deaths} processes that decode messages have died, the last one {answer}")
+            half = len(part) // 2
+            if half:
+                waiting += [(part.slice(half), 1), (part.slice(0, half), 1)]
+            elif tries < _TRIES:
+                waiting.append((part, tries + 1))
+            else:
+                reason = f"it ended the worker: {answer}"
+                parts.append(pa.array([{"reason": reason}] * len(part), result))
+    return pa.concat_arrays([part.cast(result) for part in parts])
+
+
+class _Process:
+    """The process that forks; a context manager."""
+
+    def __init__(self, decode: Decode) -> None:
+        self._payload = pickle.dumps(decode)
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def ask(self, values: pa.Array) -> pa.Array | str:
+        """The result for some values, or how the child died of them.
+
+        Raises:
+            DecoderDied: The process that forks has died, which no value causes.
+            Exception: What the decoder raised.
+        """
+        process = self._started()
+        assert process.stdin is not None, "it was started with pipes"
+        assert process.stdout is not None, "it was started with pipes"
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(ANSWER_SECONDS, end)
+        timer.start()
+        try:
+            _send(process.stdin, _RESULT, _to_stream(values))
+            kind, answer = _receive(process.stdout)
+        except (EOFError, BrokenPipeError) as error:
+            self._end()
+            if is_late.is_set():
+                return f"it was not decoded within {ANSWER_SECONDS:.0f} s"
+            raise DecoderDied("the process that decodes messages has died") from error
+        finally:
+            timer.cancel()
+        if kind == _ERROR:
+            raise pickle.loads(answer)  # noqa: S301 - written by our own process
+        return answer.decode() if kind == _DIED else _from_stream(answer)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._running is None:
+            path = os.pathsep.join(entry for entry in sys.path if entry)
+            self._running = subprocess.Popen(  # noqa: S603 - this Python
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,  # its children end with it
+            )
+            assert self._running.stdin is not None, "it was started with pipes"
+            with contextlib.suppress(BrokenPipeError):  # then it is found dead when it is asked
+                _send(self._running.stdin, _RESULT, self._payload)
+        return self._running
+
+    def _end(self) -> None:
+        if self._running is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._running.pid, signal.SIGKILL)
+            self._running.communicate()
+            self._running = None
+
+
+def main() -> None:
+    """Decode what comes from standard input, until its end."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
+    decode: Decode = pickle.loads(_receive(sys.stdin.buffer)[1])  # noqa: S301 - written by our own worker
+    with contextlib.suppress(EOFError):
+        while True:
+            _, values = _receive(sys.stdin.buffer)
+            _send(answers, *_in_child(decode, values))
+
+
+def _in_child(decode: Decode, values: bytes) -> tuple[bytes, bytes]:
+    """The answer of a forked child. This process has no threads, and computes nothing with Arrow, so it can fork."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with os.fdopen(write_end, "wb") as pipe:
+                try:
+                    answer = _RESULT, _to_stream(decode(_from_stream(values)))
+                except Exception as error:
+                    answer = _ERROR, pickle.dumps(error)
+                _send(pipe, *answer)
+        finally:
+            os._exit(0)  # without the clean-up of the process that it is a copy of
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        try:
+            received = _receive(pipe)
+        except EOFError:
+            received = None
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if received is not None:
+        return received
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return _DIED, how.encode()
+
+
+def _send(pipe: IO[bytes], kind: bytes, content: bytes) -> None:
+    pipe.write(_LENGTH.pack(len(content)) + kind)
+    pipe.write(content)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> tuple[bytes, bytes]:
+    """The kind and the content of a message.
+
+    Raises:
+        EOFError: The other process has ended.
+    """
+    header = pipe.read(_LENGTH.size + 1)
+    if len(header) <= _LENGTH.size:
+        raise EOFError
+    length = _LENGTH.unpack(header[:-1])[0]
+    content = pipe.read(length)
+    if len(content) < length:
+        raise EOFError
+    return header[-1:], content
+
+
+def _to_stream(values: pa.Array) -> bytes:
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch([values], names=["values"])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _from_stream(content: bytes) -> pa.Array:
+    with pa.ipc.open_stream(content) as reader:
+        batch: Any = reader.read_next_batch()
+    return batch.column(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Runs the Spark job of a batch again after a Python worker has died, and then looks for the message that ended it.
+
+Spark repeats a task on a cluster, but not in a local session, and fails the job in the end. Without this the same batch
+would be tried again until the writer is given up: one message would stop a stream.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from pyspark import SparkContext
+
+from streams.formats.isolated_decoder import ISOLATE
+
+T = TypeVar("T")
+
+MAX_DEATHS: Final = 2
+"""Jobs that lose a worker before their messages are decoded in processes of their own. A single one may have been
+killed for lack of memory."""
+_DIED: Final = "Python worker exited unexpectedly"
+"""In the text of Spark's error, which has no class or condition of its own."""
+_log: Final = logging.getLogger("weft")
+
+
+def run_despite_deaths(context: SparkContext, job: Callable[[], T]) -> T:
+    """Run a job that decodes messages; a message that ends its worker becomes undecodable.
+
+    Args:
+        context: The context of the job.
+        job: Runs it. Running it again replaces what it has done before.
+
+    Raises:
+        Exception: What the job raises, unless workers died; or if they die for another reason than a message.
+    """
+    for _ in range(MAX_DEATHS):
+        try:
+            return job()
+        except Exception as error:
+            if _DIED not in str(error):
+                raise
+            _log.warning("a Python worker of Spark has died; its batch is tried again")
+    _log.warning("workers have died %d times: messages are decoded in processes of their own", MAX_DEATHS)
+    context.setLocalProperty(ISOLATE, "true")
+    try:
+        return job()
+    finally:
+        context.setLocalProperty(ISOLATE, None)  # type: ignore[arg-type]  # removes it

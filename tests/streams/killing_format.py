@@ -1,0 +1,40 @@
+"""A message format of tests: the value is the key of the row, and some values end the process that decodes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streams.formats.isolated_decoder import Decode
+from streams.formats.message_format import FormatSettings
+from streams.formats.worker_format import WorkerFormat
+
+KILLS = b"kills"
+FAILS = b"fails"
+RESULT = pa.struct([("message", pa.struct([("id", pa.int64())])), ("reason", pa.string())])
+
+
+def decode(values: pa.Array) -> pa.Array:
+    """Decode keys; a value `KILLS` ends this process, a value `FAILS` is an error of the decoder."""
+    if KILLS in values.to_pylist():
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if FAILS in values.to_pylist():
+        raise LookupError("the registry is away")
+    keys = pc.cast(values.cast(pa.string()), pa.int64())
+    message = pa.StructArray.from_arrays([keys], names=["id"])
+    return pa.StructArray.from_arrays([message, pa.nulls(len(values), pa.string())], fields=list(RESULT))
+
+
+class KillingFormat(WorkerFormat):
+    """Messages that are numbers, or end the worker."""
+
+    @classmethod
+    def create(cls, settings: FormatSettings) -> Self:  # noqa: ARG003 - the interface's signature
+        return cls()
+
+    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
+        return decode, RESULT
