@@ -1,7 +1,7 @@
 """The command line, ``weft``: each command reads its arguments, calls a function, and prints the result.
 
 Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is wrong, and nothing was done; 4 (only of
-`weft run`) nothing failed, but a writer was fenced.
+`weft run`) nothing failed, but a writer was fenced; 130 stopped by Ctrl-C before it was done.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from streams.cli.completion import completing, pipeline_files
 from streams.cli.dead_letters import letters
 from streams.cli.display import show_and_log, stored_words
 from streams.cli.doctor import doctoring
+from streams.cli.entry import INTERRUPTED
 from streams.cli.examples import examples
 from streams.cli.explain_command import explaining
 from streams.cli.import_command import import_command
@@ -55,6 +56,7 @@ from streams.cli.split_command import splitting
 from streams.cli.sql_command import sql_command
 from streams.cli.table_services import table_services
 from streams.cli.ui_command import ui_command
+from streams.pipeline.error_kinds import Ending
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.supervisor import JobStatus
@@ -75,7 +77,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="weft: several streams write their columns of one wide table, without locks.\n\n"
     "Exit codes: 0 ok, 1 something failed, 2 the command line or the pipeline file is wrong, "
-    "4 a writer of weft run was fenced.",
+    "4 a writer of weft run was fenced, 130 stopped by Ctrl-C.",
 )
 
 
@@ -160,7 +162,7 @@ def run(
     --exit-on-failure is given, for systemd or Kubernetes. Exit code 1 if one has failed; 4 if none has failed and a
     writer was fenced: another process took over its lane, or the table was restored. Nothing is lost then. With --once
     exit code 1 also if a writer has stored no row, because all its messages became dead letters or have no ordering
-    value; a run in which some became dead letters is a success.
+    value; a run in which some became dead letters is a success. Exit code 130 if --once was stopped before its end.
 
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
     called compaction, ttl, publish or clean, the service of that name is called compaction-service, and so on.
@@ -195,12 +197,15 @@ def run(
             on_status(statuses)
             report.see(statuses)
 
-        run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)
+        succeeded = run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)
     if once and console().is_terminal and not as_json:
         for status in last:
             if not status.background and status.name in writers:
                 console().print(f"{status.name}: {stored_words(status)}")
-    raise typer.Exit(report.end(last))
+    ending: int = report.end(last)
+    if once and ending == Ending.DONE and not succeeded:
+        ending = INTERRUPTED
+    raise typer.Exit(ending)
 
 
 @app.command(

@@ -189,7 +189,7 @@ def run_pipeline(
         on_status: Called several times a second with the status of each job.
 
     Returns:
-        Whether all jobs succeeded.
+        Whether all jobs succeeded; with ``once``, whether they also came to their ends before they were stopped.
 
     Raises:
         Conflict: Another process runs one of these jobs; nothing was started.
@@ -215,7 +215,9 @@ def _run_once(writers: list[Job], kept: list[Job], on_status: OnStatus, *, exit_
     good, asked = True, False
     ended: list[JobStatus] = []
     for jobs in ([writers] if writers else []) + [[job] for job in kept]:
-        if asked or (exit_on_failure and not good):
+        if asked:
+            return False
+        if exit_on_failure and not good:
             break
         before = tuple(ended)
         turn = Supervisor(jobs, ONCE)
@@ -224,6 +226,7 @@ def _run_once(writers: list[Job], kept: list[Job], on_status: OnStatus, *, exit_
             exit_on_failure=exit_on_failure,
         )
         ended, asked = [*ended, *turn.statuses], turn.was_asked_to_stop
+        good &= all(status.phase is not Phase.STOPPED for status in turn.statuses)
     return good
 
 

@@ -62,7 +62,7 @@ class RestartPolicy:
         first_seconds: Delay after the first failure; doubled after each further one.
         last_seconds: Longest delay. After an outage has ended, a job may still be down for this time.
         max_failures: A job has failed permanently after this many consecutive runs without progress.
-        waits_out: Whether to restart after outages without limit; if not, an outage counts as a failure.
+        waits_out: Whether to restart after outages without limit; if not, a job has failed permanently after one.
     """
 
     first_seconds: float = 1.0
@@ -396,7 +396,7 @@ class _Slot:
         self._tail = () if told else process.tail
         if code == Ending.FENCED:
             self.phase = Phase.FENCED
-        elif code == Ending.REFUSED or stopping:
+        elif code == Ending.REFUSED or stopping or (code == Ending.UNAVAILABLE and not self._policy.waits_out):
             self.phase = Phase.FAILED
         else:
             self._plan_restart(code)
@@ -405,7 +405,7 @@ class _Slot:
         if self._report.progress > self._progress:
             self._failures = self._outages = 0
         delay: float | None
-        if code == Ending.UNAVAILABLE and self._policy.waits_out:
+        if code == Ending.UNAVAILABLE:
             self._outages += 1
             delay = self._policy.back_off(self._outages)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -114,7 +115,10 @@ def of_topic(folder: Path, broker: EmbeddedBroker, topic: str) -> Path:
 
 
 @pytest.mark.slow
-def test_while_a_jvm_starts(tmp_path: Path, broker: EmbeddedBroker, runs: list[Run]) -> None:
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--once",), 130)])
+def test_while_a_jvm_starts(
+    tmp_path: Path, broker: EmbeddedBroker, runs: list[Run], options: tuple[str, ...], code: int
+) -> None:
     """With a Java that never starts, so that the moment is known: the writer waits for it in PySpark."""
     topic = f"ctrl-c-{next(topic_numbers)}"
     broker.create_topics({topic: 1})
@@ -125,12 +129,12 @@ def test_while_a_jvm_starts(tmp_path: Path, broker: EmbeddedBroker, runs: list[R
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     path = of_topic(tmp_path, broker, topic)
-    run = Run(path, JAVA_HOME=str(java.parent.parent), TMPDIR=str(temporary))
+    run = Run(path, *options, JAVA_HOME=str(java.parent.parent), TMPDIR=str(temporary))
     runs.append(run)
     while not (tmp_path / "java-runs").exists():
         run.until(state="starting")
     seconds, errors = run.interrupt()
-    assert (run.process.returncode, errors) == (0, "")
+    assert (run.process.returncode, errors) == (code, "")
     assert (run.last["state"], run.last["message"]) == ("stopped", "")
     assert seconds < STOP_SECONDS / 2, "it is not killed when its time is over"
     assert run.left == []
@@ -165,3 +169,17 @@ def test_before_anything_is_started(tmp_path: Path, broker: EmbeddedBroker, runs
     _, errors = run.interrupt()
     assert (run.process.returncode, errors) == (130, "")
     assert not (tmp_path / "wide").exists()
+
+
+def test_a_run_that_ends_by_itself_asks_brokers_that_are_away_once(tmp_path: Path, runs: list[Run]) -> None:
+    with socket.socket() as taken:  # nobody listens
+        taken.bind(("127.0.0.1", 0))
+        source = {"type": "kafka", "topic": "any", "options": {"requestTimeoutMs": "2000"}}
+        writer = {"source": source, "schema": {"id": "bigint", "a": "string", "at": "bigint"}}
+        kafka = {"bootstrap.servers": f"127.0.0.1:{taken.getsockname()[1]}"}
+        run = Run(pipeline_file(tmp_path, kafka=kafka, writers={"sa": writer}, compaction=False), "--once")
+        runs.append(run)
+        out, _ = run.process.communicate(timeout=PATIENCE_SECONDS)
+    last = json.loads(out.splitlines()[-1])
+    assert (last["state"], last["restarts"]) == ("failed", 0)
+    assert run.process.returncode == 1
