@@ -19,11 +19,11 @@ from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry,
 from storage.core.log.file_refs import LogFile, LogIndex, Sidecar
 from storage.core.names import TABLE_LANE, LaneName, Path, describe_lane, slot_path, table_index_path
 from storage.environment import Environment
-from storage.errors import CommitUnknown, CorruptData, StoreRefused
+from storage.errors import CommitUnknown, CorruptData
 from storage.log.archived_entries import Archives, Slot
 from storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
 from storage.log.lane_reader import Search, Tail
-from storage.store.object_store import missing, normalise_errors
+from storage.store.object_store import missing, no_answer, normalise_errors
 
 PUBLISH_DEADLINE_MS: Final = 60_000  # longer than short outages of a store
 RETRY_FIRST_MS: Final = 50
@@ -325,7 +325,7 @@ class CommitLog:
                 if failure:  # an earlier put may have succeeded before the credentials expired
                     failure = f"{failure}; then no access: {error}"
                     break
-                raise StoreRefused(f"no access to {path}: {error}", hint="check the credentials") from error
+                raise no_answer(path, error) from error
             except OSError as error:
                 failure = str(error)
                 if self._mine(entry):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from storage import Table
 from storage.core.log.entries import Claim, decode_entry, encode_entry
 from storage.core.names import LaneName, Path, slot_path
 from storage.environment import Environment
-from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
+from storage.errors import CommitUnknown, CorruptData, StoreRefused
 from storage.log.commit_log import PUBLISH_DEADLINE_MS, CommitLog
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
@@ -131,11 +132,21 @@ def test_a_clock_that_runs_backwards_does_not_make_publish_endless(store: Faulty
     assert len(clock.slept) < 10_000
 
 
-def test_refused_access_is_an_error_at_once(log: CommitLog, store: FaultyStore, clock: FakeClock) -> None:
-    store.faults.append(Fault("put_if_absent", "orders", times=FOREVER, error=PermissionError("403")))
-    with pytest.raises(StoreUnavailable, match="403") as error:
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (PermissionError("403"), "check the credentials"),
+        (PermissionError(errno.EROFS, "read-only"), "the file system is mounted read-only"),
+    ],
+)
+def test_refused_access_is_an_error_at_once(
+    log: CommitLog, store: FaultyStore, clock: FakeClock, error: Exception, hint: str
+) -> None:
+    store.faults.append(Fault("put_if_absent", "orders", times=FOREVER, error=error))
+    with pytest.raises(StoreRefused) as raised:
         log.publish(claim(1, "mine"))
-    assert "credentials" in error.value.hint
+    assert str(error) in raised.value.message
+    assert hint in raised.value.hint
     assert clock.slept == []
 
 
