@@ -18,9 +18,9 @@ import pyarrow as pa
 from storage import Commit, Table
 from storage.engine import OP_COLUMN, Condition, Stream, TableSchema, lane_name
 from storage.errors import InvalidInput, NotFound
+from streams.spark.sql_parts import without_comments
 from streams.write.write_batch import close_after, lane_for
 
-_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _NAME: Final = r"(?:`(?:[^`]|``)+`|[^\s.(`]+)"
 _INSERT: Final = re.compile(
     rf"\s*(?:INSERT\s+INTO\s+(?:TABLE\s+)?)?{_NAME}(?:\s*\.\s*{_NAME})*(?:\s*WITH\s*\([^()]*\))?", re.IGNORECASE
@@ -88,7 +88,7 @@ def check_statement(text: str, table: str, privileges: frozenset[str], target: s
             hint="INSERT INTO updates rows by key; DELETE FROM ... WHERE deletes rows",
         )
 
-    if word == "DELETE" and _SUBQUERY.search(_QUOTED.sub("''", _COMMENT.sub(" ", text))):
+    if word == "DELETE" and _SUBQUERY.search(_QUOTED.sub("''", without_comments(text))):
         raise InvalidInput(
             f"DELETE of {table}: the condition has a subquery",
             hint=f"INSERT INTO {target} SELECT the key and the ordering columns, and 'delete' AS {OP_COLUMN}",
@@ -105,13 +105,13 @@ def check_readable(text: str, table: str) -> None:
     Raises:
         InvalidInput: It is ALTER TABLE ... ADD CONSTRAINT ... CHECK.
     """
-    if _ADD_CONSTRAINT.match(_QUOTED.sub("''", _COMMENT.sub(" ", text))):
+    if _ADD_CONSTRAINT.match(_QUOTED.sub("''", without_comments(text))):
         what, hint = NO_CONSTRAINTS
         raise InvalidInput(f"ALTER TABLE {table}: {what}", hint=hint)
 
 
 def _first_word(text: str) -> str:
-    return next(iter(re.findall(r"\w+", _COMMENT.sub(" ", text))), "").upper()
+    return next(iter(re.findall(r"\w+", without_comments(text))), "").upper()
 
 
 def is_by_position(text: str, insert: str) -> bool:
@@ -123,7 +123,7 @@ def is_by_position(text: str, insert: str) -> bool:
     """
     if _first_word(text) in {"", "CREATE", "REPLACE"}:
         return False
-    plain = _COMMENT.sub(" ", insert)
+    plain = without_comments(insert)
     head = _INSERT.match(plain)
     return head is not None and _BY_NAME.match(plain, head.end()) is None
 

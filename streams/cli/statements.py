@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
-_PART: Final = re.compile(
-    r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?P<open>/\*|['"`])|(?P<end>;)|.""",
-    re.DOTALL,
-)
-_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+from streams.spark.sql_parts import Kind, parts, without_comments
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +25,22 @@ class Statement:
 
 def split_statements(text: str) -> list[Statement]:
     """The statements of a text. What has only spaces and comments is none."""
-    return [statement for statement in _pieces(text) if _COMMENT.sub("", statement.text).strip()]
+    return [statement for statement in _pieces(text) if without_comments(statement.text).strip()]
 
 
 def is_complete(text: str) -> bool:
     """Whether a text ends outside of quotes and comments, and its last statement ends with a semicolon."""
     *_, last = _pieces(text)
-    return not _COMMENT.sub("", last.text).strip()
+    return not without_comments(last.text).strip()
 
 
 def _pieces(text: str) -> Iterator[Statement]:
     """Everything up to each semicolon, then what follows the last one; in an open quote that is all the rest."""
     start = 0
-    for part in _PART.finditer(text):
-        if part["open"] is not None:
-            break
-        if part["end"] is not None:
-            yield _statement(text, start, part.start(), ended=True)
-            start = part.end()
+    for kind, begin, end in parts(text):
+        if kind is Kind.END:
+            yield _statement(text, start, begin, ended=True)
+            start = end
     yield _statement(text, start, len(text), ended=False)
 
 

@@ -47,6 +47,12 @@ AGAIN = r"[\s\S]*wide>"
         ("-- a; b\nSELECT 1 /* ; */ + 2; z", [("-- a; b\nSELECT 1 /* ; */ + 2", 1, True), ("z", 2, False)]),
         ("SELECT 'open; ; x", [("SELECT 'open; ; x", 1, False)]),
         ("SELECT 1 /* open ; x", [("SELECT 1 /* open ; x", 1, False)]),
+        # As Spark's lexer: comments within comments, lines of comments that go on, raw and dollar-quoted texts.
+        ("/* a /* b */ ; DELETE FROM t; */ x;", [("/* a /* b */ ; DELETE FROM t; */ x", 1, True)]),
+        ("/* a /*+ b */ x; y", [("/* a /*+ b */ x", 1, True), ("y", 1, False)]),
+        ("-- a \\\n ; DELETE FROM t;\nx;", [("-- a \\\n ; DELETE FROM t;\nx", 1, True)]),
+        (r"SELECT r'\'; y;", [(r"SELECT r'\'", 1, True), ("y", 1, True)]),
+        ("SELECT $$ a; b $$; y", [("SELECT $$ a; b $$", 1, True), ("y", 1, False)]),
     ],
 )
 def test_statements_end_at_semicolons_outside_of_quotes_and_comments(

@@ -1,0 +1,63 @@
+"""Comments, quotations and semicolons in the text of Spark SQL, as Spark's lexer finds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final
+
+_PART: Final = re.compile(
+    r"""(?P<comment>--(?:\\\n|[^\r\n])*)|(?P<bracket>/\*)|(?P<end>;)"""
+    r"""|(?P<quoted>[rR](?:'[^']*'|"[^"]*")|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|\$\$.*?\$\$)"""
+    r"""|(?P<open>['"`]|\$\$)|\w+|[^\w;'"`$/-]+|.""",
+    re.DOTALL,
+)
+_BRACKETS: Final = re.compile(r"/\*(?!\+)|\*/")
+
+
+class Kind(Enum):
+    """What a part of a text is."""
+
+    COMMENT = "comment"
+    QUOTED = "quoted"
+    END = "end"  # a semicolon outside of the others
+    OPEN = "open"  # a comment or quotation without an end: all the rest
+    OTHER = "other"
+
+
+def parts(text: str) -> Iterator[tuple[Kind, int, int]]:
+    """The parts of a text, each with its begin and end, as Spark's lexer divides it.
+
+    Comments in brackets have others in them, and a backslash at the end of a line continues a comment of one line.
+    """
+    position = 0
+    while position < len(text):
+        part = _PART.match(text, position)
+        assert part is not None, "any character is a part"
+        kind, end = part.lastgroup or "other", part.end()
+        if kind == "bracket":
+            end = _end_of_comment(text, position)
+            kind = "comment" if end else "open"
+        if kind == "open":
+            end = len(text)
+        yield Kind(kind), position, end
+        position = end
+
+
+def without_comments(text: str) -> str:
+    """A text with a space in place of each comment."""
+    return "".join(" " if kind is Kind.COMMENT else text[start:end] for kind, start, end in parts(text))
+
+
+def _end_of_comment(text: str, start: int) -> int:
+    """Where a comment in brackets ends; 0 if it does not."""
+    depth = 0
+    for bracket in _BRACKETS.finditer(text, start + 2):
+        if bracket.group() == "/*":
+            depth += 1
+        elif depth == 0:
+            return bracket.end()
+        else:
+            depth -= 1
+    return 0
