@@ -20,8 +20,8 @@ from storage.engine import ObjectStore, Path, open_store
 from storage.errors import CorruptData, InvalidInput, StoreUnavailable
 
 SUFFIX: Final = ".jsonl"
-_FILE: Final = re.compile(r"([^/_][^/]*)/(\d+)-(\d+)\.jsonl")
-_NAME: Final = re.compile(r"([^/_][^/]*/\d+-\d+)(?:\.jsonl)?:(\d+)")
+_FILE: Final = re.compile(r"([^/_.][^/]*)/(\d+)-(\d+)\.jsonl")
+_NAME: Final = re.compile(r"([^/_.][^/]*/\d+-\d+)(?:\.jsonl)?:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
