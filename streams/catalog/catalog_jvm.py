@@ -62,6 +62,7 @@ _CLASSES: Final = {
     "ViewBuilder": _CATALOG + "View.Builder",
 }
 
+_SESSION_CATALOG: Final = "spark.sql.catalog.spark_catalog"
 _FUNCTIONS_OF_VIEW: Final = "view.referredTempFunctionsNames"
 _COMMAND: Final = "lookupTableOrView"  # the method of the analyser that looks up the tables of commands
 _FROM_QUERY: Final = "TableAsSelectExec"  # end of the names of the classes that run CREATE and REPLACE TABLE AS SELECT
@@ -147,6 +148,15 @@ class CatalogJvm(Jvm):
     def has_catalog(self, name: str) -> bool:
         """Whether the session has a catalog of that name in use."""
         return bool(self._catalogs().contains(name))
+
+    def replace_session_catalog(self, name: str) -> None:
+        """Let a catalog stand for Spark's own one, ``spark_catalog``, which can then not be used any more.
+
+        Spark has its own catalog for it as long as no setting names another one. Statements of the first kind, such as
+        CREATE TABLE ... USING text, go past all catalogs if the catalog is called spark_catalog, and this one is not.
+        """
+        self.spark.conf.set(_SESSION_CATALOG, name)
+        self._catalogs().put("spark_catalog", self._catalogs().apply(name))
 
     def session_id(self) -> str:
         """Identifies the session in its application."""

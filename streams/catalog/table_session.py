@@ -17,13 +17,14 @@ from typing import Final
 from storage import Table
 from storage.engine import check_reachable
 from storage.errors import InvalidInput, NotFound
+from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.lake import Lake, Names
 from streams.catalog.lake_session import CATALOG
 from streams.catalog.procedure_table import PROCEDURES
 from streams.catalog.register import register_catalog_of
 from streams.catalog.system_tables import SYSTEM_TABLES
 from streams.pipeline.model import CommandSettings, TableLocation
-from streams.read.read_only import READ_ONLY, forbid_calls
+from streams.read.read_only import READ_ONLY, ReadOnlyQueries
 from streams.read.read_options import ReadOptions
 from streams.read.sql_query import SqlSession, spark_errors, view_names
 from streams.spark.session import temporary_session
@@ -119,5 +120,6 @@ def table_session(settings: CommandSettings) -> Iterator[SqlSession]:
         with spark_errors(hint):
             register_catalog_of(spark, CATALOG, lake)
             spark.sql(f"USE {CATALOG}")
-            forbid_calls(spark)
-        yield SqlSession(spark, hint, names, table, None, look_at, read_only=True, procedures=READING)
+            CatalogJvm.connect(spark).replace_session_catalog(CATALOG)
+            queries = ReadOnlyQueries(spark, READING)
+        yield SqlSession(spark, hint, names, table, None, look_at, queries)

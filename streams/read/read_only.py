@@ -1,111 +1,182 @@
-"""Queries alone: what a session for people who may only read refuses.
+"""Queries alone: what a session for people who may only read lets through.
 
-Spark parses the text, so comments, quoting and the order of clauses do not matter. Refused are commands (but those
-that describe and show), inserts, scripts, statements in texts, and programs (``SELECT TRANSFORM``). EXPLAIN of these is
-refused, too, because Spark executes a statement in a text to explain it. The functions that call Java methods are
-removed from the session. `READ_ONLY` forbids files as tables, and variables: ``'${env:AWS_SECRET_ACCESS_KEY}'`` would
-be the value of that one.
+Allowed is what is listed here; whatever else a version of Spark has is refused. One text passes these checks:
+
+1. **As parsed.** Spark runs some statements while it analyses them: CALL, EXECUTE IMMEDIATE, scripts, subqueries of AS
+   OF. So nothing is analysed whose form is not known, and a name that hides the form of its statement, as in
+   ``CREATE TABLE IDENTIFIER('a' || 'b')``, is refused.
+2. **As analysed.** Every node, also in subqueries and views, is one of the list; every table and every catalog is an
+   object of weft; no function is one of a user. This plan is then run, and not the text again, which might mean
+   something else by then.
+3. **When it is planned.** The first strategy of the planner judges each plan that Spark executes in the session, for
+   whatever reason.
+
+Besides, the session lacks what a reader does not need: functions that call Java or read files (`FUNCTIONS`), files as
+tables, Hive, and variables in texts: ``'${env:AWS_SECRET_ACCESS_KEY}'`` would be the value of that one.
+`streams.catalog.table_session` takes Spark's own catalog away, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from importlib.resources import files
+from typing import Any, Final, cast
 
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
 
 from storage.errors import InvalidInput
+from streams.spark.compile_java import compile_java
 
 READ_ONLY: Final[Mapping[str, str]] = {
+    "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
 }
 """Settings of a session for queries alone."""
 
-_PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical"
-_REFUSED: Final = tuple(
-    f"{_PLANS}.{name}" for name in ("Command", "ParsedStatement", "CompoundPlanStatement", "ExecutableDuringAnalysis")
+FUNCTIONS: Final = frozenset(
+    (
+        # Call any method of a Java class.
+        *("java_method", "reflect", "try_reflect"),
+        # Read a file or a URL that an option names, or load a class: rowValidationXSDPath, avroSchemaUrl, a descriptor.
+        *("from_xml", "schema_of_xml", "from_avro", "schema_of_avro", "from_protobuf", "to_protobuf"),
+        # Shows what other queries have logged.
+        "python_worker_logs",
+    )
 )
-_REFUSED_NAMES: Final = ("InsertInto", "ExecuteImmediate", "ScriptTransformation", "CompoundBody")
-_SHOWS: Final = frozenset(
-    {
-        "DescribeColumn",
-        "DescribeRelation",
-        "ShowCatalogsCommand",
-        "ShowColumns",
-        "ShowCreateTable",
-        "ShowFunctions",
-        "ShowNamespaces",
-        "ShowNamespacesCommand",
-        "ShowTableProperties",
-        "ShowTables",
-        "ShowTablesCommand",
-        "ShowViews",
-    }
-)
+"""Functions of Spark that a session for queries alone does not have."""
+
+_SOURCE: Final = files(__package__) / "ReadOnlyPlans.java"
+_CLASS: Final = "weft.ReadOnlyPlans"
+_SPARK: Final = "org.apache.spark.sql."
+_NODES: Final[Mapping[str, str]] = {
+    # Queries, in the forms that the parser, the analyser and the optimiser give them.
+    "catalyst.plans.logical": """
+        Aggregate AsOfJoin BinBy CTERelationDef CTERelationRef Deduplicate Distinct EmptyRelation Except Expand Filter
+        Generate GlobalLimit Intersect Join LateralJoin LimitAll LocalLimit LocalRelation NearestByJoin Offset
+        OneRowRelation Pivot Project Range RebalancePartitions Repartition RepartitionByExpression ResolvedHint
+        ReturnAnswer Sample Sort Subquery SubqueryAlias Tail Transpose Union UnionLoop UnionLoopRef UnresolvedBinBy
+        UnresolvedHint UnresolvedWith Unpivot View Window WindowGroupLimit WithCTE WithWindowDefinition
+
+        Call CommandResult DescribeColumn DescribeFunction DescribeNamespace DescribeRelation ShowColumns
+        ShowCreateTable ShowFunctions ShowNamespaces ShowPartitions ShowTableProperties ShowTables ShowTablesExtended
+        ShowViews""",
+    "catalyst.analysis": """
+        CurrentNamespace$ RelationChanges RelationTimeTravel ResolvedInlineTable ResolvedNamespace ResolvedProcedure
+        ResolvedTable UnresolvedFunctionName UnresolvedHaving UnresolvedInlineTable UnresolvedNamespace
+        UnresolvedProcedure UnresolvedQualify UnresolvedRelation UnresolvedSubqueryColumnAliases UnresolvedTVFAliases
+        UnresolvedTable UnresolvedTableOrView UnresolvedTableValuedFunction UnresolvedTranspose""",
+    "catalyst.expressions": "PipeOperator",
+    # What readers do besides; EXPLAIN and DESCRIBE QUERY have another statement, which is judged like this one.
+    "execution.command": """
+        DescribeFunctionCommand DescribeProcedureCommand DescribeQueryCommand ExplainCommand ShowCatalogsCommand
+        ShowCurrentNamespaceCommand ShowNamespacesCommand ShowProceduresCommand""",
+    "execution.datasources.v2": "DataSourceV2Relation DataSourceV2ScanRelation",
+    # Spark's own: the rows of a step that has ended, and those that weft gives it in the driver.
+    "execution.adaptive": "LogicalQueryStage",
+    "execution": "LogicalRDD",
+}
+"""Names of the classes of allowed nodes, by package."""
 _EXPLAINS: Final[Mapping[str, str]] = {"ExplainCommand": "logicalPlan", "DescribeQueryCommand": "plan"}
 """Commands about another statement, and where it is."""
-_CALLS: Final = ("java_method", "reflect", "try_reflect")
 
 
-def forbid_calls(spark: SparkSession) -> None:
-    """Remove the functions that call any method of a Java class from a session."""
-    session: Any = spark._jsparkSession  # noqa: SLF001 - Spark has no other way
-    registry = session.sessionState().functionRegistry()
-    functions = registry.listFunction()
-    known = (functions.apply(number) for number in range(functions.size()))
-    for function in [each for each in known if each.funcName() in _CALLS]:
-        registry.dropFunction(function)
+class ReadOnlyQueries:
+    """The queries of a session that can do nothing else from now on."""
 
+    def __init__(self, spark: SparkSession, procedures: Collection[str] = ()) -> None:
+        """Restrict a session.
 
-def check_read_only(spark: SparkSession, sql: str, procedures: Collection[str] = ()) -> None:
-    """Check that a text is a query.
+        Args:
+            spark: The session; started with `READ_ONLY`, and not used for anything else.
+            procedures: Names of procedures that may be called.
 
-    Args:
-        spark: The session.
-        sql: The text.
-        procedures: Names of procedures that may be called.
+        Raises:
+            InvalidInput: This Spark has other classes than those that the check knows.
+        """
+        self._spark = spark
+        self._session: Any = spark._jsparkSession  # noqa: SLF001 - Spark has no other way
+        self._jvm = cast("Any", spark._jvm)  # noqa: SLF001 - the only way to its classes
+        self._procedures = procedures
+        self._plans = self._new_plans()
+        self._remove_functions()
+        strategies = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq([self._plans])
+        getattr(self._session.experimental(), "extraStrategies_$eq")(strategies)
 
-    Raises:
-        InvalidInput: It is another statement.
-        pyspark.errors.ParseException: It is no SQL.
-    """
-    session: Any = spark._jsparkSession  # noqa: SLF001 - Spark has no other way
-    plan = session.sessionState().sqlParser().parsePlan(sql)
-    jvm: Any = spark._jvm  # noqa: SLF001 - the only way to its classes
-    refused = [jvm.org.apache.spark.util.Utils.classForName(name, True, False) for name in _REFUSED]
-    while (inner := _EXPLAINS.get(plan.getClass().getSimpleName())) is not None:
-        plan = getattr(plan, inner)()
-    if plan.getClass().getSimpleName() in _SHOWS:
-        return
-    for node in _nodes(plan):
-        name = node.getClass().getSimpleName()
-        if name == "Call" and _procedure(node) in procedures:
-            continue
-        if any(kind.isInstance(node) for kind in refused) or any(part in name for part in _REFUSED_NAMES):
+    def query(self, sql: str) -> DataFrame:
+        """Analyse a query.
+
+        Raises:
+            InvalidInput: It is another statement.
+            pyspark.errors.ParseException: It is no SQL.
+            pyspark.errors.AnalysisException: It is no query of what there is.
+        """
+        plan = self._session.sessionState().sqlParser().parsePlan(sql)
+        self._check(plan)
+        analysed = self._analysed(plan)
+        self._check(analysed)
+        for inner in _explained(plan):
+            self._check(self._analysed(inner))
+        dataset = getattr(self._jvm.org.apache.spark.sql.classic, "Dataset$")
+        return DataFrame(getattr(dataset, "MODULE$").ofRows(self._session, analysed), self._spark)
+
+    def _analysed(self, plan: Any) -> Any:
+        """The analysed plan of one that may be analysed. No command is run, but CALL, which Spark runs here."""
+        mode = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+        return self._session.sessionState().executePlan(plan, mode).analyzed()
+
+    def _check(self, plan: Any) -> None:
+        part = self._plans.refused(plan)
+        if part is not None:
             raise InvalidInput(
-                f"only queries are allowed here, and this is {_words(name)}",
+                f"only queries are allowed here, and this is {_words(part)}",
                 hint="SELECT, WITH, VALUES, SHOW, DESCRIBE or EXPLAIN"
-                + (f", and CALL of {', '.join(sorted(procedures))}" if procedures else "")
+                + (f", and CALL of {', '.join(sorted(self._procedures))}" if self._procedures else "")
                 + "; for others: weft sql",
             )
 
+    def _new_plans(self) -> Any:
+        """The object of the JVM that judges plans."""
+        nodes = [f"{_SPARK}{package}.{name}" for package, names in _NODES.items() for name in names.split()]
+        try:
+            loader = compile_java(self._spark.sparkContext, _SOURCE).getClassLoader()
+            (constructor,) = loader.loadClass(_CLASS).getConstructors()
+            gateway: Any = self._spark.sparkContext._gateway  # noqa: SLF001 - as above
+            arguments = gateway.new_array(self._jvm.Object, 3)
+            for index, names in enumerate((nodes, FUNCTIONS, self._procedures)):
+                arguments[index] = " ".join(names)
+            return constructor.newInstance(arguments)
+        except (Py4JError, TypeError) as error:
+            raise InvalidInput(
+                f"queries cannot be checked: Spark {self._spark.version} has other classes: {error}",
+                hint="use the version of Spark that weft is installed with",
+            ) from error
 
-def _procedure(call: Any) -> str:
-    """Name of the procedure of a CALL, without its namespace."""
-    names = call.procedure().nameParts()
-    return str(names.apply(names.size() - 1)).lower()
+    def _remove_functions(self) -> None:
+        state = self._session.sessionState()
+        for registry in (state.functionRegistry(), state.tableFunctionRegistry()):
+            functions = registry.listFunction()
+            known = [functions.apply(number) for number in range(functions.size())]
+            for function in [each for each in known if each.funcName() in FUNCTIONS]:
+                registry.dropFunction(function)
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
-    """A plan and its parts, those of subqueries in common table expressions included."""
-    yield plan
-    for parts in (plan.children(), plan.innerChildren()):
-        for number in range(parts.size()):
-            yield from _nodes(parts.apply(number))
+def _explained(plan: Any) -> Iterator[Any]:
+    """The statements that a statement is about."""
+    while (inner := _EXPLAINS.get(plan.getClass().getSimpleName())) is not None:
+        plan = getattr(plan, inner)()
+        yield plan
 
 
-def _words(name: str) -> str:
-    """The name of a class as words: ``InsertIntoStatement`` is an insert into statement."""
+def _words(part: Any) -> str:
+    """A part of a plan in words: ``InsertIntoStatement`` is an insert into statement."""
+    match name := str(part.getClass().getSimpleName()):
+        case "UnresolvedFunction":
+            return f"a call of {part.nameParts().last()}, which calls programs or reads files"
+        case "UnresolvedProcedure":
+            return f"a call of {part.nameParts().last()}"
+        case "PlanWithUnresolvedIdentifier":
+            return "a statement about a computed name: write the name itself"
     spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
     return f"an {spaced}" if spaced[:1] in "aeiou" else f"a {spaced}"

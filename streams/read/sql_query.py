@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +16,7 @@ from storage import Table
 from storage.engine import Stage
 from storage.errors import InvalidInput
 from streams.pipeline.model import CommandSettings, TableLocation
-from streams.read.read_only import check_read_only
+from streams.read.read_only import ReadOnlyQueries
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
 from streams.read.scan_facts import ScanFacts
@@ -81,9 +81,7 @@ class SqlSession:
         table: Table | None = None,
         scans: list[ScanFacts] | None = None,
         look_at: Callable[[ReadOptions], None] | None = None,
-        *,
-        read_only: bool = False,
-        procedures: Collection[str] = (),
+        read_only: ReadOnlyQueries | None = None,
     ) -> None:
         """Queries of a session.
 
@@ -94,11 +92,10 @@ class SqlSession:
             table: The table of queries, if they have only one.
             scans: List of the scans of that table, which its planner fills.
             look_at: Changes which snapshot and rows of that table queries read.
-            read_only: Refuse statements other than queries, see `streams.read.read_only`.
-            procedures: Procedures that may be called nevertheless.
+            read_only: Analyses the queries of a session in which nothing else is allowed.
         """
         self._spark, self._hint, self._table = spark, hint, table
-        self._look_at, self._read_only, self._procedures = look_at, read_only, procedures
+        self._look_at, self._read_only = look_at, read_only
         self._scans: list[ScanFacts] = [] if scans is None else scans
         self.names = names
 
@@ -130,9 +127,8 @@ class SqlSession:
         """
         self._scans.clear()
         with spark_errors(self._hint):
-            if self._read_only:
-                check_read_only(self._spark, sql, self._procedures)
-            yield PlannedQuery(self._table, self._scans, self._spark.sql(sql))
+            frame = self._spark.sql(sql) if self._read_only is None else self._read_only.query(sql)
+            yield PlannedQuery(self._table, self._scans, frame)
 
 
 @contextmanager
@@ -190,7 +186,10 @@ def spark_errors(hint: str) -> Iterator[None]:
         if message.startswith("[MISSING_CATALOG_ABILITY.FUNCTIONS]"):
             # Spark has looked for it among its own functions before it asks the current catalog.
             message = "there is no such function: the catalog has none besides those of Spark"
-            own = "SHOW FUNCTIONS IN spark_catalog.default lists these"
+            own = (
+                "https://spark.apache.org/docs/latest/api/sql/ has these; "
+                "in weft sql SHOW FUNCTIONS IN spark_catalog.default lists them"
+            )
         raise InvalidInput(message, hint=own or hint) from None
 
 

@@ -1,11 +1,8 @@
-"""Compiles `ColumnarTasks.java` with Spark's own compiler, and sends it to executors.
+"""Compiles `ColumnarTasks.java`, and sends it to executors.
 
-It is the only code of weft that is not Python. Spark reads rows of a Python data source one by one, and asks for Arrow
-batches as columns only through an interface that must be a class on executors. Handing 20 M rows over takes half of the
-JVM's time that way (`tests/benchmarks/aggregates.py`, ``--only handover``).
-
-Spark brings the compiler (Janino) that it uses for its generated code, so no JDK is needed, and the class is always
-compiled against the Spark that runs it.
+Spark reads rows of a Python data source one by one, and asks for Arrow batches as columns only through an interface
+that must be a class on executors. Handing 20 M rows over takes half of the JVM's time that way
+(`tests/benchmarks/aggregates.py`, ``--only handover``).
 """
 
 from __future__ import annotations
@@ -21,6 +18,8 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+
+from streams.spark.compile_java import compile_java
 
 __all__ = ["columnar_tasks"]
 
@@ -52,11 +51,8 @@ def columnar_tasks(context: SparkContext, batch: Any) -> Any:
 
 def _compiled(context: SparkContext) -> Any:
     """The constructor of the class, which executors can load from now on; None if it does not compile."""
-    jvm: Any = context._jvm  # noqa: SLF001 - as above
     try:
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
-        compiler.cook(_SOURCE.read_text(encoding="utf-8"))
+        compiler = compile_java(context, _SOURCE)
     except (Py4JError, TypeError) as error:  # a TypeError if there is no such class
         told = "views read rows from tasks one by one, which is slower: Spark %s has other classes than Spark 4.3: %s"
         logging.getLogger("weft").warning(told, context.version, error)

@@ -12,12 +12,9 @@ from pathlib import Path
 import httpx2
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from storage import Table
-from storage.errors import InvalidInput
 from streams.catalog import system_tables
-from streams.read.read_only import check_read_only
 from streams.ui.sql_pages import SYSTEM_TABLES
 from tests.storage.shop import SHOP, append, orders
 from tests.streams.ui.test_ui_command import running
@@ -34,59 +31,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     table.savepoint("before")
     append(table, orders(4, status="<b>late</b>", ts=9))
     return table
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT 1",
-        "WITH a AS (SELECT 1 AS x) SELECT * FROM a WHERE x IN (SELECT 1)",
-        "VALUES (1), (2)",
-        "SHOW TABLES",
-        "EXPLAIN SELECT 1",
-        "EXPLAIN EXTENDED SHOW TABLES",
-        "DESCRIBE QUERY SELECT 1",
-        "SHOW CATALOGS",
-        "/* INSERT INTO x */ SELECT 'DROP TABLE x'",
-    ],
-)
-def test_queries_are_allowed(spark: SparkSession, sql: str) -> None:
-    check_read_only(spark, sql)
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "INSERT INTO x SELECT 1",
-        "WITH a AS (SELECT 1) INSERT INTO x SELECT * FROM a",
-        "FROM t INSERT INTO a SELECT 1 INSERT INTO b SELECT 2",
-        "INSERT OVERWRITE DIRECTORY '/x' USING parquet SELECT 1",
-        "SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t",
-        "SELECT * FROM (SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t)",
-        "SELECT 1 WHERE EXISTS (SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t)",
-        "WITH a AS (SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t) SELECT * FROM a",
-        "EXECUTE IMMEDIATE 'DROP TABLE x'",
-        "EXPLAIN EXECUTE IMMEDIATE 'SET spark.sql.runSQLOnFiles = true'",
-        "EXPLAIN EXTENDED EXECUTE IMMEDIATE 'CREATE TEMPORARY VIEW x AS SELECT 1'",
-        "EXPLAIN INSERT OVERWRITE DIRECTORY '/x' USING parquet SELECT 1",
-        "EXPLAIN ADD JAR '/x'",
-        "EXPLAIN CALL weft.system.compact('t')",
-        "DESCRIBE QUERY SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t",
-        "BEGIN INSERT INTO x SELECT 1; END",
-        "SET spark.sql.runSQLOnFiles = true",
-        "CALL weft.system.compact('t')",
-        "CREATE TABLE x AS SELECT 1",
-        "CREATE TEMPORARY VIEW x AS SELECT 1",
-        "DROP TABLE x",
-        "DELETE FROM t",
-        "ADD JAR '/x'",
-        "USE x",
-        "DECLARE VARIABLE x INT",
-    ],
-)
-def test_other_statements_are_refused(spark: SparkSession, sql: str) -> None:
-    with pytest.raises(InvalidInput, match="only queries are allowed"):
-        check_read_only(spark, sql)
 
 
 @pytest.fixture(scope="module")
@@ -164,9 +108,9 @@ def test_the_box_answers_and_refuses(client: httpx2.Client, table: Table) -> Non
         ("SELEKT", "SELEKT"),
         ("SELECT id, id FROM t", "several columns called"),
         ("DROP TABLE t", "only queries are allowed"),
-        ("SELECT java_method('java.lang.System', 'getProperty', 'user.dir')", "there is no such function"),
+        ("SELECT java_method('java.lang.System', 'getProperty', 'user.dir')", "calls programs or reads files"),
         ("SELECT system.builtin.reflect('java.lang.System', 'getProperty', 'user.dir')", ""),
-        ("SELECT try_reflect('java.lang.System', 'getProperty', 'user.dir')", "there is no such function"),
+        ("SELECT IDENTIFIER('ref' || 'lect')('java.lang.System', 'getProperty', 'a')", "there is no such function"),
         ("SELECT * FROM text.`/etc/hostname`", "text"),
     ):
         text = ask(client, sql)[1]
@@ -213,6 +157,92 @@ def test_the_tables_of_a_folder_take_turns_with_spark(tmp_path: Path) -> None:
         one.post(f"/sql/answers/{number}/cancel", headers=_HEADERS)
         assert "2 rows" in finished(two, of_two)
         assert "1 row" in ask(one, "SELECT * FROM one")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "WITH a AS (SELECT 1 AS x) SELECT * FROM a WHERE x IN (SELECT 1)",
+        "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 4) SELECT n FROM r",
+        "VALUES (1), (2)",
+        "TABLE t",
+        "FROM t |> WHERE id > 1 |> AGGREGATE count(*) AS n GROUP BY status |> ORDER BY n",
+        "SELECT * FROM IDENTIFIER('t')",
+        "SELECT IDENTIFIER('i' || 'd') FROM t",
+        "SELECT * FROM t, LATERAL (SELECT t.id + 1 AS z)",
+        "SELECT t.* FROM t LATERAL VIEW explode(array(1, 2)) x AS y",
+        "SELECT * FROM (SELECT id, status FROM t) PIVOT (count(*) FOR status IN ('new', 'late'))",
+        "SELECT id, row_number() OVER w AS n FROM t WINDOW w AS (ORDER BY id)",
+        "SELECT /*+ BROADCAST(t) */ id, count(*) AS n FROM t GROUP BY ROLLUP (id)",
+        "SELECT * FROM t CHANGES FROM VERSION 'earliest'",
+        "SELECT * FROM weft_changes('t', 'earliest')",
+        "SELECT * FROM t WITH (read_optimized = true)",
+        "SELECT * FROM t TIMESTAMP AS OF (SELECT now())",
+        "SHOW TABLES",
+        "SHOW CATALOGS",
+        "SHOW COLUMNS IN t",
+        "SHOW CREATE TABLE t",
+        "SHOW TBLPROPERTIES t",
+        "SHOW CURRENT NAMESPACE",
+        "DESCRIBE t",
+        "DESCRIBE EXTENDED t.files",
+        "DESCRIBE QUERY SELECT id FROM t",
+        "DESCRIBE FUNCTION abs",
+        "EXPLAIN SELECT id FROM t",
+        "EXPLAIN EXTENDED SHOW TABLES",
+        "/* INSERT INTO x */ SELECT 'DROP TABLE x'",
+    ],
+)
+def test_what_a_reader_needs_is_answered(client: httpx2.Client, sql: str) -> None:
+    text = ask(client, sql)[1]
+    assert 'role="alert"' not in text, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE IDENTIFIER('spark_catalog.default.z' || 'z') USING text LOCATION '/etc/hostname'",
+        "CREATE TEMPORARY FUNCTION IDENTIFIER('p' || 'wn') AS 'Pwn' USING JAR 'http://127.0.0.1:9/pwn.jar'",
+        "CREATE OR REPLACE TEMPORARY VIEW IDENTIFIER('t') AS SELECT 'forged' AS x",
+        "EXPLAIN CREATE OR REPLACE TEMPORARY VIEW IDENTIFIER('t' || '') AS SELECT 'forged' AS x",
+        "WITH a AS (SELECT 1) INSERT INTO IDENTIFIER('x' || '') SELECT * FROM a",
+        "CALL IDENTIFIER('weft.system.' || 'compact')('t')",
+        "INSERT INTO x SELECT 1",
+        "WITH a AS (SELECT 1) INSERT INTO x SELECT * FROM a",
+        "FROM t INSERT INTO a SELECT 1 INSERT INTO b SELECT 2",
+        "INSERT OVERWRITE DIRECTORY '/x' USING parquet SELECT 1",
+        "SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t",
+        "SELECT * FROM (SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t)",
+        "SELECT 1 WHERE EXISTS (SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t)",
+        "WITH a AS (SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t) SELECT * FROM a",
+        "EXECUTE IMMEDIATE 'DROP TABLE x'",
+        "EXPLAIN EXECUTE IMMEDIATE 'SET spark.sql.runSQLOnFiles = true'",
+        "EXPLAIN EXTENDED EXECUTE IMMEDIATE 'CREATE TEMPORARY VIEW x AS SELECT 1'",
+        "EXPLAIN INSERT OVERWRITE DIRECTORY '/x' USING parquet SELECT 1",
+        "EXPLAIN ADD JAR '/x'",
+        "EXPLAIN CALL weft.system.compact('t')",
+        "DESCRIBE QUERY SELECT TRANSFORM(a) USING 'sh' AS (b STRING) FROM t",
+        "BEGIN INSERT INTO x SELECT 1; END",
+        "SET spark.sql.runSQLOnFiles = true",
+        "SET",
+        "RESET",
+        "CACHE TABLE t",
+        "CREATE TABLE x AS SELECT 1",
+        "CREATE TEMPORARY VIEW x AS SELECT 1",
+        "DELETE FROM t",
+        "ADD JAR '/x'",
+        "LIST JARS",
+        "USE x",
+        "DECLARE VARIABLE x INT",
+        "SELECT * FROM STREAM t",
+        "SELECT from_xml('<a>1</a>', 'a INT', map('rowValidationXSDPath', '/etc/hostname'))",
+    ],
+)
+def test_other_statements_are_refused(client: httpx2.Client, sql: str) -> None:
+    text = ask(client, sql)[1]
+    assert "only queries are allowed" in text, text
 
 
 def test_the_examples_name_the_system_tables() -> None:
