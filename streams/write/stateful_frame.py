@@ -17,7 +17,9 @@ from storage.errors import InvalidInput
 from streams.spark.settings import is_local
 from streams.write.query_checkpoint import folder_scheme
 
-_STATEFUL: Final = re.compile(r"Aggregate|Deduplicate|DeduplicateWithinWatermark|Distinct|GlobalLimit|\w*WithState\w*")
+_STATEFUL: Final = re.compile(
+    r"Aggregate|Deduplicate|DeduplicateWithinWatermark|Distinct|Except|GlobalLimit|Intersect|\w*WithState\w*"
+)
 """Names of nodes of Spark's analysed plan that keep state if they are over a stream."""
 
 

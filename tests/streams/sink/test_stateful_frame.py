@@ -34,6 +34,8 @@ def stream(spark: SparkSession) -> DataFrame:
         (lambda df: df.dropDuplicates(["value"]), "Deduplicate"),
         (lambda df: df.dropDuplicatesWithinWatermark(["value"]).where("value > 1"), "DeduplicateWithinWatermark"),
         (lambda df: df.alias("a").join(df.alias("b"), F.expr("a.timestamp = b.timestamp")), "Join"),
+        (lambda df: df.select("value").intersect(df.sparkSession.range(3).toDF("value")), "Intersect"),
+        (lambda df: df.select("value").subtract(df.sparkSession.range(3).toDF("value")), "Except"),
         (lambda df: df.limit(3), "GlobalLimit"),
         (
             lambda df: df.groupBy("value").applyInPandasWithState(
