@@ -11,7 +11,7 @@ Allowed is what is listed here; whatever else a version of Spark has is refused.
 3. **When it is planned.** The first strategy of the planner judges each plan that Spark executes in the session, for
    whatever reason.
 
-Besides, the session lacks what a reader does not need: functions that call Java or read files (`FUNCTIONS`), files as
+Besides, the session lacks what a reader does not need: functions that call Java or open files (`FUNCTIONS`), files as
 tables, Hive, and variables in texts: ``'${env:AWS_SECRET_ACCESS_KEY}'`` would be the value of that one.
 `streams.catalog.table_session` takes Spark's own catalog away, too.
 """
@@ -41,6 +41,9 @@ FUNCTIONS: Final = frozenset(
         *("java_method", "reflect", "try_reflect"),
         # Read a file or a URL that an option names, or load a class: rowValidationXSDPath, avroSchemaUrl, a descriptor.
         *("from_xml", "schema_of_xml", "from_avro", "schema_of_avro", "from_protobuf", "to_protobuf"),
+        # Open what a document names: <!DOCTYPE a SYSTEM "http://...">.
+        *("xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int", "xpath_long", "xpath_number"),
+        *("xpath_short", "xpath_string"),
         # Shows what other queries have logged.
         "python_worker_logs",
     )
@@ -173,7 +176,7 @@ def _words(part: Any) -> str:
     """A part of a plan in words: ``InsertIntoStatement`` is an insert into statement."""
     match name := str(part.getClass().getSimpleName()):
         case "UnresolvedFunction":
-            return f"a call of {part.nameParts().last()}, which calls programs or reads files"
+            return f"a call of {part.nameParts().last()}, which calls programs or opens files"
         case "UnresolvedProcedure":
             return f"a call of {part.nameParts().last()}"
         case "PlanWithUnresolvedIdentifier":

@@ -42,6 +42,14 @@ from tests.streams.ui.sql_statements import STATEMENTS, Statements
 SECRET: Final = "a-secret-of-the-environment"
 _ROWS: Final = 20
 _EVENTS: Final = 0x3FF | 0x20  # opened, read, written, made, deleted, moved, and their attributes changed
+_ARGUMENTS: Final = (
+    "'{url}/data.txt'",
+    "'{path}/data.txt'",
+    "'<!DOCTYPE a SYSTEM \"{url}/data.dtd\"><a/>', 'a'",
+    "'{path}/data.txt', '{url}/data.txt'",
+    "'1', '{path}/data.txt', map('path', '{path}/data.txt', 'url', '{url}/data.txt')",
+)
+"""Arguments with which each function is called: texts that a function might take for places."""
 _IN_SCRIPTS: Final = {
     "SingleStatement",
     "CloseCursorStatement",
@@ -151,7 +159,9 @@ class Fuzzer:
         happened |= {"secret": answer[:200]} if SECRET in answer else {}
         self._asked.clear()
         self._before = after
-        self.problems += [{"sql": sql, "what": name, "now": text[:500]} for name, text in happened.items()]
+        for name, text in happened.items():
+            self.problems.append({"sql": sql, "what": name, "now": text[:500]})
+            sys.stderr.write(f"{self.problems[-1]}\n")  # seen also if the run is ended
 
     def _run(self, sql: str) -> str:
         try:
@@ -232,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--statements", type=int, default=300, help="random ones, after one of each form")
+    parser.add_argument("--calls", action="store_true", help="call each function of Spark, too")
     parser.add_argument("--without", nargs="*", default=[], choices=[*WITHOUT, "catalog", "functions", "settings"])
     options = parser.parse_args()
     os.environ["WEFT_FUZZ_SECRET"] = SECRET
@@ -248,6 +259,9 @@ def main() -> None:
             fuzzer = Fuzzer(session, Path(scratch, "wide"), WatchedFolder(path), asked)
             for statement in statements.every():
                 fuzzer.run(statement)
+            for name in function_names(session) if options.calls else ():
+                for arguments in _ARGUMENTS:
+                    fuzzer.run(f"SELECT `{name}`({arguments.format(path=path, url=url)}) AS a")
             for _ in range(options.statements):
                 fuzzer.run(statements.next())
             json.dump(

@@ -131,7 +131,12 @@ STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
     "RefreshTable": ("REFRESH TABLE {name}",),
     "RefreshFunction": ("REFRESH FUNCTION {function}",),
     "RefreshResource": ("REFRESH '{path}'", 'REFRESH "{path}"'),
-    "CacheTable": ("CACHE TABLE {name}", "CACHE LAZY TABLE zz AS {query}", "CACHE TABLE zz OPTIONS ('a' 'b') {query}"),
+    "CacheTable": (
+        "CACHE TABLE t",
+        "CACHE TABLE {name}",
+        "CACHE LAZY TABLE zz AS {query}",
+        "CACHE TABLE zz OPTIONS ('a' 'b') {query}",
+    ),
     "UncacheTable": ("UNCACHE TABLE IF EXISTS {name}",),
     "ClearCache": ("CLEAR CACHE",),
     "LoadData": ("LOAD DATA LOCAL INPATH '{path}/data.txt' OVERWRITE INTO TABLE {name}",),
@@ -332,10 +337,10 @@ class Statements:
 
     def every(self) -> Iterator[str]:
         """A statement of each form, of statements and of the parts of queries."""
-        for name in self._top:
-            yield from (self._fill(form, 2) for form in self._forms(name))
         for slot, statement in _PARTS.items():
             yield from (self._fill(statement.replace("{}", form), 2) for form in _SLOTS[slot])
+        for name in self._top:  # the last ones, because they spoil a session that lets them through
+            yield from (self._fill(form, 2) for form in self._forms(name))
 
     def next(self) -> str:
         """A random statement."""

@@ -108,7 +108,7 @@ def test_the_box_answers_and_refuses(client: httpx2.Client, table: Table) -> Non
         ("SELEKT", "SELEKT"),
         ("SELECT id, id FROM t", "several columns called"),
         ("DROP TABLE t", "only queries are allowed"),
-        ("SELECT java_method('java.lang.System', 'getProperty', 'user.dir')", "calls programs or reads files"),
+        ("SELECT java_method('java.lang.System', 'getProperty', 'user.dir')", "calls programs or opens files"),
         ("SELECT system.builtin.reflect('java.lang.System', 'getProperty', 'user.dir')", ""),
         ("SELECT IDENTIFIER('ref' || 'lect')('java.lang.System', 'getProperty', 'a')", "there is no such function"),
         ("SELECT * FROM text.`/etc/hostname`", "text"),
