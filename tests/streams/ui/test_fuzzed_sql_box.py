@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 _KNOWN_FUNCTIONS: Final = "d3970df2cfbca6fc"
 """Digest of the names of Spark's functions that somebody has looked at: none of those that the session has calls
@@ -45,20 +45,17 @@ def test_the_fuzzer_notices_everything_that_a_session_without_checks_does() -> N
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("part", _PARTS)
 def test_one_part_of_the_check_may_be_missing(part: str) -> None:
     assert fuzz(2, 500, part)["problems"] == []
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("seed", range(3, 9))
 def test_many_statements_do_nothing_but_answer(seed: int) -> None:
     assert fuzz(seed, 3_000)["problems"] == []
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1_800)
 def test_no_function_opens_what_its_arguments_name() -> None:
     assert fuzz(9, 0, calls=True)["problems"] == []
