@@ -2,6 +2,8 @@
 
 1. **Host.** A page of another site whose name resolves to this machine (DNS rebinding) sends its own name as Host. Only
    the names of this server are answered; on an address that others reach also any IP address, which cannot be rebound.
+   Browsers send one Host of the form that RFC 9110 allows. Every other request is refused: parsers of URLs find
+   ``localhost`` in ``localhost:80.evil.example``, in ``localhost/.evil.example`` and in ``user@localhost``.
 2. **Origin.** A request that may change something, which is any but GET and HEAD, must come from a page of this server:
    browsers send Origin with it. Browsers also say with Sec-Fetch-Site when another site embeds or loads something.
 3. **Token.** If one is set, it is needed once as ``?token=``, which sets a cookie that no script can read, or as a
@@ -13,12 +15,13 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
-from typing import Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
@@ -26,6 +29,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TOKEN: Final = "token"  # noqa: S105 - the name of the parameter
 _SAFE: Final = frozenset({"GET", "HEAD"})
+_AUTHORITY: Final = re.compile(
+    r"(?:\[(?P<address>[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?))(?::(?P<port>[0-9]{1,5}))?"
+)
+"""Host and port as browsers send them: names are ASCII (Punycode), and IPv6 addresses have brackets and no zone."""
+_MOST_PORT: Final = 65_535
+_PORTS: Final = {"http": 80, "https": 443}
 _FROM_HERE: Final = frozenset({"same-origin", "none"})  # values of Sec-Fetch-Site; none: typed in by the user
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -36,6 +45,18 @@ SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+
+
+class Authority(NamedTuple):
+    """The host and port that a request names.
+
+    Attributes:
+        name: Host name or address in lower case, without the dot at its end; an IPv6 address without brackets.
+        port: Port; `None` if none is named.
+    """
+
+    name: str
+    port: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +102,21 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if not self._is_name(host_name(host)):
+        hosts = headers.getlist("host")
+        host = parse_authority(hosts[0]) if len(hosts) == 1 else None
+        if host is None or not self._is_name(host.name):
+            called = " and ".join(map(repr, hosts)) or "nothing"
             return _refuse(
-                HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {host!r}; --allow-host adds a name"
+                HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {called}; --allow-host adds a name"
             )
-        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+        site, origins = headers.get("sec-fetch-site"), headers.getlist("origin")
         if scope["method"] in _SAFE:
             visit = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
             if site is not None and site not in _FROM_HERE and not visit:
                 return _refuse(HTTPStatus.FORBIDDEN, "another site must not load this page")
             return None
-        if (site is not None and site not in _FROM_HERE) or origin is None or urlsplit(origin).netloc != host:
+        is_own = len(origins) == 1 and _is_origin_of(origins[0], host)
+        if (site is not None and site not in _FROM_HERE) or not is_own:
             return _refuse(HTTPStatus.FORBIDDEN, "only pages of this server may send this request: its Origin is not")
         return None
 
@@ -127,12 +151,29 @@ class Guard:
                 yield found[self._access.cookie].value
 
 
-def host_name(host: str) -> str:
-    """The name in a Host header, without the port, in lower case; an IPv6 address without brackets."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    except ValueError:
-        return ""
+def parse_authority(text: str) -> Authority | None:
+    """Parse a Host header, or the host and port of an origin.
+
+    Returns:
+        `None` if the text is anything else than a host name or an address, and perhaps a port.
+    """
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
+        return None
+    port = None if match["port"] is None else int(match["port"])
+    address = match["address"]
+    if (address and not _is_address(address)) or (port or 0) > _MOST_PORT:
+        return None
+    return Authority((address or match["name"].removesuffix(".")).lower(), port)
+
+
+def _is_origin_of(origin: str, host: Authority) -> bool:
+    """Whether the pages of an origin are those of the server that a request calls ``host``."""
+    scheme, separator, rest = origin.partition("://")
+    default, authority = _PORTS.get(scheme), parse_authority(rest)
+    if not separator or default is None or authority is None:
+        return False
+    return authority.name == host.name and (authority.port or default) == (host.port or default)
 
 
 def _is_address(name: str) -> bool:

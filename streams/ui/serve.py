@@ -23,7 +23,7 @@ import uvicorn
 
 from storage.errors import InvalidInput, NotFound
 from streams.ui.application import build_application, build_list_application
-from streams.ui.guard import Access
+from streams.ui.guard import Access, parse_authority
 from streams.ui.listed_tables import Shown, TableList, is_folder, open_site
 from streams.ui.site import Site
 
@@ -110,10 +110,10 @@ def access_of(serving: Serving, port: int) -> Access:
     """Who may ask a server.
 
     Raises:
-        InvalidInput: The token of the environment is too short.
+        InvalidInput: The token of the environment is too short, or an allowed host is no host name.
     """
     local = _is_loopback(serving.host)
-    names = {name.lower() for name in serving.allow_hosts} | {"localhost", serving.host.lower()}
+    names = {_allowed_name(name) for name in serving.allow_hosts} | {"localhost", serving.host.lower()}
     names |= {LOCAL, "::1"} if local or _is_any(serving.host) else set()
     if not local:
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
@@ -126,6 +126,15 @@ def access_of(serving: Serving, port: int) -> Access:
                 hint=f"at least {_SHORTEST_TOKEN} letters, digits, - and _; without the variable one is made",
             )
     return Access(frozenset(names), any_address=not local, token=token, cookie=f"weft_{port}")
+
+
+def _allowed_name(text: str) -> str:
+    authority = parse_authority(text)
+    if authority is None or authority.port is not None:
+        raise InvalidInput(
+            f"--allow-host {text}: not a host name", hint="the name alone, without scheme and port: weft.example.org"
+        )
+    return authority.name
 
 
 @contextlib.contextmanager

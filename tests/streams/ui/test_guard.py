@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from storage import Table
 from storage.errors import InvalidInput
-from streams.ui.guard import Access, host_name
+from streams.ui.application import build_application
+from streams.ui.guard import Access, Guard, parse_authority
 from streams.ui.serve import TOKEN_VARIABLE, Serving, access_of
 from tests.storage.shop import SHOP, append, orders
 from tests.streams.ui.site import ACCESS, HOST, ORIGIN, client_of, make_site
@@ -30,9 +35,29 @@ def client(uri: str) -> TestClient:
     return client_of(make_site(uri))
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8088", "127.0.0.1.evil.example", "10.0.0.7", "", "[::1"]
-)
+# Values that other servers have taken for a name of theirs: the port was not parsed, a parser of URLs was asked, or the
+# text behind the brackets was left out.
+FOREIGN_HOSTS = [
+    *("evil.example", "evil.example:8088", "127.0.0.1.evil.example", "10.0.0.7", "", "[::1"),
+    *("localhost:8088.evil.example", "localhost:8088@evil.example", "127.0.0.1:8088.evil.example", "localhost:"),
+    *("localhost:65536", "localhost:99999", "localhost:-1", "localhost:0x50", "localhost:80:80", "localhost:8o"),
+    *("evil.example@localhost", "user:word@localhost", "@localhost", "localhost@evil.example"),
+    *("localhost/evil.example", "localhost/.evil.example", "localhost?evil.example", "localhost#.evil.example"),
+    *("localhost\\.evil.example", "localhost,evil.example", "localhost evil.example", "localhost;evil.example"),
+    *("[127.0.0.1]", "[localhost]", "::1", "[::1]evil.example", "[::1]]", "[::1].evil.example:8088", "[::1%25lo]"),
+    *(
+        "localhost..",
+        ".localhost",
+        "local\thost",
+        "localhost%00.evil.example",
+        "http://localhost",
+        "0x7f.1",
+        "2130706433",
+    ),
+]
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
 def test_a_name_that_is_not_of_this_server_is_refused(client: TestClient, host: str) -> None:
     """DNS rebinding: the name of another site resolves to this machine, and its page asks for the rows."""
     answer = client.get("/data", headers={"Host": host})
@@ -40,9 +65,43 @@ def test_a_name_that_is_not_of_this_server_is_refused(client: TestClient, host: 
     assert "order" not in answer.text
 
 
-@pytest.mark.parametrize("host", [HOST, "localhost:8088", "LOCALHOST", "127.0.0.1"])
+@pytest.mark.parametrize("host", [HOST, "localhost:8088", "LOCALHOST", "127.0.0.1", "localhost.", "localhost.:65535"])
 def test_names_of_this_server_are_answered(client: TestClient, host: str) -> None:
     assert client.get("/", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["[::1]", "[::1]:8088", "[2001:DB8::1]:8088", "10.0.0.7:8088"])
+def test_addresses_are_answered_where_others_can_connect(uri: str, host: str) -> None:
+    client = client_of(make_site(uri), Access(ACCESS.names, any_address=True))
+    assert client.get("/", headers={"Host": host}).status_code == 200
+    assert client.get("/", headers={"Host": f"{host}.evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize("hosts", [(), (HOST, HOST), (HOST, "evil.example"), ("evil.example", HOST)], ids=str)
+def test_a_request_with_none_or_several_hosts_is_refused(uri: str, hosts: tuple[str, ...]) -> None:
+    """A proxy in between may have looked at another one of them."""
+    statuses = []
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status"))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    headers = [(b"host", host.encode()) for host in hosts]
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": headers}
+    asyncio.run(Guard(build_application(make_site(uri), ACCESS), ACCESS)(scope, receive, send))
+    assert statuses[0] == 421
+
+
+@given(text=st.text(st.sampled_from("localhost127.0.0.1[]:@/?#%\\.,; \t\x00évil٣"), max_size=40))
+@example(text="localhost:٨٠")
+def test_a_host_is_read_as_its_only_reading_or_not_at_all(text: str) -> None:
+    authority = parse_authority(text)
+    if authority is not None:
+        name = f"[{authority.name}]" if ":" in authority.name else authority.name
+        port = text.rpartition(":")[2] if authority.port is not None else None
+        assert text.lower() in {name + dot + (f":{port}" if port else "") for dot in ("", ".")}
 
 
 @pytest.mark.parametrize(
@@ -52,6 +111,13 @@ def test_names_of_this_server_are_answered(client: TestClient, host: str) -> Non
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
         {"Origin": "http://127.0.0.1:9999"},
+        {"Origin": "http://127.0.0.1"},
+        {"Origin": f"{ORIGIN}.evil.example"},
+        {"Origin": f"{ORIGIN}/"},
+        {"Origin": f"http://user@{HOST}"},
+        {"Origin": f"ftp://{HOST}"},
+        {"Origin": HOST},
+        {"Origin": f"{ORIGIN} {ORIGIN}"},
         {"Origin": ORIGIN, "Sec-Fetch-Site": "cross-site"},
         {"Origin": ORIGIN, "Sec-Fetch-Site": "same-site"},
     ],
@@ -169,11 +235,28 @@ def test_further_names_can_be_allowed(uri: str) -> None:
     assert client_of(make_site(uri), access).get("/", headers={"Host": "weft.example.org"}).status_code == 200
 
 
+@pytest.mark.parametrize("name", ["weft.example.org:443", "https://weft.example.org", "a,b", "*.example.org", ""])
+def test_an_allowed_host_that_no_request_can_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="--allow-host"):
+        access_of(Serving(allow_hosts=(name,)), 8088)
+
+
 @pytest.mark.parametrize(
-    ("host", "name"), [("A.b:80", "a.b"), ("[::1]:80", "::1"), ("x.", "x"), ("a@b", "b"), ("", ""), ("[", "")]
+    ("host", "authority"),
+    [("A.b:80", ("a.b", 80)), ("[::1]:80", ("::1", 80)), ("x.", ("x", None)), ("a@b", None), ("", None), ("[", None)],
 )
-def test_the_name_of_a_host(host: str, name: str) -> None:
-    assert host_name(host) == name
+def test_the_name_and_port_of_a_host(host: str, authority: tuple[str, int | None] | None) -> None:
+    assert parse_authority(host) == authority
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [("localhost", "https://localhost"), ("localhost:443", "https://localhost"), ("LOCALHOST", "http://localhost:80")],
+)
+def test_the_port_of_a_scheme_may_be_left_out(uri: str, host: str, origin: str) -> None:
+    """Behind a proxy with TLS the origin has another scheme than this server."""
+    client = client_of(make_site(uri))
+    assert client.post("/letters/replay", headers={"Host": host, "Origin": origin}).status_code == 400
 
 
 def test_assets_have_their_licences(client: TestClient) -> None:
