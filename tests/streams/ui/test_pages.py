@@ -141,6 +141,18 @@ def test_a_file_group_lists_its_files(client: TestClient, table: Table) -> None:
             assert file.path in shown
 
 
+def test_a_download_has_no_formulas_for_spreadsheets_and_may_have_any_name(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / 'a"b\n-été-表', SHOP)
+    append(table, orders(1, status="=cmd|' /C calc'!A0"))
+    client = client_of(make_site(table.uri))
+    text = client.get("/data/rows.csv")
+    (row,) = csv.DictReader(io.StringIO(text.text))
+    assert row["status"] == "'=cmd|' /C calc'!A0"
+    stored = client.get("/data/rows.parquet")
+    assert pq.read_table(io.BytesIO(stored.content))["status"].to_pylist() == ["=cmd|' /C calc'!A0"]
+    assert stored.headers["Content-Disposition"] == 'attachment; filename="a_22b_0A__C3_A9t_C3_A9__E8_A1_A8.parquet"'
+
+
 def download(client: TestClient, query: str) -> tuple[list[dict[str, str]], pa.Table]:
     text = client.get(f"/data/rows.csv?{query}").text
     stored = client.get(f"/data/rows.parquet?{query}")
