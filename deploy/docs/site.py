@@ -69,7 +69,7 @@ def build(folder: Path) -> Path:
 
 def _give_own_worker(site: Path) -> None:
     """Let pages take the script with which search works in a folder without a server from the site itself."""
-    shutil.copy(HERE / "vendor/iframe-worker/index.js", site / "assets/javascripts/iframe-worker.js")
+    shutil.copy(HERE / "vendor/iframe-worker-1.0.4/index.js", site / "assets/javascripts/iframe-worker.js")
     for path in site.rglob("*.html"):
         up = "/" if path.name == "404.html" else "../" * (len(path.relative_to(site).parts) - 1)
         text = path.read_text(encoding="utf-8")

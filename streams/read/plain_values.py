@@ -13,7 +13,7 @@ from typing import Any, Final
 from storage.engine import TableSchema
 
 _FORMULA: Final = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
-"""How a cell begins that spreadsheets take for a formula (OWASP, CSV injection), also after white space and in full width."""
+"""How a cell begins that a spreadsheet takes for a formula (OWASP, CSV injection), behind spaces or in full width."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 
 

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from streams.cli.arguments import USAGE
 from streams.demo import shop
@@ -169,16 +171,86 @@ def test_prometheus_finds_the_drivers_of_the_spark_operator() -> None:
     assert "labels" not in executor, "an executor serves nothing"
 
 
-def test_the_image_installs_the_requirements_of_the_project(capfd: pytest.CaptureFixture[str]) -> None:
-    script, project = DEPLOY / "docker/requirements.py", ROOT / "pyproject.toml"
-    subprocess.run([sys.executable, str(script), str(project), "s3"], check=True)
-    told = capfd.readouterr().out.splitlines()
-    whole = tomllib.loads(project.read_text())["project"]
-    assert told == [*whole["dependencies"], *whole["optional-dependencies"]["s3"]]
+def locked(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Version and checksums of each package in a list for pip."""
+    text = (DEPLOY / "docker" / name).read_text()
+    entries = re.findall(r"^([a-z0-9-]+)==(\S+)((?: \\\n    --hash=\S+)*)$", text, re.MULTILINE)
+    assert len(entries) == len(re.findall(r"^[^#\s]", text, re.MULTILINE)), "each line is a package in one version"
+    return {package: (version, re.findall(r"--hash=(\S+)", hashes)) for package, version, hashes in entries}
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_pods_reach_only_what_the_pipeline_names() -> None:
+    policies = {
+        document["metadata"]["name"]: document["spec"]
+        for document in documents()
+        if document.get("kind") == "NetworkPolicy"
+    }
+    assert set(policies) == {"weft", "weft-spark"}
+    whole, spark = policies["weft"], policies["weft-spark"]
+    for policy in policies.values():
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        assert all(rule.get("to") or rule.get("ports") for rule in policy["egress"]), "an empty rule allows everything"
+        assert all(rule["from"] for rule in policy["ingress"])
+    assert whole["podSelector"] == {}, "every pod of the namespace"
+    (scraped,) = whole["ingress"]
+    (monitored,) = yaml.safe_load((DEPLOY / "kubernetes/common/service.yaml").read_text())["spec"]["ports"]
+    assert [port["port"] for port in scraped["ports"]] == [monitored["targetPort"]]
+    common = yaml.safe_load((DEPLOY / "kubernetes/common/kustomization.yaml").read_text())
+    literals = dict(line.split("=", 1) for line in common["configMapGenerator"][1]["literals"])
+    host, _, port = literals["KAFKA_BOOTSTRAP_SERVERS"].partition(":")
+    namespace = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": host.split(".")[1]}}}
+    assert {"to": [namespace], "ports": [{"protocol": "TCP", "port": int(port)}]} in whole["egress"]
+    outside = [rule for rule in whole["egress"] if any("ipBlock" in target for target in rule["to"])]
+    assert [port["port"] for rule in outside for port in rule["ports"]] == [443]
+    assert all(target["ipBlock"]["except"] for rule in outside for target in rule["to"]), "metadata of instances"
+    assert spark["podSelector"] == spark["ingress"][0]["from"][0]["podSelector"], "only each other"
+
+
+def test_the_image_installs_pinned_versions_with_checksums_alone() -> None:
+    lines = (DEPLOY / "constraints.txt").read_text().splitlines()
+    pins = {normalized(name): version for name, _, version in (line.partition("==") for line in lines) if version}
+    packages = locked("requirements.txt") | locked("build-requirements.txt")
+    assert {name: version for name, (version, _) in packages.items()} == {name: pins.get(name) for name in packages}
+    for name, (_, hashes) in packages.items():
+        assert hashes, name
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", checksum) for checksum in hashes), name
+    dockerfile = re.sub(r"\\\n\s*", "", (DEPLOY / "docker/Dockerfile").read_text())
+    installs = re.findall(r"pip install ([^&\n]*)", dockerfile)
+    assert ["--require-hashes" in line for line in installs] == [True, True, False]
+    assert all("--no-build-isolation" in line for line in installs[1:]), "it would fetch what builds packages"
+    assert installs[2].split()[-1] == ".", "this is weft itself"
+
+
+def test_the_list_of_checksums_has_all_that_the_image_needs() -> None:
+    """With --no-deps pip does not look: everything that an installed package asks for is in the list."""
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    packages, seen = locked("requirements.txt"), set[tuple[str, str]]()
+    waiting = [Requirement(line) for line in [*whole["dependencies"], *whole["optional-dependencies"]["s3"]]]
+    target = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "python_version": "3.11"}
+    target |= {"python_full_version": "3.11.2", "platform_python_implementation": "CPython"}
+    while waiting:
+        need = waiting.pop()
+        version, _ = packages[normalized(need.name)]
+        assert need.specifier.contains(version, prereleases=True), need
+        for extra in {"", *need.extras}:
+            if (normalized(need.name), extra) not in seen:
+                seen.add((normalized(need.name), extra))
+                asked = [Requirement(line) for line in metadata.requires(need.name) or ()]
+                waiting += [one for one in asked if not one.marker or one.marker.evaluate({**target, "extra": extra})]
+    assert {name for name, _ in seen} == set(packages)
+
+
+def test_the_list_of_checksums_is_that_of_an_extra() -> None:
     done = subprocess.run(
-        [sys.executable, str(script), str(project), "s4"], capture_output=True, text=True, check=False
+        [sys.executable, str(DEPLOY / "docker/lock.py"), "s4"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, "there is no extra 's4'" in done.stderr) == (1, True)
+    first = (DEPLOY / "docker/requirements.txt").read_text().splitlines()[0]
+    assert first == "# Written by python deploy/docker/lock.py s3"
 
 
 def test_files_that_the_image_copies_are_not_in_dockerignore() -> None:
