@@ -1,4 +1,4 @@
-"""Reads configuration files: YAML in which no key is repeated, and values that fit a pydantic model.
+"""Reads configuration files: YAML, and values that fit a pydantic model.
 
 Every error names the field as the user wrote it (``writers.orders.source.topic``) and says how to fix it.
 """
@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from storage.errors import InvalidInput
+from storage.foreign_text import MAX_CHARACTERS, parse_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
 Sections = Mapping[str, type[BaseModel]]
@@ -37,7 +38,6 @@ _UNITS: Final = {
     "hour": 3600,
     "day": 86400,
 }
-_BOOLEAN: Final = "tag:yaml.org,2002:bool"
 _WORDING: Final[Mapping[str, str]] = {
     "extra_forbidden": "is not a known field",
     "missing": "is missing",
@@ -103,23 +103,6 @@ class FieldProblem(NamedTuple):
     missing: bool
 
 
-class _NamedKeys(yaml.SafeLoader):
-    """YAML in which a key is a name, also if YAML 1.1 reads it as true or false, as `on`, and a repeated key is an
-    error; PyYAML silently keeps the last one.
-    """
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
-        seen = set()
-        scalars = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]  # PyYAML refuses other keys
-        for key in scalars:
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{key.value!r} appears twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-            if key.tag == _BOOLEAN:
-                key.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
-        return super().construct_mapping(node, deep=deep)
-
-
 def _once(given: list[str]) -> list[str]:
     for name, count in Counter(given).items():
         if count > 1:
@@ -135,16 +118,20 @@ def read_yaml(path: Path) -> Any:
     """The content of a file as plain values.
 
     Raises:
-        InvalidInput: There is no such file, it cannot be read, or it is not YAML.
+        InvalidInput: There is no such file, it cannot be read, it is not YAML, or beyond the bounds of
+            `storage.foreign_text`.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _NamedKeys)  # noqa: S506 - a SafeLoader
+        with path.open(encoding="utf-8") as file:
+            return parse_yaml(file.read(MAX_CHARACTERS + 1))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}", hint="check the file and its permissions") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where, problem = (f", line {mark.line + 1}", getattr(error, "problem", error)) if mark else ("", error)
-        raise InvalidInput(f"{path}{where}: {problem}", hint="this is not YAML: fix the file there") from None
+        raise InvalidInput(
+            f"{path}{where}: {problem}", hint="weft does not read this YAML: fix the file there"
+        ) from None
 
 
 def parse_fields(model: type[Model], raw: Any, sections: Sections, *, hint: str = "") -> Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -11,6 +10,7 @@ import pyarrow as pa
 from hudi import HudiInstant, HudiReadOptions, HudiTable, HudiTableBuilder
 
 from storage.errors import InvalidInput
+from storage.foreign_text import parse_json
 from storage.imports.foreign_table import BATCH_ROWS, ForeignTable
 from storage.store.open_store import open_store
 
@@ -110,7 +110,7 @@ def _check_kept(table: HudiTable, version: str) -> None:
     found = {file_slice.file_id for file_slice in table.get_file_slices(here)}
     based, made, replaced = set[str](), set[str](), set[str]()
     for commit in (commits[time] for time in sorted(commits) if time > version):
-        metadata = json.loads(timeline.get_instant_metadata_in_json(commit))
+        metadata = parse_json(timeline.get_instant_metadata_in_json(commit))
         for stats in (metadata.get("partitionToWriteStats") or {}).values():
             for stat in stats:
                 before = stat.get("prevCommit") or "null"
@@ -149,17 +149,17 @@ def _check_names(table: HudiTable) -> None:
     names: dict[int, set[str]] = {}
     newest: dict[str, Any] = {}
     for time in sorted(commits):
-        metadata = json.loads(timeline.get_instant_metadata_in_json(commits[time]))
+        metadata = parse_json(timeline.get_instant_metadata_in_json(commits[time]))
         text = (metadata.get("extraMetadata") or {}).get(_INTERNAL_SCHEMA)
         if not text:
             continue
-        newest = json.loads(text)
+        newest = parse_json(text)
         for field in newest["fields"]:
             names.setdefault(field["id"], set()).add(field["name"])
     if not newest:
         return
     text = table.hudi_options().get("hoodie.table.create.schema") or "{}"
-    created = json.loads(re.sub(r"\\(.)", r"\1", text)).get("fields", [])  # escaped as in a file of properties
+    created = parse_json(re.sub(r"\\(.)", r"\1", text)).get("fields", [])  # escaped as in a file of properties
     declared = [field["name"] for field in created if field["name"] not in _META]
     for number, name in enumerate(declared, len(_META)):
         names.setdefault(number, set()).add(name)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from storage.core.names import DELTA_LOG, Path
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
+from storage.foreign_text import parse_json
 from storage.store.object_store import ObjectStore, normalise_errors
 
 CHECKPOINT_EVERY: Final = 10
@@ -108,7 +109,7 @@ class DeltaState:
             self.metadata = action.get("metaData") or self.metadata
             domain = action.get("domainMetadata")
             if domain and domain["domain"] == DOMAIN:
-                self.publication = json.loads(domain["configuration"])
+                self.publication = parse_json(domain["configuration"])
 
     @property
     def actions(self) -> list[Mapping[str, Any]]:
@@ -155,7 +156,7 @@ def _read_listed(store: ObjectStore) -> DeltaState:
         if data is None or number != state.version + 1:
             raise _Missing(path if data is None else entry_path(state.version + 1))
         try:
-            state.apply(json.loads(line) for line in data.splitlines() if line.strip())
+            state.apply(parse_json(line) for line in data.splitlines() if line.strip())
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(f"{path} does not decode: {error}") from error
         state.version = number

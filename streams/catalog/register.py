@@ -7,7 +7,6 @@ the first registration makes PySpark's sessions register the catalogs of their a
 from __future__ import annotations
 
 import functools
-import json
 import re
 import weakref
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from storage.errors import InvalidInput
+from storage.foreign_text import parse_json
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.changes import changes_arguments
 from streams.catalog.lake import Lake, Names
@@ -114,7 +114,7 @@ def register_configured(spark: SparkSession) -> list[str]:
 
 def _options(name: str, given: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(given or "{}")
+        found = parse_json(given or "{}")
     except ValueError:
         found = None
     if not isinstance(found, dict):

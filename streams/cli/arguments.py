@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from storage import Table
 from storage.engine import check_reachable
 from storage.errors import InvalidInput, NotFound, TableError
+from storage.foreign_text import parse_json
 from streams.cli.completion import places
 from streams.pipeline.file_problems import FileProblem, WrongFile
 from streams.pipeline.model import CommandSettings, TableLocation
@@ -191,7 +192,7 @@ def column_names(given: Sequence[str] | None) -> list[str] | None:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(text))
+        return dict(parse_json(text))
     except ValueError as error:
         where = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else "wrong"
         raise InvalidInput(f"--storage-option is not a JSON object: {where}", hint="or write KEY=VALUE") from None
@@ -200,7 +201,7 @@ def _json_object(text: str) -> dict[str, Any]:
 def _option_value(text: str) -> Any:
     if text in {"true", "false", "null"} or text.lstrip()[:1] in {"{", "["}:
         try:
-            return json.loads(text)
+            return parse_json(text)
         except ValueError:
             return text
     return text

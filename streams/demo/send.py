@@ -19,6 +19,7 @@ import typer
 from confluent_kafka import KafkaException, Producer
 
 from storage.errors import Conflict, InvalidInput, NotFound, StoreUnavailable, TableError
+from storage.foreign_text import parse_json
 from storage.plural import counted
 from streams.demo.given_broker import BROKER_DEFAULT, GivenBroker, Unsupported
 from streams.kafka.closest_topic import ask_for_closest
@@ -49,7 +50,7 @@ def parse_line(line: str, place: str, key: str | None = None) -> Message:
     """
     text = line.strip()
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError as error:
         raise InvalidInput(f"{place}: this is no JSON: {error}", hint="give one object a line") from None
     if not isinstance(found, dict):

@@ -7,7 +7,6 @@ are compared in lower case; names of librdkafka have no capitals.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from difflib import get_close_matches
 from typing import Final, Literal, NamedTuple
 
 from storage.errors import InvalidInput
+from storage.foreign_text import parse_json
 from streams.kafka.recreated_topic import IDENTITY_KEYS, Identity, parse_identities
 
 CLIENT_ID: Final = "weft-kafka-source"
@@ -196,7 +196,7 @@ def _parse_starting(text: str, topics: tuple[str, ...]) -> tuple[Starting, dict[
     if word == "latest":
         return "latest", {}
     try:
-        parsed = json.loads(text)
+        parsed = parse_json(text)
         starting = {
             Partition(topic, _parse_number(number)): offset
             for topic, partitions in parsed.items()
@@ -204,7 +204,7 @@ def _parse_starting(text: str, topics: tuple[str, ...]) -> tuple[Starting, dict[
             if number not in IDENTITY_KEYS
         }
         identities = parse_identities(parsed)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise InvalidInput(f"option 'startingOffsets' is {text!r}", hint=_STARTING_HINT) from error
     for partition, offset in starting.items():
         if type(offset) is not int or offset < EARLIEST:

@@ -9,7 +9,6 @@ dropped leaves an empty line.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 from storage.engine import ObjectStore, Path, open_store
 from storage.errors import CorruptData, InvalidInput, StoreUnavailable
+from storage.foreign_text import parse_json
 
 SUFFIX: Final = ".jsonl"
 _FILE: Final = re.compile(r"([^/_.][^/]*)/(\d+)-(\d+)\.jsonl")
@@ -138,7 +138,7 @@ def read_letters(store: ObjectStore, path: str) -> Iterator[Letter]:
         if not line.strip():
             continue
         try:
-            content = json.loads(line)
+            content = parse_json(line)
         except ValueError:
             content = None
         if not isinstance(content, dict) or not {"reason", "query_id", "batch", "lane"} <= content.keys():

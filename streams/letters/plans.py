@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from storage.engine import LaneName, ObjectStore, Path, lane_name
 from storage.errors import CorruptData, StoreUnavailable
+from storage.foreign_text import parse_json
 from streams.letters.letter_files import read_object
 
 FOLDER: Final = "_plans"
@@ -142,7 +143,7 @@ def plan_path(plan: Plan) -> Path:
 
 def _parse(where: str, lane: str, number: int, data: bytes) -> Plan:
     try:
-        found: dict[str, Any] = json.loads(data)
+        found: dict[str, Any] = parse_json(data)
         if found["version"] != _VERSION:
             raise CorruptData(f"{where} is from a newer version of weft", hint="upgrade weft")
         letters = {file: [(first, last) for first, last in spans] for file, spans in found["letters"].items()}

@@ -15,6 +15,7 @@ import yaml
 
 from storage.config_file import Model, Sections, find_problems, remove_field
 from storage.errors import InvalidInput, TableError
+from storage.foreign_text import compose_yaml
 
 _MISSING: Final = ": is missing"
 _ROUNDS: Final = 20  # each removes at least one field, and reveals problems of sections that could not be checked
@@ -108,7 +109,7 @@ class _Lines:
     """Lines of the fields of a YAML file."""
 
     def __init__(self, path: Path) -> None:
-        self._root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        self._root = compose_yaml(path.read_text(encoding="utf-8"))
 
     def of(self, message: str) -> int | None:
         """The line of the field with which a message begins."""

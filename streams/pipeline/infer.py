@@ -7,13 +7,13 @@ writers share one key.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from storage.foreign_text import parse_json
 from streams.formats.schema_fields import NoType, SchemaField, connect_fields, connect_sql
 from streams.pipeline.infer_key import PLAIN, Fields, Messages, Part, fields_of, quoted
 from streams.pipeline.nested_fields import nested_fields
@@ -120,8 +120,8 @@ def infer_type(values: Iterable[Any]) -> str:
 def json_value(data: bytes | None) -> Any:
     """A JSON value; None if there is none, or it is not JSON."""
     try:
-        return None if data is None else json.loads(data)
-    except (ValueError, RecursionError):
+        return None if data is None else parse_json(data)
+    except ValueError:
         return None
 
 

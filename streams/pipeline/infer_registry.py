@@ -6,7 +6,6 @@ the subject ``<topic>-value`` or ``<topic>-key``.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from storage.engine import parse_type
 from storage.errors import InvalidInput
+from storage.foreign_text import parse_json
 from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records, plain_schemas
 from streams.formats.json_schema import json_schema_fields
 from streams.formats.json_validation import referenced_documents
@@ -248,7 +248,7 @@ def _json_schema(task: _Task) -> Decoded:
     for schema_id, schema in task.schemas.items():
         _check_kind(schema_id, schema, "JSON")
         try:
-            plain = json.loads(schema.schema_str)
+            plain = parse_json(schema.schema_str)
             fields = json_schema_fields(plain, referenced_documents(schema, task.client))
         except (UnknownSchema, NoType, ValueError) as error:
             raise InvalidInput(f"schema {schema_id} cannot be used: {error}", hint="write schema by hand") from None

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from storage.errors import Conflict, InvalidInput
+from storage.foreign_text import parse_json
 from streams.pipeline.status import ORPHAN_SECONDS
 from streams.spark.process_alive import is_alive
 
@@ -104,7 +105,7 @@ def _await_lock(file: int, path: Path, name: str, pipeline: str, ending_seconds:
 def _read_holder(file: int) -> Mapping[str, object]:
     """The description that the holder has written; empty if it has not written yet."""
     try:
-        holder = json.loads(os.pread(file, 4096, 0))
+        holder = parse_json(os.pread(file, 4096, 0))
     except ValueError:
         return {}
     return holder if isinstance(holder, dict) else {}

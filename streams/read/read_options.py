@@ -7,7 +7,6 @@ invalid values or combinations are refused here, before any file is read.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from storage import Snapshot, Table
 from storage.errors import InvalidInput
+from storage.foreign_text import parse_json
 from streams.pipeline.model import TableLocation
 from streams.read.as_of import Point, parse_point, warn_if_unsettled
 
@@ -42,7 +42,7 @@ def location_of(given: Mapping[str, str]) -> TableLocation:
     if not uri:
         raise InvalidInput("format weft needs the table's location", hint='use .option("path", uri) or .load(uri)')
     try:
-        options = json.loads(known.get("storage_options") or "{}")
+        options = parse_json(known.get("storage_options") or "{}")
     except ValueError:
         options = None
     if not isinstance(options, dict):

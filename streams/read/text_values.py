@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from storage.engine import TableSchema, format_type
 from storage.errors import InvalidInput
+from storage.foreign_text import parse_json
 
 
 def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[str, Any]:
@@ -60,5 +60,5 @@ def parse_default(text: str | None) -> Any:
     """A default value: of JSON if the text is JSON, else the text. None stays None."""
     if text is not None:
         with suppress(ValueError):
-            return json.loads(text)
+            return parse_json(text)
     return text

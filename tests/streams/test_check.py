@@ -329,7 +329,7 @@ def test_a_file_that_is_not_yaml(tmp_path: Path) -> None:
     file.write_text("a: [")
     done = weft("check", file)
     assert done.exit_code == 2
-    assert "this is not YAML" in done.stderr
+    assert "weft does not read this YAML" in done.stderr
     assert weft("check", tmp_path / "none.yaml").exit_code == 2
 
 
