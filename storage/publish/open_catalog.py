@@ -22,6 +22,16 @@ _SQL: Final = "sqlalchemy"
 _PROPERTIES: Final = "give its properties, such as uri and warehouse, or write them to .pyiceberg.yaml"
 
 
+def check_installed() -> None:
+    """Refuse to publish as Iceberg without pyiceberg.
+
+    Raises:
+        InvalidInput: It is not installed.
+    """
+    if find_spec("pyiceberg") is None:
+        raise InvalidInput("publishing as Iceberg needs pyiceberg", hint="pip install 'weft[iceberg]'")
+
+
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """The Iceberg catalog of a name.
 
@@ -34,8 +44,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         InvalidInput: pyiceberg is not installed, or does not find or open the catalog.
         StoreUnavailable: The catalog does not answer; `StoreRefused` if it refuses access.
     """
-    if find_spec("pyiceberg") is None:
-        raise InvalidInput("publishing as Iceberg needs pyiceberg", hint="pip install 'weft[iceberg]'")
+    check_installed()
     if properties.get("type") == FOLDER:
         from storage.publish.iceberg_folder import FolderCatalog
 

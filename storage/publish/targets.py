@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from storage.core.plan.current_files import current_files
 from storage.core.plan.slices import base_slices
-from storage.publish.publication import Published
+from storage.core.schema.table_schema import TableSchema
+from storage.publish.publication import Published, columns_to_publish
 from storage.services.progress import OnStage, unobserved
 from storage.table import Table
 
@@ -30,6 +31,20 @@ class IcebergTarget:
 
     def __str__(self) -> str:
         return f"Iceberg table {self.name}"
+
+    def check(self, schema: TableSchema) -> None:
+        """Refuse what no publication of a table with this schema could do; asks no catalog.
+
+        Raises:
+            InvalidInput: A package is missing, a key column is, or a column cannot be published.
+            NotFound: The table has no such column.
+        """
+        from storage.publish.open_catalog import check_installed
+
+        check_installed()
+        from storage.publish.iceberg_schema import iceberg_schema
+
+        iceberg_schema(schema, columns_to_publish(schema, self.columns), 0)
 
     def publish(self, table: Table, progress: OnStage = unobserved) -> Published:
         """Publish; raises as `storage.publish.iceberg.publish_iceberg` and `open_catalog` do."""
@@ -56,6 +71,12 @@ class DeltaTarget:
 
     def __str__(self) -> str:
         return "Delta table"
+
+    def check(self, schema: TableSchema) -> None:
+        """Refuse what no publication of a table with this schema could do. Raises as `IcebergTarget.check` does."""
+        from storage.publish.delta_files import delta_schema
+
+        delta_schema(schema, columns_to_publish(schema, self.columns))
 
     def publish(self, table: Table, progress: OnStage = unobserved) -> Published:
         """Publish; raises as `storage.publish.delta.publish_delta` does."""

@@ -1,7 +1,7 @@
 """Arguments that commands share, the printing of errors, and exit codes.
 
-Exit codes: 0 success; 1 failure; 2 the command line or the pipeline file is wrong, and nothing was done. `weft run`
-also uses 4, see `streams.pipeline.supervisor.ending_of_all`.
+Exit codes: 0 success; 1 failure; 2 the command line or the pipeline file is wrong, and nothing was done. `weft check`
+also uses 3, see `streams.cli.check_command`, and `weft run` 4, see `streams.pipeline.supervisor.ending_of_all`.
 """
 
 from __future__ import annotations

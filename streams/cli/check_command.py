@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -22,6 +22,9 @@ from streams.pipeline.file_problems import FileProblem, placed
 from streams.pipeline.model import WriterSpec
 
 check_command = typer.Typer()
+
+UNCHECKED: Final = 3
+"""Exit code: no problem, but something that was to be looked at did not answer, or is missing."""
 
 
 @check_command.command(
@@ -47,7 +50,8 @@ def check(
 
     What the file alone shows comes first. Then the newest messages are read, if the brokers answer: fields that none
     of them has are warnings. Last, Spark checks the expressions. Nothing is started, created or changed, and no offset
-    is committed. Exit code 2 if there is a problem; warnings are none.
+    is committed. Exit code 2 if there is a problem; warnings are none. Exit code 3 if there is none so far, but brokers
+    or a registry did not answer, or there is no Java: --without-messages and --without-spark leave that out.
     """
     with usage_errors():
         checked = check_file(pipeline)
@@ -67,11 +71,13 @@ def check(
                 found = list(_expression_problems(checked, sound.values()))
             out.print(placed(pipeline.absolute(), found))
         except NotFound as error:  # no Java
-            out.note(f"expressions and types were not checked: {error.message}")
+            out.skip(f"expressions and types were not checked: {error.message}")
     if not as_json:
         console().print(out.total)
     if out.problems:
         raise typer.Exit(USAGE)
+    if out.skipped:
+        raise typer.Exit(UNCHECKED)
 
 
 def _has_problem(name: str, checked: CheckedFile) -> bool:
@@ -91,8 +97,12 @@ def _look_at_messages(
     for name, source in found.looked.items():
         out.note(f"{name}: fields were compared with {source}")
     for reason in dict.fromkeys(found.not_looked.values()):
-        names = ", ".join(name for name, other in found.not_looked.items() if other == reason)
-        out.note(f"{names}: messages were not looked at: {reason}")
+        names = [name for name, other in found.not_looked.items() if other == reason]
+        text = f"{', '.join(names)}: messages were not looked at: {reason}"
+        if found.unreachable.isdisjoint(names):
+            out.note(text)
+        else:
+            out.skip(text)
 
 
 def _expression_problems(checked: CheckedFile, writers: Iterable[WriterSpec]) -> Iterator[TableError]:
@@ -111,17 +121,27 @@ class _Output:
     def __init__(self, pipeline: Path, *, as_json: bool) -> None:
         self.pipeline, self._as_json = pipeline, as_json
         self._printed: set[str] = set()
-        self.problems = self.warnings = 0
+        self.problems = self.warnings = self.skipped = 0
 
     @property
     def total(self) -> str:
         """How much was found."""
         warned = f", {counted(self.warnings, 'warning')}" if self.warnings else ""
-        return (counted(self.problems, "problem") if self.problems else f"{self.pipeline}: no problem found") + warned
+        if self.problems:
+            return counted(self.problems, "problem") + warned
+        unchecked = ", but not everything could be checked" if self.skipped else ""
+        return f"{self.pipeline}: no problem found{warned}{unchecked}"
 
     def note(self, text: str) -> None:
         """Print what was or was not looked at, to standard error."""
         errors.print(text, style="dim", soft_wrap=True)
+
+    def skip(self, text: str) -> None:
+        """Print what could not be looked at although it was asked for."""
+        self.skipped += 1
+        errors.print(text, style="yellow", soft_wrap=True)
+        if self._as_json:
+            print_json({"severity": "skipped", **asdict(FileProblem(text, "", None))})
 
     def print(self, found: Sequence[FileProblem], *, warning: bool = False) -> None:
         """Print problems or warnings."""

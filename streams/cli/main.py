@@ -1,7 +1,8 @@
 """The command line, ``weft``: each command reads its arguments, calls a function, and prints the result.
 
-Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is wrong, and nothing was done; 4 (only of
-`weft run`) nothing failed, but a writer was fenced; 130 stopped by Ctrl-C before it was done.
+Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is wrong, and nothing was done; 3 (only of
+`weft check`) nothing is wrong, but not everything could be checked; 4 (only of `weft run`) nothing failed, but a writer
+was fenced; 130 stopped by Ctrl-C before it was done.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ from streams.cli.read_commands import reads
 from streams.cli.row_commands import changes_of_rows
 from streams.cli.run_report import RunReport
 from streams.cli.service_commands import services
-from streams.cli.show import What, show_plot, show_table
+from streams.cli.show import What, show_parts, show_plot, show_table
 from streams.cli.split_command import splitting
 from streams.cli.sql_command import sql_command
 from streams.cli.table_services import table_services
 from streams.cli.ui_command import ui_command
 from streams.pipeline.error_kinds import Ending
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
-from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.pipeline import is_pipeline, load_pipeline
 from streams.pipeline.supervisor import JobStatus
 from streams.pipeline.table_watch import TableWatch
 from streams.spark.session import check_java
@@ -77,7 +78,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="weft: several streams write their columns of one wide table, without locks.\n\n"
     "Exit codes: 0 ok, 1 something failed, 2 the command line or the pipeline file is wrong, "
-    "4 a writer of weft run was fenced, 130 stopped by Ctrl-C.",
+    "3 weft check could not check everything, 4 a writer of weft run was fenced, 130 stopped by Ctrl-C.",
 )
 
 
@@ -213,11 +214,14 @@ def run(
         "weft show lake/orders_wide",
         "weft show shop/pipeline.yaml timeline --limit 100",
         "weft show lake/orders_wide --plot",
+        "weft show shop/pipeline.yaml parts",
     )
 )
 def show(
     target: Target,
-    what: Annotated[What, typer.Argument(help="overview, timeline, files or streams.")] = What.OVERVIEW,
+    what: Annotated[
+        What, typer.Argument(help="overview, timeline, files or streams; of a pipeline file also parts.")
+    ] = What.OVERVIEW,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries of the timeline.")] = 30,
     plot: Annotated[
         bool, typer.Option("--plot", help="Draw rows, commits and freshness of each stream over time, and the backlog.")
@@ -225,10 +229,22 @@ def show(
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is in a table: an overview, its log, its files, or its streams."""
+    """Show what is in a table: an overview, its log, its files, or its streams.
+
+    With parts, show what each writer and service of a pipeline file did last on this machine: its last run, result and
+    error, and when it runs next.
+    """
     if plot and (as_json or what is not What.OVERVIEW):
         with usage_errors():
             raise InvalidInput("--plot is a picture of the whole table", hint="leave out --json, and what to show")
+    if what is What.PARTS:
+        with usage_errors():
+            if not is_pipeline(target):
+                raise InvalidInput(
+                    f"{target} is no pipeline file", hint="only a pipeline has parts: weft show FILE parts"
+                )
+            show_parts(load_pipeline(target), as_json=as_json)
+        return
     location = load_target(target, storage_option).table
     check_reachable(location.uri, location.storage_options)
     table = Inspection(location.uri, storage_options=location.storage_options)

@@ -25,7 +25,10 @@ from storage.plural import counted
 from streams.cli.arguments import console
 from streams.cli.output import draw, print_json
 from streams.cli.plot import ENTRIES, MOST_WIDTH, draw_plot
+from streams.pipeline.part_states import PartState, read_parts
+from streams.pipeline.pipeline import Pipeline
 from streams.pipeline.quantities import age, duration, moment, size
+from streams.pipeline.run import make_jobs
 
 
 class What(StrEnum):
@@ -35,6 +38,7 @@ class What(StrEnum):
     TIMELINE = "timeline"
     FILES = "files"
     STREAMS = "streams"
+    PARTS = "parts"
 
 
 def show_plot(table: Inspection) -> None:
@@ -68,6 +72,36 @@ def show_table(table: Inspection, what: What, *, limit: int, as_json: bool) -> N
         case What.STREAMS:
             lanes = table.lanes()
             _print(lanes, _draw_streams(lanes, table), as_json=as_json)
+
+
+def show_parts(pipeline: Pipeline, *, as_json: bool) -> None:
+    """Print what each writer and service of a pipeline did last on this machine, and whether it runs.
+
+    Args:
+        pipeline: The pipeline.
+        as_json: JSON lines, one for each part.
+    """
+    parts = read_parts(pipeline.state, [job.name for job in make_jobs(pipeline)])
+    _print(parts, [_draw_parts(parts)], as_json=as_json)
+
+
+def _draw_parts(parts: Sequence[PartState]) -> Grid:
+    return draw(
+        parts,
+        {
+            "part": lambda part: part.part,
+            "state": lambda part: part.state,
+            "last run": lambda part: "-" if part.last_run_at_ms is None else age(part.last_run_at_ms),
+            "result": lambda part: part.result or "-",
+            "error": lambda part: part.error or "-",
+            "next": lambda part: "-" if part.next_run_at_ms is None else f"in {_seconds_until(part.next_run_at_ms)}",
+        },
+        right=("last run", "next"),
+    )
+
+
+def _seconds_until(then_ms: int) -> str:
+    return duration(max(0.0, then_ms / 1000 - time.time()))
 
 
 def _print(facts: Sequence[object], drawn: Iterable[Grid | Text], *, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,6 +17,7 @@ from storage import Table
 from storage.config import build_schema
 from storage.engine import TableSchema, check_reachable, reference_reports
 from storage.errors import InvalidInput, NotFound, TableError
+from storage.publish.targets import IcebergTarget
 from streams.letters.letter_files import default_folder
 from streams.pipeline.check import check_same_table, reference_problems, ttl_problems, writer_problems
 from streams.pipeline.check_sources import source_problems
@@ -64,6 +66,7 @@ def check_file(path: Path, environment: Mapping[str, str] = os.environ) -> Check
         if schema is not None:
             found.extend(ttl_problems(pipeline, schema))
             found.extend(_reference_problems(pipeline, schema))
+            found.extend(_publish_problems(pipeline, schema, fields_of(found)))
         found.extend(source_problems(pipeline, {problem.message for problem in found}))
         found.extend(_path_problems(pipeline))
     return CheckedFile(pipeline, schema, placed(path, found))
@@ -96,6 +99,17 @@ def _reference_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[Inv
         except TableError:
             return  # the location of the table itself is wrong, which has been found already
         yield from reference_problems(pipeline, reports)
+
+
+def _publish_problems(pipeline: Pipeline, schema: TableSchema, wrong: AbstractSet[str]) -> Iterator[InvalidInput]:
+    """Why a publication would never work on this machine; fields that are wrong already are left out."""
+    for target in () if pipeline.publish is None else pipeline.publish.targets:
+        where = f"publish.{'iceberg' if isinstance(target, IcebergTarget) else 'delta'}"
+        if not {where, f"{where}.columns"} & wrong:
+            try:
+                target.check(schema)
+            except (InvalidInput, NotFound) as error:
+                yield InvalidInput(f"{where}: {error.message}", hint=error.hint)
 
 
 def _path_problems(pipeline: Pipeline) -> Iterator[InvalidInput]:

@@ -39,11 +39,13 @@ class MessageFindings:
         warnings: Fields that no message has, and sources that have no message that can be read.
         looked: What was looked at, in words, by writer.
         not_looked: Why messages were not looked at, by writer.
+        unreachable: The writers among them whose brokers or registry did not answer.
     """
 
     warnings: list[InvalidInput] = field(default_factory=list)
     looked: dict[str, str] = field(default_factory=dict)
     not_looked: dict[str, str] = field(default_factory=dict)
+    unreachable: set[str] = field(default_factory=set)
 
 
 def check_messages(writers: Mapping[str, WriterSpec], schema: TableSchema | None = None) -> MessageFindings:
@@ -64,6 +66,7 @@ def check_messages(writers: Mapping[str, WriterSpec], schema: TableSchema | None
         servers = writer.reader_options.get("kafka.bootstrap.servers", "")
         if servers in silent:
             findings.not_looked[name] = silent[servers]
+            findings.unreachable.add(name)
             continue
         try:
             given, source = _read(writer)
@@ -72,6 +75,7 @@ def check_messages(writers: Mapping[str, WriterSpec], schema: TableSchema | None
             continue
         except TableError as error:
             findings.not_looked[name] = error.message
+            findings.unreachable.add(name)
             if isinstance(error, SourceUnavailable):
                 silent[servers] = error.message
             continue

@@ -94,10 +94,13 @@ def parse_sound(model: type[Model], raw: Any, sections: Sections, found: list[In
         given, problems = find_problems(model, rest, sections)
         if given is not None:
             return given
+        misspelt = {hint for problem in problems for hint in problem.hints}
         for problem in problems:
-            # What is empty because of what was removed is not wrong.
-            if not any(path[: len(problem.path)] == problem.path for path in removed):
+            # What is empty because of what was removed is not wrong, and what is misspelt is not missing besides.
+            is_misspelt = problem.missing and f"did you mean {problem.path[-1]}?" in misspelt
+            if not is_misspelt and not any(path[: len(problem.path)] == problem.path for path in removed):
                 found.append(InvalidInput(f"{problem.field}: {problem.text}", hint="; ".join(problem.hints)))
+        for problem in problems:
             place = problem.path[:-1] if problem.missing else problem.path
             if not place or not remove_field(rest, place):
                 return None

@@ -18,6 +18,7 @@ from streams.pipeline import services
 from streams.pipeline.check import check_same_table, check_writers
 from streams.pipeline.error_kinds import describe
 from streams.pipeline.outage import store_name, wait_out
+from streams.pipeline.part_states import PartFiles
 from streams.pipeline.pipeline import Pipeline
 from streams.pipeline.run_lock import hold_locks
 from streams.pipeline.status import Report
@@ -198,16 +199,22 @@ def run_pipeline(
     chosen, services_chosen = choose_part(pipeline, only, once=once)
     writers = [writer_job(pipeline, name, once=once) for name in chosen]
     kept = [service_job(pipeline, name, once=once) for name in services_chosen]
+    files = PartFiles(pipeline.state)
+
+    def tell(statuses: tuple[JobStatus, ...]) -> None:
+        files.write(statuses)
+        on_status(statuses)
+
     with hold_locks(pipeline.state, [job.name for job in (*writers, *kept)], pipeline.path.name) as locks:
         writers, kept = ([replace(job, held=(locks[job.name],)) for job in jobs] for jobs in (writers, kept))
         if once:
             open_table(pipeline)
-            return _run_once(writers, kept, on_status, exit_on_failure=exit_on_failure)
+            return _run_once(writers, kept, tell, exit_on_failure=exit_on_failure)
         if not writers:  # a service that runs alone does not end with the writers
             kept = [replace(job, background=False) for job in kept]
         jobs = [*writers, *kept]
-        _await_table(pipeline, jobs, on_status)
-        return Supervisor(jobs).run(on_status, exit_on_failure=exit_on_failure)
+        _await_table(pipeline, jobs, tell)
+        return Supervisor(jobs).run(tell, exit_on_failure=exit_on_failure)
 
 
 def _run_once(writers: list[Job], kept: list[Job], on_status: OnStatus, *, exit_on_failure: bool) -> bool:

@@ -61,6 +61,24 @@ def hold_locks(
         yield held
 
 
+def is_held(state: Path, name: str) -> bool:
+    """Whether a process of this machine holds the lock of a job; no lock is taken away by asking."""
+    try:
+        file = os.open(state / LOCKS / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared: who asks at the same time is not taken for the holder. A job that starts meanwhile waits for a moment.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
+
+
 def _take(path: Path, name: str, pipeline: str, ending_seconds: float) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -96,6 +96,7 @@ def run_service(
             every, work = _service(service, pipeline, table, reporter, execute, once=once)
             if once:
                 work()
+                reporter.update(**after_round(None))
             else:
                 repeat(stop, every, work, reporter, what)
     except Exception as error:
@@ -153,6 +154,7 @@ def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, stor
                 silences += 1
                 outages.began(store, describe(error))
                 delay = max(every, pause_seconds(silences))
+                reporter.update(**after_round(delay))
                 continue
             outages.ended(store)
             failures += 1
@@ -160,13 +162,21 @@ def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, stor
                 raise
             traceback.print_exc()
             pause = min(every * 2**failures, max(MAX_BACK_OFF_SECONDS, every))
-            reporter.update(doing="waiting", message=f"{describe(error)}; next try in {pause:.0f} s")
+            message = f"{describe(error)}; next try in {pause:.0f} s"
+            reporter.update(doing="waiting", message=message, **after_round(pause))
             delay = pause
         else:
             failures = silences = 0
             outages.ended(store)
-            reporter.update(progress=reporter.report.progress + 1)
             delay = max(0.0, every - (time.monotonic() - started))
+            reporter.update(progress=reporter.report.progress + 1, **after_round(delay))
+
+
+def after_round(pause_seconds: float | None) -> dict[str, Any]:
+    """The changes to the report after a round; None if no other one follows."""
+    now_ms = time.time_ns() // 1_000_000
+    following = None if pause_seconds is None else now_ms + round(pause_seconds * 1000)
+    return {"round_at_ms": now_ms, "next_round_at_ms": following}
 
 
 def compact_round(

@@ -83,6 +83,8 @@ class Report:
         trigger_seconds: Shortest time from the start of one batch to the next; None if the job is not a writer.
         publish_seconds: Time between two looks of the publisher; None if the job publishes nothing.
         publish_problem: Why a published table is not up to date; empty if all are.
+        round_at_ms: End of the last round of a service; None before the first one.
+        next_round_at_ms: When its next round begins; None if that is not known.
         error_code: Code of the error that ended the job (`storage.errors.TableError.code`); empty for none.
         steady: Whether the job now reports every second, so that silence means that it hangs.
         delay_seconds: Wait before each batch as of the last look at the table, because its reads cost too much; 0 if
@@ -128,6 +130,8 @@ class Report:
     trigger_seconds: float | None = None
     publish_seconds: float | None = None
     publish_problem: str = ""
+    round_at_ms: int | None = None
+    next_round_at_ms: int | None = None
     error_code: str = ""
     steady: bool = False
     delay_seconds: float | None = None
@@ -154,6 +158,7 @@ class Report:
             note="",
             delay_seconds=None,
             read_amplification=None,
+            next_round_at_ms=None,
             reported_at_ms=None,
             steady=False,
         )
@@ -167,7 +172,10 @@ _MESSAGE_MEMBER: Final = ', "message": ""'
 def encode_report(report: Report) -> bytes:
     """One line, short enough for an atomic write to a pipe: totals that are 0 and empty texts are left out."""
     report = replace(
-        report, waiting_for=shortened(report.waiting_for, WAITING_CHARS), note=shortened(report.note, NOTE_CHARS)
+        report,
+        waiting_for=shortened(report.waiting_for, WAITING_CHARS),
+        note=shortened(report.note, NOTE_CHARS),
+        publish_problem=shortened(report.publish_problem, NOTE_CHARS),
     )
     left = _LINE_BYTES - len(_compact(replace(report, message=""))) - len(_MESSAGE_MEMBER)
     report = replace(report, message=shortened(report.message, min(_MESSAGE_CHARS, left // _ESCAPED_BYTES)))

@@ -52,6 +52,7 @@ class Phase(StrEnum):
 
 ENDED: Final = frozenset({Phase.DONE, Phase.STOPPED, Phase.FENCED, Phase.FAILED})
 GOOD_ENDS: Final = frozenset({Phase.DONE, Phase.STOPPED})
+LOST: Final = ENDED - GOOD_ENDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class JobStatus:
     @property
     def is_lost(self) -> bool:
         """Whether the job has failed permanently or was fenced."""
-        return self.phase in ENDED and self.phase not in GOOD_ENDS
+        return self.phase in LOST
 
 
 def ending_of_all(statuses: Iterable[JobStatus]) -> Ending:

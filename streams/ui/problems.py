@@ -12,6 +12,7 @@ from typing import Final
 
 from storage.plural import counted
 from streams.doctor.finding import Finding, Level
+from streams.pipeline.part_states import PartState
 from streams.pipeline.quantities import age, duration
 from streams.ui.stream_rows import StreamRow
 from streams.ui.watched_table import Look
@@ -69,7 +70,11 @@ class Problem:
 
 
 def find_problems(
-    look: Look, streams: Sequence[StreamRow], unmeasured: str = "", findings: Sequence[Finding] = ()
+    look: Look,
+    streams: Sequence[StreamRow],
+    unmeasured: str = "",
+    findings: Sequence[Finding] = (),
+    parts: Sequence[PartState] = (),
 ) -> list[Problem]:
     """All problems, the worst first.
 
@@ -78,8 +83,9 @@ def find_problems(
         streams: Its streams.
         unmeasured: Why the lag is not measured; "" if it is, or is not to be.
         findings: Of the last run of the checks.
+        parts: What the parts of its pipeline do; empty without one.
     """
-    found = [*_of_clock(look), *_of_table(look)]
+    found = [*_of_clock(look), *_of_table(look), *_of_parts(parts, streams)]
     for stream in streams:
         found += _of_stream(stream)
     found += _of_references(look)
@@ -91,6 +97,36 @@ def find_problems(
         if each.level in _SEVERITY
     ]
     return sorted(found, key=lambda problem: problem.severity)
+
+
+def _of_parts(parts: Sequence[PartState], streams: Sequence[StreamRow]) -> Iterator[Problem]:
+    is_alive = any(part.runs for part in parts) or any(stream.writer == "live" for stream in streams)
+    if parts and not is_alive:
+        yield Problem(
+            Severity.WARNING,
+            f"No part of the pipeline runs: {_waiting_words(streams)}",
+            "Start it again: weft run continues where its commits end. If it runs on another machine, look there: its "
+            "writers have no heartbeats.",
+        )
+    waiting = {stream.name for stream in streams if stream.outage}  # which has a problem of its own
+    working = {stream.name for stream in streams if stream.writer == "live"}  # on another machine, perhaps
+    for part in parts:
+        if part.is_lost and part.part not in working:
+            title = f"{part.part} has stopped for good: {part.error}"
+            yield Problem(Severity.CRITICAL, title, "Mend the cause, and start weft run again.")
+        elif part.error and is_alive and part.part not in waiting | working:
+            title = f"{part.part}: {part.error}" + ("" if part.has_worked else "; it has never worked")
+            yield Problem(Severity.WARNING, title, "It is tried again. weft check and weft doctor say more.")
+
+
+def _waiting_words(streams: Sequence[StreamRow]) -> str:
+    """What the brokers have that the table has not."""
+    words = [f"{counted(stream.lag, 'message')} of {stream.name}" for stream in streams if stream.lag]
+    silent = [f"the brokers of {stream.name} do not answer" for stream in streams if stream.outage]
+    if words:
+        return "; ".join([f"not stored: {', '.join(words)}", *silent])
+    is_known = any(stream.lag is not None for stream in streams)
+    return "; ".join(silent) or ("nothing waits in its topics" if is_known else "what waits is not known yet")
 
 
 def _of_clock(look: Look) -> Iterator[Problem]:

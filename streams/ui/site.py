@@ -22,11 +22,13 @@ from storage.engine import format_type
 from storage.errors import NotFound, StoreUnavailable, TableError
 from storage.plural import counted
 from streams.pipeline.model import CommandSettings
+from streams.pipeline.part_states import PartState
 from streams.pipeline.quantities import age, duration, moment, size
 from streams.read.plain_values import json_value
 from streams.ui.checks import Checks
 from streams.ui.lane_history import LaneHistory
 from streams.ui.letter_book import LetterBook
+from streams.ui.problems import Problem, find_problems
 from streams.ui.source_lag import SourceLag
 from streams.ui.spark_turn import SparkTurn
 from streams.ui.sql_box import SqlBox
@@ -171,7 +173,20 @@ class Site:
             letters = Counter()
             for place in self.letters.places:
                 letters[place.stream] += waiting[place.writer]
-        return stream_rows(look, self.history, lags, outages, triggers, letters)
+        known = {lane.lane for lane in look.lanes}
+        streams = {} if self.lag is None else self.lag.streams
+        unread = {streams[lane]: lag for lane, lag in lags.items() if lane not in known}
+        return stream_rows(look, self.history, lags, outages, triggers, letters, unread)
+
+    def problems(self, look: Look, streams: Sequence[StreamRow]) -> list[Problem]:
+        """What is wrong now, the worst first."""
+        checked = self.checks.last
+        findings = (checked and checked.findings) or ()
+        return find_problems(look, streams, "" if self.lag is None else self.lag.problem, findings, self.parts())
+
+    def parts(self) -> list[PartState]:
+        """What the parts of the pipeline do; empty for a location, and before the streams were looked at."""
+        return [] if self.lag is None else self.lag.parts()
 
 
 def site_of(request: Request) -> Site:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from storage.engine import LaneReport
 from storage.errors import TableError
 from streams.kafka.options import parse_options
 from streams.pipeline.lag import Lag, LagMeter, kafka_offsets
+from streams.pipeline.part_states import PartState, read_parts
 from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.run import make_jobs
 
 _EVERY_SECONDS: Final = 5.0
 
@@ -36,6 +39,11 @@ class SourceLag:
         """Seconds from the start of one batch to the next, by lane; empty before the first measurement."""
         self.problem = ""
         """Why nothing is measured: the pipeline file is wrong, or needs an environment variable that is not set."""
+        self._state: Path | None = None
+        self._parts: list[str] = []
+        self._unread: dict[str, LagMeter] = {}
+        self.streams: dict[str, str] = {}
+        """The stream of each lane of the pipeline; empty before the first measurement."""
 
     def measure(self, lanes: Sequence[LaneReport]) -> dict[str, Lag]:
         """The lag of the lanes whose brokers have answered; the first call starts the measurement."""
@@ -47,6 +55,10 @@ class SourceLag:
                 except TableError as error:
                     self.problem = error.message
             found = {}
+            for name in self._unread.keys() - {lane.lane for lane in lanes}:  # nothing of it was ever committed
+                self._unread[name].reached({})
+                if (lag := self._unread[name].lag) is not None:
+                    found[name] = lag
             for lane in lanes:
                 meter = self._meters.get(lane.lane)
                 if meter is not None:
@@ -60,15 +72,25 @@ class SourceLag:
         meters = self._meters or {}
         return {lane: meter.outage.message for lane, meter in meters.items() if meter.outage is not None}
 
+    def parts(self) -> list[PartState]:
+        """What each part of the pipeline does, as far as this machine knows; empty before the first measurement."""
+        return [] if self._state is None else read_parts(self._state, self._parts)
+
     def _start(self, meters: dict[str, LagMeter]) -> None:
         from streams import kafka
 
-        writers = load_pipeline(self._pipeline).writers.values()
+        pipeline = load_pipeline(self._pipeline)
+        self._parts, self._state = [job.name for job in make_jobs(pipeline)], pipeline.state
+        writers = pipeline.writers.values()
         self.triggers = {writer.lane: writer.trigger_seconds for writer in writers}
+        self.streams = {writer.lane: writer.stream for writer in writers}
         for writer in writers:
             if writer.reader_format == kafka.FORMAT:
                 options = parse_options(writer.reader_options, default_starting="latest")
-                meters[writer.lane] = self._running.enter_context(LagMeter(options, every_seconds=_EVERY_SECONDS))
+                meter = self._running.enter_context(LagMeter(options, every_seconds=_EVERY_SECONDS))
+                meters[writer.lane] = meter
+                if options.starting == "earliest":
+                    self._unread[writer.lane] = meter
 
     def close(self) -> None:
         """End the measurement."""

@@ -73,6 +73,7 @@ def stream_rows(
     outages: Mapping[str, str],
     triggers: Mapping[str, float],
     letters: Counter[str] | None,
+    unread: Mapping[str, Lag] | None = None,
 ) -> list[StreamRow]:
     """Every stream of the schema, in order.
 
@@ -83,6 +84,7 @@ def stream_rows(
         outages: Why brokers do not answer, by lane.
         triggers: Seconds from the start of one batch to the next, by lane.
         letters: Dead letters by stream; None without a pipeline.
+        unread: What waits for writers that have never committed, by stream.
     """
     by_stream: dict[str, list[LaneReport]] = {}
     for lane in look.lanes:
@@ -92,7 +94,18 @@ def stream_rows(
         {name: [lane.lane for lane in by_stream.get(name, [])] for name in names}, look.at_ms, RATE_SECONDS, 1
     )
     return [
-        _row(name, by_stream.get(name, []), rates[name][0], look, history, lags, outages, triggers, letters)
+        _row(
+            name,
+            by_stream.get(name, []),
+            rates[name][0],
+            look,
+            history,
+            lags,
+            outages,
+            triggers,
+            letters,
+            (unread or {}).get(name),
+        )
         for name in names
     ]
 
@@ -107,11 +120,12 @@ def _row(
     outages: Mapping[str, str],
     triggers: Mapping[str, float],
     letters: Counter[str] | None,
+    unread: Lag | None,
 ) -> StreamRow:
     opened = [lane for lane in lanes if not lane.closed]
     worst = min(opened, key=lambda lane: _WORST_FIRST.index(lane.writer), default=None)
     committed = max((lane.committed_at_ms for lane in lanes if lane.committed_at_ms is not None), default=None)
-    measured = [lags[lane.lane] for lane in opened if lane.lane in lags]
+    measured = [lags[lane.lane] for lane in opened if lane.lane in lags] + ([unread] if unread is not None else [])
     complete = [lag.complete_at_ms for lag in measured if lag.complete_at_ms is not None]
     deletes_ignored = look.overview.schema.stream(name).on_delete == "ignore"
     recent = sum(min(history.claims(lane.lane, look.at_ms - _RECENT_MS), max(0, lane.epoch - 1)) for lane in opened)

@@ -15,7 +15,7 @@ from storage.errors import InvalidInput, NotComplete, NotFound
 from streams.ui.lane_history import KIND_OF, KINDS, LABELS, MEANINGS
 from streams.ui.mark_picture import draw_marks, is_behind
 from streams.ui.page_times import page_value
-from streams.ui.problems import Problem, Severity, find_problems
+from streams.ui.problems import Problem, Severity
 from streams.ui.site import Site, mark_text, render, site_of
 from streams.ui.watched_table import Look
 
@@ -30,7 +30,6 @@ def overview(request: Request) -> Response:
     site = site_of(request)
     look = site.look()
     streams = site.streams(look)
-    checked = site.checks.last
     return render(
         request,
         "overview.html",
@@ -39,12 +38,8 @@ def overview(request: Request) -> Response:
         table=look.overview,
         measures=look.measures,
         streams=streams,
-        problems=find_problems(
-            look,
-            streams,
-            "" if site.lag is None else site.lag.problem,
-            (checked and checked.findings) or (),
-        ),
+        problems=site.problems(look, streams),
+        parts=site.parts(),
         severity=Severity,
         minutes=_minutes(request),
     )

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.errors import CorruptData, NotFound, TableError
-from streams.doctor.finding import Finding
 from streams.ui.lane_history import LaneHistory
 from streams.ui.listed_tables import Shown, TableList
 from streams.ui.problems import Problem, Severity, find_problems
@@ -141,14 +140,14 @@ class TableSummaries:
         site = self._tables.open_sites().get(name)
         if site is None:
             look = watched.look()
-            return summarize(look, stream_rows(look, LaneHistory(), {}, {}, {}, None))
+            streams = stream_rows(look, LaneHistory(), {}, {}, {}, None)
+            return summarize(look, streams, find_problems(look, streams))
         if site.watched.look().snapshot.state.table_id != watched.look().snapshot.state.table_id:
             self._tables.close_site(name)
             site = self._tables.site(name)
         look = site.watched.look()
-        checked = site.checks.last
-        unmeasured = "" if site.lag is None else site.lag.problem
-        return summarize(look, site.streams(look), unmeasured, (checked and checked.findings) or ())
+        streams = site.streams(look)
+        return summarize(look, streams, site.problems(look, streams))
 
     def _watched(self, name: str, shown: Shown) -> WatchedTable:
         """The table, open; the one that is there now, or was `REOPEN_SECONDS` ago."""
@@ -161,15 +160,13 @@ class TableSummaries:
         return found
 
 
-def summarize(
-    look: Look, streams: Sequence[StreamRow], unmeasured: str = "", findings: Sequence[Finding] = ()
-) -> Summary:
-    """A table in a line; arguments are those of `streams.ui.problems.find_problems`."""
+def summarize(look: Look, streams: Sequence[StreamRow], problems: Sequence[Problem]) -> Summary:
+    """A table in a line, from its streams and what is wrong."""
     committed = max((each.committed_at_ms for each in streams if each.committed_at_ms is not None), default=None)
     measures = look.measures
     return Summary(
         at_ms=look.at_ms,
-        problems=find_problems(look, streams, unmeasured, findings),
+        problems=problems,
         rows=measures.base_rows,
         events=measures.events_waiting,
         stored_bytes=measures.base_bytes + measures.log_bytes,

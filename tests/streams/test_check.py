@@ -437,3 +437,41 @@ def test_the_command_checks_expressions(tmp_path: Path) -> None:
         "writers.orders.select.status",
     ]
     assert done.stderr == "messages were not looked at\n", "output of Spark is not shown"
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_misspelt_section_is_named_with_the_right_name(tmp_path: Path, command: str) -> None:
+    file = written(tmp_path, {})
+    file.write_text(file.read_text().replace("writers:", "writer:"))
+    done = weft(command, file)
+    assert done.exit_code == 2
+    text = done.stdout + done.stderr
+    assert "writer: is not a known field" in text
+    assert "did you mean writers?" in text
+    assert "writers: is missing" not in text
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["new", "existing"])
+def test_a_publication_that_can_never_work_is_a_problem(tmp_path: Path, *, existing: bool) -> None:
+    config = copy.deepcopy(WHOLE["table"]["config"])
+    config["columns"]["tags"] = "array<string>"
+    next(iter(config["groups"].values()))["columns"].append("tags")
+    changes = {"publish": {"iceberg": {"table": "shop.orders"}, "delta": True}, "table/config": config}
+    file = written(tmp_path, changes)
+    if existing:
+        Table.create(tmp_path / WHOLE["table"]["uri"], config)
+    assert [text for text in messages(check_file(file)) if text.startswith("publish")] == [
+        "publish.iceberg: column tags has a nested type, and base files have no field ids inside of it"
+    ]
+
+
+def test_a_publication_without_its_package_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from storage.publish import open_catalog
+
+    monkeypatch.setattr(open_catalog, "find_spec", lambda _: None)
+    file = written(tmp_path, {"publish": {"iceberg": {"table": "shop.orders"}}})
+    (problem,) = check_file(file).problems
+    assert (problem.message, problem.hint) == (
+        "publish.iceberg: publishing as Iceberg needs pyiceberg",
+        "pip install 'weft[iceberg]'",
+    )

@@ -22,7 +22,7 @@ from streams.pipeline.check_messages import MessageFindings, check_messages
 from streams.pipeline.check_ordering import unordered_messages
 from streams.pipeline.pipeline import load_pipeline
 from tests.streams.formats.registry_server import SchemaRegistry
-from tests.streams.kafka.topics import topic_numbers
+from tests.streams.kafka.topics import NOBODY, topic_numbers
 from tests.streams.pipelines import weft
 from tests.streams.test_infer_formats import avro_messages
 from tests.streams.test_pipeline import WHOLE
@@ -246,3 +246,15 @@ def test_what_the_file_shows_is_printed_before_a_broker_is_asked(tmp_path: Path)
     assert process.returncode == 2
     assert output.splitlines()[-1] == "1 problem"
     assert errors.startswith("orders, again: messages were not looked at: Kafka at")
+
+
+def test_brokers_that_do_not_answer_have_an_exit_code_of_their_own(tmp_path: Path) -> None:
+    """Nothing is wrong so far as could be seen, which is not the same as that nothing is wrong."""
+    file = written(tmp_path, {"type": "kafka", "topic": "orders"}, SCHEMA, servers=NOBODY)
+    done = weft("check", file, "--without-spark")
+    assert done.exit_code == 3, done.stderr
+    assert "no problem found, but not everything could be checked" in done.stdout
+    assert "orders: messages were not looked at: Kafka at" in done.stderr
+    (line,) = weft("check", file, "--without-spark", "--json").stdout.splitlines()
+    assert json.loads(line)["severity"] == "skipped"
+    assert weft("check", file, "--without-spark", "--without-messages").exit_code == 0

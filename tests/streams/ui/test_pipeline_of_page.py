@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from streams.ui.source_lag import SourceLag
 from tests.storage.shop import SHOP, append, orders
 from tests.streams.kafka.topics import produce
 from tests.streams.letters.rig import Place, good
+from tests.streams.pipelines import weft_output
 from tests.streams.ui.site import ORIGIN, client_of, make_site
 from tests.streams.ui.test_pages import pipeline
 
@@ -46,6 +50,72 @@ def test_the_lag_is_that_of_the_position_in_the_table(tmp_path: Path, embedded_b
         while (row := site.streams(site.look())[0]).lag != 0 or row.freshness is None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+def test_a_pipeline_of_which_no_part_runs_is_a_warning_with_what_waits(
+    tmp_path: Path, embedded_broker: EmbeddedBroker
+) -> None:
+    """`kill -9` of weft run leaves no trace in the table: its processes stop in order when they notice it."""
+    topic, unread = "ui-dead", "ui-unread"
+    embedded_broker.create_topics({topic: 1, unread: 1})
+    produce(embedded_broker, topic, ["{}"] * 5)
+    produce(embedded_broker, unread, ["{}"] * 2)
+    table = Table.create(tmp_path / "wide", SHOP)
+    append(table, orders(1), batch=("q", 0), source={"offsets": [{topic: {"0": 2}}]})
+    file = tmp_path / "p.yaml"
+    writers = {
+        name: {"source": {"type": "kafka", "topic": each, "starting_offsets": "earliest"}, "schema": {"id": "bigint"}}
+        for name, each in (("orders", topic), ("payments", unread))
+    }
+    nowhere = {"table": "shop.wide", "catalog": "x", "properties": {"type": "rest", "uri": "http://127.0.0.1:9/"}}
+    whole = {
+        "table": {"uri": "./wide"},
+        "kafka": {"bootstrap.servers": embedded_broker.bootstrap_servers},
+        "writers": writers,
+        "publish": {"every": 1, "iceberg": nowhere},
+    }
+    file.write_text(yaml.safe_dump(whole))
+    site = make_site(table.uri, pipeline=file)
+    site.lag = SourceLag(str(file))
+
+    def wait_for(*texts: str) -> list[str]:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            look = site.look()
+            titles = [problem.title for problem in site.problems(look, site.streams(look))]
+            if all(any(text in title for title in titles) for text in texts):
+                return titles
+            assert time.monotonic() < deadline, titles
+            time.sleep(0.1)
+
+    with client_of(site) as client:
+        dead = "No part of the pipeline runs: not stored: 3 messages of orders, 2 messages of payments"
+        wait_for(dead)
+        command = [sys.executable, "-m", "streams.cli.main", "run", str(file), "--only", "publish"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                titles = wait_for("publish: Iceberg table shop.wide not published", "it has never worked")
+                assert not any("No part" in title for title in titles)
+                (part,) = [part for part in site.parts() if part.part == "publish"]
+                assert (part.runs, part.state, part.result) == (True, "waiting", "")
+                assert part.last_run_at_ms is not None
+                assert part.next_run_at_ms is not None
+                shown = client.get("/").text
+                assert "Parts of the pipeline" in shown
+                assert "Nothing is wrong" not in shown
+            finally:
+                process.kill()
+        wait_for(dead)
+        (part,) = [part for part in site.parts() if part.part == "publish"]
+        assert (part.runs, part.state, part.next_run_at_ms) == (False, "not running", None)
+        assert "shop.wide not published" in part.error
+        lines = [json.loads(line) for line in weft_output("show", file, "parts", "--json").splitlines()]
+        assert [(line["part"], line["state"]) for line in lines] == [
+            ("orders", "not known here"),
+            ("payments", "not known here"),
+            ("compaction", "not known here"),
+            ("publish", "not running"),
+        ]
 
 
 def test_a_pipeline_that_cannot_be_loaded_is_said(tmp_path: Path) -> None:
