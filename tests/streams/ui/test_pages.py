@@ -143,13 +143,13 @@ def test_a_file_group_lists_its_files(client: TestClient, table: Table) -> None:
 
 def test_a_download_has_no_formulas_for_spreadsheets_and_may_have_any_name(tmp_path: Path) -> None:
     table = Table.create(tmp_path / 'a"b\n-été-表', SHOP)
-    append(table, orders(1, status="=cmd|' /C calc'!A0"))
+    append(table, orders(1, status="=cmd|' /C calc'!Q7"))
     client = client_of(make_site(table.uri))
     text = client.get("/data/rows.csv")
     (row,) = csv.DictReader(io.StringIO(text.text))
-    assert row["status"] == "'=cmd|' /C calc'!A0"
+    assert row["status"] == "'=cmd|' /C calc'!Q7"
     stored = client.get("/data/rows.parquet")
-    assert pq.read_table(io.BytesIO(stored.content))["status"].to_pylist() == ["=cmd|' /C calc'!A0"]
+    assert pq.read_table(io.BytesIO(stored.content))["status"].to_pylist() == ["=cmd|' /C calc'!Q7"]
     assert stored.headers["Content-Disposition"] == 'attachment; filename="a_22b_0A__C3_A9t_C3_A9__E8_A1_A8.parquet"'
 
 
