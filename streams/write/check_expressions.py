@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
-from storage.engine import OP_COLUMN, TableSchema, check_columns
+from storage.engine import OP_COLUMN, Stream, TableSchema, check_columns
 from storage.errors import InvalidInput, NotFound
 from streams import kafka
 from streams.kafka.kafka_source import columns as kafka_columns
@@ -67,7 +68,11 @@ def expression_problems(spark: SparkSession, writer: WriterSpec, schema: TableSc
         except (PySparkException, InvalidInput) as error:
             yield _refused(f"{where}.where", error)
     if schema is not None:
-        yield from _type_problems(f"{where}.{section}", writer, schema, types)
+        try:
+            stream = schema.stream(writer.stream)
+        except NotFound:  # reported by `streams.pipeline.check.writer_problems`
+            return
+        yield from column_problems(f"{where}.{section}", schema, stream, types)
 
 
 def _rows(spark: SparkSession, writer: WriterSpec) -> DataFrame:
@@ -102,24 +107,31 @@ def _events(
     """The schema of what the sink would get."""
     if writer.tombstones == "delete" and key is None:  # reported by `streams.pipeline.check.writer_problems`
         writer = replace(writer, tombstones="ignore")
-    return decode_events(rows, replace(writer, select=select, where=where), key).schema
-
-
-def _type_problems(
-    where: str, writer: WriterSpec, schema: TableSchema, types: Mapping[str, pa.DataType]
-) -> Iterator[InvalidInput]:
-    """Columns whose type cannot be cast to that of the table."""
     try:
-        stream = schema.stream(writer.stream)
-    except NotFound:  # reported by `streams.pipeline.check.writer_problems`
-        return
-    columns = schema.stream_columns(stream)
-    fitting = {name: schema.column_by_name[name].type for name in columns}
-    for name, found in types.items():
-        if name not in columns and name != OP_COLUMN:
+        return decode_events(rows, replace(writer, select=select, where=where), key).schema
+    except Py4JJavaError as error:  # Spark's parser has no error for an expression that is too deep for its stack
+        reason = str(error.java_exception.getClass().getSimpleName())
+        raise InvalidInput(f"Spark cannot read the expression: {reason}", hint="write it shorter") from None
+
+
+def column_problems(
+    where: str, schema: TableSchema, stream: Stream, types: Mapping[str, pa.DataType]
+) -> Iterator[InvalidInput]:
+    """Columns whose type the table does not take, by the check of every batch: `storage.engine.check_columns`.
+
+    Args:
+        where: What the messages begin with.
+        schema: Schema of the table.
+        stream: The stream that writes the columns.
+        types: Types of columns; those that the stream does not write are left out.
+    """
+    # The check stops at the first problem, so each type is looked at among others that fit.
+    fitting = {name: schema.event_types[name] for name in schema.stream_columns(stream)}
+    for name, column_type in types.items():
+        if name not in fitting and name != OP_COLUMN:
             continue
         try:
-            check_columns(pa.schema({**fitting, name: found}), schema, stream)
+            check_columns(pa.schema({**fitting, name: column_type}), schema, stream)
         except InvalidInput as error:
             yield InvalidInput(f"{where}.{name}: {error.message}", hint=error.hint)
 
