@@ -443,8 +443,10 @@ def _time(milliseconds: int) -> dt.datetime:
 
 
 def _python(value: pa.Scalar) -> Any:
-    """A value as Python has it; times that Python lacks as text."""
+    """A value as Python has it, a map as a mapping if its keys can be those of one; times that Python lacks as text."""
     try:
+        return value.as_py(maps_as_pydicts="strict")
+    except (KeyError, TypeError):  # a key that is there twice, or is nested itself
         return value.as_py()
     except (OverflowError, ValueError):
         return str(value)

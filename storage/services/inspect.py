@@ -20,6 +20,7 @@ from storage.core.log.entries import (
     CleanDone,
     CleanIntent,
     Data,
+    Done,
     Entry,
     Fold,
     Intent,
@@ -99,6 +100,8 @@ class TimelineEntry:
         detail: A description.
         plan: Id of the compaction or fold that it begins, or of which it publishes or ends something; "" for others.
         ignored: Input rows of a DATA entry that changed nothing: upserts without an ordering value, ignored deletes.
+        intent: Number of the INTENT entry that a DONE entry completes; 0 for others.
+        closes: Whether it is an INTENT entry that closes lanes; else it sets the table, or a stream, back.
     """
 
     committed_at_ms: int
@@ -111,6 +114,8 @@ class TimelineEntry:
     detail: str
     plan: str
     ignored: int = 0
+    intent: int = 0
+    closes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +401,8 @@ def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
         detail=_detail(entry) + (", rolled back" if rolled_back else ""),
         plan=entry.plan_id if isinstance(entry, Plan | Base | Fold | Abort) else "",
         ignored=entry.rows_ignored if isinstance(entry, Data) else 0,
+        intent=entry.intent if isinstance(entry, Done) else 0,
+        closes=isinstance(entry, Intent) and entry.restore is None,
     )
 
 

@@ -14,6 +14,7 @@ from streams.cli.examples import examples
 from streams.cli.output import limit_note, print_rows
 from streams.cli.progress import Quiet, progress
 from streams.read.as_of import EARLIEST, parse_point, warn_if_unsettled
+from streams.read.plain_values import python_rows
 
 reads = typer.Typer()
 
@@ -77,7 +78,7 @@ def _head(answer: pa.RecordBatchReader, limit: int) -> tuple[list[dict[str, obje
     """The first rows, and whether there are more."""
     rows: list[dict[str, object]] = []
     for batch in answer:
-        rows.extend(batch.slice(0, limit + 1 - len(rows)).to_pylist())
+        rows.extend(python_rows(batch.slice(0, limit + 1 - len(rows))))
         if len(rows) > limit:
             return rows[:limit], True
     return rows, False

@@ -29,6 +29,12 @@ Kind = Literal["replay", "drop"]
 _FILE: Final = re.compile(r"(\d{8})\.json")
 _LANE_LETTERS: Final = 64  # limit of the name of a lane
 _VERSION: Final = 1
+_REPLAY_LANE: Final = re.compile(r"-replay-[0-9a-f]{16}$")
+
+
+def is_replay_lane(lane: str) -> bool:
+    """Whether a lane is that of a replay (`Plan.replay_lane`)."""
+    return _REPLAY_LANE.search(lane) is not None
 
 
 @dataclass(frozen=True, slots=True)

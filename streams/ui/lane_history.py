@@ -19,18 +19,21 @@ import numpy.typing as npt
 
 from storage.engine import TABLE_LANE, Inspection, LaneName, TimelineEntry
 from storage.errors import TableError
+from streams.letters.plans import is_replay_lane
 from streams.ui.plan_spans import PlanSpan, PlanSpans
 
 Ints = npt.NDArray[np.int64]
 
 KINDS: Final = (
     "commit",
+    "replay",
     "claim",
     "compaction",
     "fold",
     "clean",
     "savepoint",
     "restore",
+    "closing",
     "schema",
     "plan",
     "ended",
@@ -41,12 +44,14 @@ LABELS: Final[Mapping[str, str]] = {"plan": "while it runs", "ended": "ended wit
 """Names in the legend, where they are not those of `KINDS`."""
 MEANINGS: Final[Mapping[str, str]] = {
     "commit": "a writer stored the events of one batch",
+    "replay": "dead letters were stored after all, from a lane of their own",
     "claim": "a writer was started, and took over its lane",
     "compaction": "events of logs were merged into new base files, from which reads are quicker",
     "fold": "many small logs were merged into one",
     "clean": "files that nobody needs any more were deleted",
     "savepoint": "a snapshot was given a name and is kept, or was released",
     "restore": "the table, or a stream, was set back to an earlier snapshot",
+    "closing": "a lane was ended: its writer is not expected to come back, as after a replay of dead letters",
     "schema": "the table was created or its columns changed, or a writer got a lane",
     "plan": "a compaction or a fold began; a bar in this colour lasts until its result",
     "ended": "a compaction or a fold was given up, or had nothing to do",
@@ -71,8 +76,8 @@ KIND_OF: Final[Mapping[str, str]] = {
     "ABORT": "ended",
     "MARK": "mark",
 }
-_NUMBER: Final = {name: KINDS.index(kind) for name, kind in KIND_OF.items()}
 _COMMIT: Final = KINDS.index("commit")
+_STORES: Final = (_COMMIT, KINDS.index("replay"))
 _FIRST: Final = 600  # entries of all lanes that are read before the page is shown
 _LEAST: Final = 5  # of each lane
 _PAGE: Final = 2_000  # entries of all lanes that are read at once later
@@ -141,6 +146,7 @@ class LaneHistory:
         self._lock = threading.RLock()
         self._older: threading.Thread | None = None
         self._plans = PlanSpans()
+        self._closes: dict[int, bool] = {}  # of INTENT entries by number: whether they close lanes
         self._opened: frozenset[str] = frozenset()
         self._closed = threading.Event()
 
@@ -168,7 +174,7 @@ class LaneHistory:
                     wanted[lane] = (known.high, head)
             for lane, entries in inspection.entries(wanted).items():
                 known = self._lanes[lane]
-                known.parts.append(self._rows(lane, entries))
+                known.parts.append(self._rows(inspection, lane, entries))
                 known.high = wanted[lane][1]
             self._opened = inspection.open_plans()
             if self._older is None and not self._closed.is_set() and any(lane.low for lane in self._lanes.values()):
@@ -190,7 +196,7 @@ class LaneHistory:
                     for name, low in waiting:
                         lane = self._lanes[name]
                         if lane.low == low:  # `newest` has not read further meanwhile
-                            lane.parts.insert(0, self._rows(name, found[name]))
+                            lane.parts.insert(0, self._rows(inspection, name, found[name]))
                             lane.low = max(0, low - share)
         self._older = None
 
@@ -206,10 +212,29 @@ class LaneHistory:
                     pairs = np.array([(entry.seq, entry.committed_at_ms) for entry in entries], np.int64)
                     lane.samples = np.unique(np.concatenate([lane.samples, pairs.reshape(-1, 2)]), axis=0)
 
-    def _rows(self, lane: LaneName, entries: Sequence[TimelineEntry]) -> Ints:
+    def _rows(self, inspection: Inspection, lane: LaneName, entries: Sequence[TimelineEntry]) -> Ints:
         if lane == TABLE_LANE:
             self._plans.add(entries)
-        return _rows(entries)
+        return _rows(entries, [KINDS.index(kind) for kind in self.kinds(inspection, entries)])
+
+    def kinds(self, inspection: Inspection, entries: Sequence[TimelineEntry]) -> list[str]:
+        """What entries are drawn as: one of `KINDS` each.
+
+        Raises:
+            CorruptData: An entry is missing or damaged.
+            StoreUnavailable: The store does not answer.
+        """
+        with self._lock:
+            self._closes |= {entry.seq: entry.closes for entry in entries if entry.kind == "INTENT"}
+            for begun in {entry.intent for entry in entries if entry.intent} - self._closes.keys():
+                (intent,) = inspection.entries({TABLE_LANE: (begun - 1, begun)})[TABLE_LANE]
+                self._closes[begun] = intent.closes
+            return [self._kind(entry) for entry in entries]
+
+    def _kind(self, entry: TimelineEntry) -> str:
+        if entry.closes or self._closes.get(entry.intent):
+            return "closing"
+        return "replay" if entry.kind == "DATA" and is_replay_lane(entry.lane) else KIND_OF[entry.kind]
 
     def plans(self, begin_ms: int, end_ms: int, least_ms: int) -> Sequence[PlanSpan]:
         """Compactions and folds of a span of time; see `PlanSpans.between`."""
@@ -236,7 +261,7 @@ class LaneHistory:
                     break
                 found = inspection.entries({name: (max(0, low - count), low) for name, low in short.items()})
                 for name, low in short.items():
-                    self._lanes[name].parts.insert(0, self._rows(name, found[name]))
+                    self._lanes[name].parts.insert(0, self._rows(inspection, name, found[name]))
                     self._lanes[name].low = max(0, low - count)
             wanted = {}
             for name, lane in self._lanes.items():
@@ -319,7 +344,7 @@ class LaneHistory:
                     rows = lane.rows()
                     low, high = np.searchsorted(rows[:, 1], (begin, end_ms))
                     chosen = rows[low:high]
-                    chosen = chosen[chosen[:, 2] == _COMMIT]
+                    chosen = chosen[np.isin(chosen[:, 2], _STORES)]
                     np.add.at(total, ((chosen[:, 1] - begin) / width).astype(np.int64), chosen[:, 3])
                 found[stream] = (total / (width / 1000)).tolist()
         return found
@@ -339,9 +364,10 @@ class LaneHistory:
         return int(rows[rows[:, 1] >= since_ms, 4].sum())
 
 
-def _rows(entries: Sequence[TimelineEntry]) -> Ints:
+def _rows(entries: Sequence[TimelineEntry], kinds: Sequence[int]) -> Ints:
     made: list[tuple[Any, ...]] = [
-        (entry.seq, entry.committed_at_ms, _NUMBER[entry.kind], entry.rows or 0, entry.ignored) for entry in entries
+        (entry.seq, entry.committed_at_ms, kind, entry.rows or 0, entry.ignored)
+        for entry, kind in zip(entries, kinds, strict=True)
     ]
     return np.array(made, np.int64).reshape(-1, _COLUMNS)
 

@@ -14,6 +14,8 @@ TOP: Final = 30
 _MARGIN: Final = 0.06  # of the axis, on both sides
 _HALF: Final = 46  # width of half the longest name of a line
 _LONGEST: Final = 26  # characters of a name
+_GAP: Final = 8  # between a bar and its label
+_LETTER: Final = 7.5  # width of a letter or digit of a label, at most: the picture must not cut it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,11 @@ class MarkBar:
     Attributes:
         name: Its name.
         end: Right end of its bar.
-        label_at: Where its label begins: beside the bar, and right of the line of the present.
+        label_at: Where its label begins, right of the line of the present; or ends, where it would be cut there.
         y: Its middle.
         label: What is behind it: how far it is behind the axis's end.
         late: Whether it ends before the value that was asked for.
+        is_left: Whether the label ends at ``label_at``, left of the end of the picture.
     """
 
     name: str
@@ -60,6 +63,7 @@ class MarkBar:
     y: int
     label: str
     late: bool
+    is_left: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +135,11 @@ def _picture(values: dict[str, float], asked: float | None, now: float | None, s
         behind = newest - value
         words = f"{duration(max(0.0, behind))} behind" if now is not None else f"{value:,.0f}"
         late = asked is not None and value <= asked
-        label = max(place(value), place(newest)) if now is not None else place(value)
+        label = (max(place(value), place(newest)) if now is not None else place(value)) + _GAP
+        is_left = label + len(words) * _LETTER > shape.width
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
-        bars.append(MarkBar(short, place(value), label, TOP + shape.row * number + shape.middle, words, late))
+        at = shape.width - _GAP if is_left else label
+        bars.append(MarkBar(short, place(value), at, TOP + shape.row * number + shape.middle, words, late, is_left))
     drawn = [(place(now), "now")] if now is not None else []
     if asked is not None:
         drawn.append((place(min(max(asked, low), high)), "asked"))

@@ -1,8 +1,10 @@
 """The explanation of a row as a picture: the events of each group as they came, and as ordering values order them.
 
-Two lines of points. On the lower one events stand in the order of their commits, on the upper one in the order of their
-ordering values; a line joins both. An event that came late crosses others on its way. The winner is at the right end of
-the upper line. A square is what a compaction or a fold kept of older events: those that had lost are not in its files.
+Two lines of points. On the lower one events stand in the order of their commits, on the upper one in the order of
+their ordering values; a line joins both. An event that came late crosses others on its way. Those of one commit
+became visible at once, so on both lines they stand in the order of their ordering values: none of them came late. The
+winner is at the right end of the upper line. A square is what a compaction or a fold kept of older events: those that
+had lost are not in its files.
 """
 
 from __future__ import annotations
@@ -90,18 +92,16 @@ def draw_groups(explanation: Explanation) -> list[GroupPicture]:
 
 def _draw(name: str, merge: str, state: str, versions: Sequence[StoredVersion]) -> GroupPicture:
     shown = versions[-MOST:]
-
-    def compare(one: int, other: int) -> int:
-        return _compare(shown[one].ordering, shown[other].ordering)
-
-    place = {number: rank for rank, number in enumerate(sorted(range(len(shown)), key=cmp_to_key(compare)))}
+    ranked = sorted(range(len(shown)), key=lambda number: cmp_to_key(_compare_versions)(shown[number]))
+    place = {number: rank for rank, number in enumerate(ranked)}
+    below = _places_below(shown)
     days = {value.date() for version in shown for value in version.ordering.values() if isinstance(value, dt.datetime)}
     columns = tuple(dict.fromkeys(itertools.chain.from_iterable(version.values for version in versions)))
     telling = _telling(columns, shown)
     points = tuple(
         Point(
             x_above=_LEFT + _STEP * place[number],
-            x_below=_LEFT + _STEP * number,
+            x_below=_LEFT + _STEP * below[number],
             version=version,
             above=_short(", ".join(_label(value, with_day=len(days) > 1) for value in version.ordering.values())),
             below=tuple(map(_short, _below(version, telling))),
@@ -125,6 +125,25 @@ def _draw(name: str, merge: str, state: str, versions: Sequence[StoredVersion]) 
         versions=tuple(versions),
         merged={version.file: version.stored_in == "fold" for version in versions if version.stored_in != "log"},
     )
+
+
+def _places_below(versions: Sequence[StoredVersion]) -> list[int]:
+    """Places of events on the lower line: in their order, but those of one commit by their ordering values.
+
+    Of events that a compaction has merged the order within a commit is not kept.
+    """
+    below, commits = list(range(len(versions))), dict[object, list[int]]()
+    for number, version in enumerate(versions):
+        commits.setdefault((version.lane, version.commit) if version.commit is not None else number, []).append(number)
+    for numbers in commits.values():
+        ranked = sorted(numbers, key=lambda number: cmp_to_key(_compare_versions)(versions[number]))
+        for place, number in zip(numbers, ranked, strict=True):
+            below[number] = place
+    return below
+
+
+def _compare_versions(one: StoredVersion, other: StoredVersion) -> int:
+    return _compare(one.ordering, other.ordering)
 
 
 def _is_delete(version: StoredVersion) -> bool:

@@ -24,7 +24,7 @@ from storage.plural import counted
 from streams.pipeline.model import CommandSettings
 from streams.pipeline.part_states import PartState
 from streams.pipeline.quantities import age, duration, moment, size
-from streams.read.plain_values import json_value
+from streams.read.plain_values import json_value, python_rows
 from streams.ui.checks import Checks
 from streams.ui.lane_history import LaneHistory
 from streams.ui.letter_book import LetterBook
@@ -323,6 +323,7 @@ def _templates() -> Environment:
         percent=_percent,
         per_second=_per_second,
         plural=counted,
+        rows=python_rows,
         size=size,
         type=format_type,
     )

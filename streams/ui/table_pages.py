@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from storage.engine import TABLE_LANE, lane_name
 from storage.errors import InvalidInput, NotComplete, NotFound
-from streams.ui.lane_history import KIND_OF, KINDS, LABELS, MEANINGS
+from streams.ui.lane_history import KINDS, LABELS, MEANINGS
 from streams.ui.mark_picture import draw_marks, is_behind
 from streams.ui.page_times import page_value
 from streams.ui.problems import Problem, Severity
@@ -69,14 +69,14 @@ def timeline(request: Request) -> Response:
     """The log as swim-lanes, and its newest entries."""
     site = site_of(request)
     look = site.look()
+    entries = site.history.newest(look.inspection, _NEWEST)
     return render(
         request,
         "timeline.html",
         view="timeline",
         look=look,
-        entries=site.history.newest(look.inspection, _NEWEST),
+        entries=list(zip(entries, site.history.kinds(look.inspection, entries), strict=True)),
         kinds=KINDS,
-        kind_of=KIND_OF,
         labels=LABELS,
         meanings=MEANINGS,
     )
@@ -113,15 +113,17 @@ def timeline_cells(request: Request) -> Response:
 
 def timeline_entry(request: Request) -> Response:
     """One entry with all its details."""
-    look = site_of(request).look()
+    site = site_of(request)
+    look = site.look()
     lane = request.query_params.get("lane", "")
     seq = _whole(request, "seq", 0, 1, 1 << 53)
     name = TABLE_LANE if lane == TABLE_LANE else lane_name(lane)
     head = look.inspection.heads().get(name, 0)
     if seq > head:
         raise NotFound(f"lane {lane or 'of the table'} has {head:,} entries, not {seq:,}", hint="reload the page")
-    (entry,) = look.inspection.entries({name: (seq - 1, seq)})[name]
-    return render(request, "timeline_entry.html", entry=entry, kind_of=KIND_OF, table_lane=TABLE_LANE)
+    entries = look.inspection.entries({name: (seq - 1, seq)})[name]
+    (entry,), (kind,) = entries, site.history.kinds(look.inspection, entries)
+    return render(request, "timeline_entry.html", entry=entry, kind=kind, table_lane=TABLE_LANE)
 
 
 def files(request: Request) -> Response:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
@@ -22,7 +23,7 @@ from storage.errors import InvalidInput
 from streams.cli.main import app
 from streams.cli.query import Format, _replacing, _write
 from streams.pipeline.model import TableLocation
-from streams.read.plain_values import csv_cell, json_value, spreadsheet_cell
+from streams.read.plain_values import csv_cell, json_value, python_rows, spreadsheet_cell
 from streams.read.sql_query import spark_errors, view_names
 from tests.storage.shop import SHOP, append, orders
 
@@ -47,6 +48,18 @@ def test_a_table_is_called_t_or_by_its_folder(folder: str, names: tuple[str, ...
 )
 def test_values_are_written_as_strict_json(value: Any, text: str) -> None:
     assert json.dumps(json_value(value), allow_nan=False) == text
+
+
+def test_a_map_is_a_mapping_wherever_rows_come_from() -> None:
+    """Arrow gives lists of pairs, in which an empty map looks like an empty list; Spark gives mappings."""
+    maps = pa.array([[("travel", 14.36)], [], None], pa.map_(pa.string(), pa.float64()))
+    nested = pa.array(
+        [[[(1, [("x", None)])]], [[]], []], pa.list_(pa.map_(pa.int64(), pa.map_(pa.string(), pa.int8())))
+    )
+    twice = pa.array([[("a", 1), ("a", 2)], [], None], pa.map_(pa.string(), pa.int64()))
+    rows = [[csv_cell(value) for value in row.values()] for row in python_rows(pa.table([maps, nested], ["m", "n"]))]
+    assert rows == [['{"travel": 14.36}', '[{"1": {"x": null}}]'], ["{}", "[{}]"], ["", "[]"]]
+    assert python_rows(pa.table([twice], ["m"]))[0] == {"m": [("a", 1), ("a", 2)]}, "no value is lost"
 
 
 FORMULAS = [

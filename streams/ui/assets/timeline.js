@@ -8,6 +8,7 @@ const OF_TABLE = [
   ["cleans", ["clean"]],
   ["savepoints", ["savepoint"]],
   ["restores", ["restore"]],
+  ["closed lanes", ["closing"]],
   ["schema", ["schema"]],
   ["marks", ["mark"]],
 ];

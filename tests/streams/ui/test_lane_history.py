@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Table
-from storage.engine import Inspection
+from storage.engine import Inspection, TimelineEntry
 from streams.ui import lane_history
 from streams.ui.lane_history import KINDS, LaneHistory
-from tests.storage.shop import SHOP, append, fill_with_every_state, orders, payments
+from tests.storage.shop import SHOP, append, fill_with_every_state, new_uri, orders, payments
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def loaded(table: Table) -> LaneHistory:
 
 
 def kind_of(name: str) -> str:
-    return lane_history.KINDS[lane_history._NUMBER[name]]
+    return lane_history.KIND_OF[name]
 
 
 @given(data=st.data())
@@ -69,6 +69,40 @@ def test_cells_count_each_entry_of_the_span_once(table: Table, data: st.DataObje
         summed[cells.lanes[lane], KINDS[kind]] += total
     assert found == expected
     assert +summed == +rows
+
+
+@pytest.mark.parametrize("first", [600, 1], ids=["whole", "the newest first"])
+def test_closing_lanes_and_replays_are_no_restores(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """The entry that ends a closing says only which one began it, and that may be among those that are read later."""
+    monkeypatch.setattr(lane_history, "_FIRST", first)
+    monkeypatch.setattr(lane_history, "_LEAST", first)
+    table = Table.create(new_uri(), SHOP)
+    append(table, orders(1))
+    table.savepoint("here")
+    table.restore("here")
+    with table.writer("orders", "orders-replay-0123456789abcdef", query_id="replay-0123456789abcdef") as writer:
+        writer.append(orders(2), batch=("replay-0123456789abcdef", 0))
+    table.close_lane("orders-replay-0123456789abcdef")
+    history = loaded(table)
+    kinds = {
+        (entry.kind, kind) for entry, kind in zip_kinds(history, table) if entry.kind in {"INTENT", "DONE", "DATA"}
+    }
+    assert kinds == {
+        *(("INTENT", "restore"), ("DONE", "restore"), ("INTENT", "closing"), ("DONE", "closing")),
+        *(("DATA", "commit"), ("DATA", "replay")),
+    }
+    begin, end = history.span()
+    cells = history.cells(begin, end, 1)
+    count = {KINDS[kind]: number for kind, number in zip(cells.kind, cells.count, strict=True)}
+    assert (count["restore"], count["closing"], count["replay"]) == (2, 2, 1)
+    rates = history.rows_per_second({"orders": list(cells.lanes)}, end + 1, 60, 1)
+    assert round(rates["orders"][0] * 60) == 2, "what a replay stores is stored"
+
+
+def zip_kinds(history: LaneHistory, table: Table) -> list[tuple[TimelineEntry, str]]:
+    look = inspection(table)
+    entries = history.newest(look, 100)
+    return list(zip(entries, history.kinds(look, entries), strict=True))
 
 
 def test_a_cell_names_the_last_of_its_entries(table: Table) -> None:

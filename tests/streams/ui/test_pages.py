@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import datetime as dt
+import html
 import io
 import json
 import shutil
@@ -18,17 +19,19 @@ import yaml
 from starlette.testclient import TestClient
 
 from storage import Table
-from storage.engine import Inspection
+from storage.engine import Inspection, StreamReport
 from storage.errors import CorruptData
 from streams.doctor.finding import Finding, Level
 from streams.ui import problems, row_query
 from streams.ui.checks import Examination
+from streams.ui.mark_picture import draw_marks
 from streams.ui.problems import ALERT_TEXTS, find_problems
 from streams.ui.site import PATHS
 from streams.ui.watched_table import WatchedTable
 from tests.faulty_store import FakeClock
 from tests.storage.shop import SHOP, append, fill_with_every_state, orders, payments
 from tests.streams.letters.rig import CONFIG, Place, bad, good
+from tests.streams.pipelines import weft
 from tests.streams.ui.site import ORIGIN, client_of, make_site
 
 MARKUP = "<script>alert(1)</script>"
@@ -141,6 +144,30 @@ def test_a_file_group_lists_its_files(client: TestClient, table: Table) -> None:
             assert file.path in shown
 
 
+def test_a_map_is_shown_as_a_map_in_every_view(tmp_path: Path) -> None:
+    config = {
+        "key": ["id"],
+        "columns": {"id": "bigint", "ts": "bigint", "m": "map<string,double>"},
+        "groups": {"g": {"columns": ["ts", "m"], "ordering": ["ts"]}},
+        "streams": {"s": {"groups": ["g"]}},
+    }
+    table = Table.create(tmp_path / "maps", config)
+    before = str(table.snapshot().cut)
+    types = pa.schema([("id", pa.int64()), ("ts", pa.int64()), ("m", pa.map_(pa.string(), pa.float64()))])
+    rows = [{"id": 1, "ts": 1, "m": [("travel", 14.36)]}, {"id": 2, "ts": 1, "m": []}]
+    append(table, pa.Table.from_pylist(rows, types), "s")
+    client = client_of(make_site(table.uri))
+    cells = [row["m"] for row in csv.DictReader(io.StringIO(client.get("/data/rows.csv").text))]
+    assert sorted(cells) == ['{"travel": 14.36}', "{}"]
+    for address in ("/data", f"/changes?since={before}", "/row?key=1"):
+        shown = html.unescape(text_of(client, address))
+        assert '{"travel": 14.36}' in shown, address
+        assert 'travel", 14.36]' not in shown, address
+    assert ">{}<" in text_of(client, "/data")
+    lines = weft("changes", table.uri, "--since", before, "--json").stdout.splitlines()
+    assert [json.loads(line)["m"] for line in lines] == [{"travel": 14.36}, {}]
+
+
 def test_a_download_has_no_formulas_for_spreadsheets_and_may_have_any_name(tmp_path: Path) -> None:
     table = Table.create(tmp_path / 'a"b\n-été-表', SHOP)
     append(table, orders(1, status="=cmd|' /C calc'!Q7"))
@@ -188,6 +215,22 @@ def test_filters_give_the_rows_that_a_look_at_each_gives(
     assert rows
     shown = text_of(client, f"/data?{query}&limit=1000")
     assert f"{len(rows):,} row" in shown
+
+
+def test_labels_of_the_picture_of_completeness_are_not_cut() -> None:
+    day_ms = 86_400_000
+    ends = [0, 1, 59, 3_599, 86_399, 40 * 86_400, 400 * 86_400]
+    now_ms = 20_000 * day_ms
+    times = [f"{dt.datetime.fromtimestamp(now_ms / 1000 - end, dt.UTC):%Y-%m-%d %H:%M:%S}" for end in ends]
+    marks = [StreamReport(f"s{time}", "g", "at", time, 0, 0, ()) for time in times]
+    numbers = [dataclasses.replace(mark, watermark=10**18 + end) for mark, end in zip(marks, ends, strict=True)]
+    for chosen in (marks, marks[:3], numbers):
+        for through in ("", "2300-01-01", "1900-01-01"):
+            for picture in draw_marks(chosen, through, now_ms):
+                for bar in picture.bars:
+                    width = 7.5 * len(bar.label)  # of a font of 12.5 pixels
+                    end = bar.label_at if bar.is_left else bar.label_at + width
+                    assert end <= picture.shape.width, (bar, picture.shape.name)
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])

@@ -75,6 +75,42 @@ def test_values_that_tell_events_apart_come_first_and_long_ones_are_whole_in_the
     assert f"</summary>{'x' * 2_000}</details>" in page
 
 
+@pytest.mark.parametrize("compacted", [False, True], ids=["log", "compacted"])
+def test_events_of_one_commit_do_not_cross(*, compacted: bool) -> None:
+    """They became visible at once, so none of them came late; a compaction does not even keep their order."""
+    config = {
+        "key": ["id"],
+        "columns": {"id": "bigint", "at": "bigint", "all": "array<string>"},
+        "groups": {
+            "g": {
+                "columns": ["all", "at"],
+                "ordering": ["at"],
+                "merge": "aggregate",
+                "functions": {"all": "collect_list"},
+            }
+        },
+        "streams": {"s": {"groups": ["g"], "on_delete": "ignore"}},
+    }
+    table = Table.create(new_uri(), config)
+    for times in ([5, 3, 9, 1], [4, 2], [7]):
+        append(table, pa.table({"id": [7] * len(times), "at": times, "all": list(map(str, times))}), "s")
+    if compacted:
+        table.compact()
+    (picture,) = draw_groups(table.explain_row(7, history=True))
+    points = sorted(picture.points, key=lambda point: point.x_below)
+    assert len({point.x_below for point in points}) == len(points)
+    came = [(point.version.commit, next(iter(point.version.ordering.values()))) for point in points]
+    assert came == sorted(came)
+    by_order = sorted(points, key=lambda point: point.x_above)
+    crossings = {
+        (one.version.commit, other.version.commit)
+        for number, one in enumerate(by_order)
+        for other in by_order[number + 1 :]
+        if one.x_below > other.x_below
+    }
+    assert all(one != other for one, other in crossings)
+
+
 def test_a_page_says_when_older_events_were_compacted_and_where_they_are(table: Table) -> None:
     plans = [entry for entry in Inspection(table.uri).timeline() if entry.kind == "PLAN"]
     fold, compaction = ((moment(entry.committed_at_ms)[:19], entry.seq) for entry in plans)
