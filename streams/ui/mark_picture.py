@@ -16,6 +16,7 @@ _HALF: Final = 46  # width of half the longest name of a line
 _LONGEST: Final = 26  # characters of a name
 _GAP: Final = 8  # between a bar and its label
 _LETTER: Final = 7.5  # width of a letter or digit of a label, at most: the picture must not cut it
+_BOLD: Final = 8.4  # and of one of a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Shape:
     middle: int
 
 
-SHAPES: Final = (Shape("broad", 760, 190, 90, 30, 15), Shape("narrow", 330, 0, 16, 46, 32))
+SHAPES: Final = (Shape("broad", 800, 230, 90, 30, 15), Shape("narrow", 330, 0, 16, 46, 32))
 """For large screens and for small ones."""
 
 
@@ -137,7 +138,9 @@ def _picture(values: dict[str, float], asked: float | None, now: float | None, s
         late = asked is not None and value <= asked
         label = (max(place(value), place(newest)) if now is not None else place(value)) + _GAP
         is_left = label + len(words) * _LETTER > shape.width
-        short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+        room = shape.names or shape.width - len(words) * _LETTER
+        most = min(_LONGEST, int((room - 10) / _BOLD))
+        short = name if len(name) <= most else f"{name[: most - 1]}…"
         at = shape.width - _GAP if is_left else label
         bars.append(MarkBar(short, place(value), at, TOP + shape.row * number + shape.middle, words, late, is_left))
     drawn = [(place(now), "now")] if now is not None else []

@@ -171,7 +171,7 @@ export function drawTimeline(box) {
   }
 
   const shortened = (text) => {
-    const most = gutter() < 100 ? 12 : 21;
+    const most = gutter() < 100 ? 11 : 19;
     return text.length > most ? `${text.slice(0, most - 1)}…` : text;
   };
 

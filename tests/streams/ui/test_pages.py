@@ -222,7 +222,7 @@ def test_labels_of_the_picture_of_completeness_are_not_cut() -> None:
     ends = [0, 1, 59, 3_599, 86_399, 40 * 86_400, 400 * 86_400]
     now_ms = 20_000 * day_ms
     times = [f"{dt.datetime.fromtimestamp(now_ms / 1000 - end, dt.UTC):%Y-%m-%d %H:%M:%S}" for end in ends]
-    marks = [StreamReport(f"s{time}", "g", "at", time, 0, 0, ()) for time in times]
+    marks = [StreamReport(f"a stream with a long name {time}", "g", "at", time, 0, 0, ()) for time in times]
     numbers = [dataclasses.replace(mark, watermark=10**18 + end) for mark, end in zip(marks, ends, strict=True)]
     for chosen in (marks, marks[:3], numbers):
         for through in ("", "2300-01-01", "1900-01-01"):
@@ -231,6 +231,8 @@ def test_labels_of_the_picture_of_completeness_are_not_cut() -> None:
                     width = 7.5 * len(bar.label)  # of a font of 12.5 pixels
                     end = bar.label_at if bar.is_left else bar.label_at + width
                     assert end <= picture.shape.width, (bar, picture.shape.name)
+                    name = 8.4 * len(bar.name)  # bold, and right of x = 0, or left of the label above the bar
+                    assert name <= picture.shape.names - 10 if picture.shape.names else name + width < 330, bar
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
