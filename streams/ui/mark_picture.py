@@ -12,7 +12,7 @@ from streams.pipeline.quantities import duration
 
 TOP: Final = 30
 _MARGIN: Final = 0.06  # of the axis, on both sides
-_HALF: Final = 46  # width of half the longest name of a line
+_HALF: Final = 56  # width of half the longest name of a line
 _LONGEST: Final = 26  # characters of a name
 _GAP: Final = 8  # between a bar and its label
 _LETTER: Final = 7.5  # width of a letter or digit of a label, at most: the picture must not cut it

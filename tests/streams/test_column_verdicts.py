@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from storage import Table, TableConfig
+from storage import Table, TableConfig, mergers
 from storage.config import build_schema
 from storage.engine import check_columns, parse_type
 from storage.errors import InvalidInput
@@ -42,7 +42,7 @@ COLLECTING = {
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Config, str, dict[str, str]]:
     """A configuration, one of its streams, and a type for each column of the stream, often the right one."""
-    config = draw(configs(max_groups=2))
+    config = draw(configs(max_groups=2, defaults=False))
     stream = draw(st.sampled_from(sorted(config["streams"])))
     names = [name for group in config["streams"][stream]["groups"] for name in columns_of(config["groups"][group])]
     types = {
@@ -91,6 +91,7 @@ def test_check_names_the_columns_for_which_a_batch_is_refused(case: tuple[Config
 @example(case=(COLLECTING, "s", {"id": "string", "kinds": "array<string>", "n": "string"}))
 def test_check_doctor_and_run_have_one_verdict(spark: SparkSession, case: tuple[Config, str, dict[str, str]]) -> None:
     config, stream, types = case
+    mergers.allow("tests.mergers")
     with tempfile.TemporaryDirectory() as folder:
         table = Table.create(f"{folder}/table", TableConfig(**config))
         writer = writer_of(Path(folder), config, stream, types)
