@@ -439,6 +439,15 @@ def test_the_command_checks_expressions(tmp_path: Path) -> None:
     assert done.stderr == "messages were not looked at\n", "output of Spark is not shown"
 
 
+@pytest.mark.spark
+def test_an_expression_that_is_too_deep_for_spark_is_a_problem(tmp_path: Path, spark: SparkSession) -> None:
+    """Spark's parser has no error for it: its stack overflows."""
+    file = written(tmp_path, {"writers/orders/select/status": "(" * 5_000 + "status" + ")" * 5_000})
+    writer = load_pipeline(file, {}).writer("orders")
+    (problem,) = expression_problems(spark, writer, None)
+    assert problem.message == "writers.orders.select.status: Spark cannot read the expression: StackOverflowError"
+
+
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_a_misspelt_section_is_named_with_the_right_name(tmp_path: Path, command: str) -> None:
     file = written(tmp_path, {})
