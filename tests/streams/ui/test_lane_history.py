@@ -180,7 +180,7 @@ def test_an_open_compaction_lasts_until_now(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_entry_is_drawn(table: Table) -> None:
-    assert {entry.kind for entry in inspection(table).timeline()} <= lane_history._NUMBER.keys()
+    assert {entry.kind for entry in inspection(table).timeline()} <= lane_history.KIND_OF.keys()
 
 
 def test_a_long_log_is_read_in_pages_from_its_end(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
