@@ -160,7 +160,8 @@ class Explanation:
         key: The key columns.
         cut: The snapshot, as text.
         history: Whether the retained history is included, and not only what a read of the snapshot merges.
-        row: The columns of the table and of its references as a read gives them; None if it is not visible.
+        row: The columns of the table and of its references as a read gives them, maps as mappings; None if it is not
+            visible.
         groups: The state of every column group, in the order of the table.
         versions: All stored versions, in the order of the groups; within a group the oldest commit first.
         references: What a visible row shows of referenced tables.

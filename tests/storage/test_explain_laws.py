@@ -130,7 +130,10 @@ def given_by(one: StoredVersion) -> dict[str, Any]:
 def check(world: ExplainedWorld) -> None:
     """Check the explanations of every key, without and with history."""
     snapshot = world.table.snapshot()
-    rows = {tuple(row[name] for name in world.config["key"]): row for row in snapshot.to_arrow().to_pylist()}
+    rows = {
+        tuple(row[name] for name in world.config["key"]): row
+        for row in snapshot.to_arrow().to_pylist(maps_as_pydicts="strict")
+    }
     declared = {name: {"ordering": [], "merge": "latest", **group} for name, group in world.config["groups"].items()}
     for key in world.known_keys():
         events = world.events_of(key)
