@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from storage.engine import parse_type
 from storage.errors import InvalidInput
-from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records, plain_schemas
+from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records, registered_type
 from streams.formats.json_schema import json_schema_fields
 from streams.formats.json_validation import referenced_documents
 from streams.formats.protobuf_messages import (
@@ -37,7 +37,6 @@ from streams.formats.registry import (
 from streams.formats.schema_fields import (
     NoType,
     SchemaFields,
-    avro_field_schema,
     avro_fields,
     avro_sql,
     protobuf_fields,
@@ -179,22 +178,20 @@ def _of_avro(task: _Task, inner: str | None) -> Decoded:
     for schema_id, schema in task.schemas.items():
         _check_kind(schema_id, schema, "AVRO")
         try:
-            plain, named = plain_schemas(schema, task.client)
-            given = plain[-1]
-            row = given if inner is None else avro_field_schema(given, named, inner)
-            fields = None if row is None else avro_fields(row, named)
-            name = str(given.get("name") or "") if isinstance(given, dict) else ""
+            whole = registered_type(schema, task.client)
+            parts = {part.name: part.type for part in whole.value.fields}
+            row = whole if inner is None else parts.get(inner)
+            fields = None if row is None else avro_fields(row)
             if inner is not None and fields is None:
                 raise InvalidInput(
                     f"schema {schema_id} is not that of a change event of Debezium: it has no record {inner}",
                     hint="a flattened event has the format avro",
                 )
             if fields is not None:
-                namespace = str(given.get("namespace") or "") if isinstance(given, dict) else ""
-                versions.append((f"{namespace}.{name}".strip("."), fields, task.counts[schema_id]))
+                versions.append((whole.value.name, fields, task.counts[schema_id]))
             else:
-                alone.append(avro_sql(given, named))
-        except (UnknownSchema, NoType, ValueError, KeyError, TypeError) as error:
+                alone.append(avro_sql(whole))
+        except (UnknownSchema, NoType, ValueError, RecursionError) as error:
             raise InvalidInput(f"schema {schema_id} cannot be used: {error}", hint="write schema by hand") from None
     if versions and alone:
         raise InvalidInput("some messages are records and others single values", hint="a writer reads one type")
