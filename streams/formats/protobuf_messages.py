@@ -432,7 +432,7 @@ def _plain_value(one: Any, target: pa.DataType) -> tuple[Get, SourceType]:
     message = one.message_type
     if pa.types.is_struct(target):
         return _record_getter(message, target)
-    if _is_known(message, "google.protobuf.Timestamp"):
+    if pa.types.is_timestamp(target) and _is_known(message, "google.protobuf.Timestamp"):
         return _nanoseconds, SourceType("number", "nanos", local=False)
     if message.full_name in WRAPPERS and "value" in message.fields_by_name:
         of_value, kind = _plain_value(message.fields_by_name["value"], target)

@@ -52,7 +52,8 @@ def row_file() -> Any:
     add_field(row, "color", FIELD.TYPE_ENUM, type_name=".shop.Color")
     for name, kind in (
         ("at", "protobuf.Timestamp"), ("span", "protobuf.Duration"), ("any", "protobuf.Any"),
-        ("tree", "protobuf.Struct"), ("amount", "type.Decimal"), ("wrapped", "protobuf.Int32Value"), ("packed", "protobuf.BytesValue"),
+        ("tree", "protobuf.Struct"), ("amount", "type.Decimal"), ("wrapped", "protobuf.Int32Value"),
+        ("packed", "protobuf.BytesValue"),
     ):  # fmt: skip
         add_field(row, name, FIELD.TYPE_MESSAGE, type_name=f".google.{kind}")
     add_field(row, "texts", FIELD.TYPE_STRING, repeated=True)
