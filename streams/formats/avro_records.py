@@ -28,7 +28,7 @@ from streams.formats.avro_schema import (
 from streams.formats.convert import Unmarked
 from streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader, events_type
 from streams.formats.records import Reader, Rows, make_reader, rows_array
-from streams.formats.registry import RegistryClient, Schemas, Split, UnknownSchema, registry_client
+from streams.formats.registry import RegistryClient, SchemaId, Schemas, Split, UnknownSchema, registry_client
 from streams.formats.source_type import SourceType
 
 LARGEST_EMPTY: Final = 10_000
@@ -145,7 +145,7 @@ def _schemas(settings: AvroSettings) -> Schemas[WriterSchema]:
     """The schemas of a worker, remembered between batches."""
     client = registry_client(settings.registry)
 
-    def fetch(schema_id: int) -> WriterSchema:
+    def fetch(schema_id: SchemaId) -> WriterSchema:
         schema = client.schema(schema_id)
         if schema.schema_type not in {None, "AVRO"}:
             raise UnknownSchema(f"schema {schema_id} is of type {schema.schema_type}, not AVRO")

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from streams.formats.convert import Unmarked
 from streams.formats.records import Reader, Rows, make_reader, rows_array
-from streams.formats.registry import RegistryClient, Schemas, UnknownSchema, registry_client
+from streams.formats.registry import RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
 from streams.formats.source_type import SourceType
 
 Get = Callable[[Any], Any]
@@ -159,7 +159,7 @@ class _Decoder:
             kind = self._messages[file, indexes] = self._message(file, indexes)
         return kind if isinstance(kind, str) else (kind, rest)
 
-    def _fetch(self, schema_id: int) -> Any:
+    def _fetch(self, schema_id: SchemaId) -> Any:
         schema = self._client.schema(schema_id, serialized=True)
         if schema.schema_type != "PROTOBUF":
             raise UnknownSchema(f"schema {schema_id} is of type {schema.schema_type or 'AVRO'}, not PROTOBUF")

@@ -29,6 +29,7 @@ from streams.formats.protobuf_messages import (
 from streams.formats.registry import (
     NO_HEADER,
     RegistryClient,
+    SchemaId,
     UnknownSchema,
     check_registry_settings,
     registry_client,
@@ -112,8 +113,8 @@ def decode_named(name: str, values: Sequence[bytes | None], source: Kafka, what:
     counts = Counter(header[0] for header in ids if header is not None)
     newest = list(dict.fromkeys(header[0] for header in reversed(ids) if header is not None))
     present = [value for value in values if value is not None]
-    schemas: dict[int, Any] = {}
-    unknown: dict[int, str] = {}
+    schemas: dict[SchemaId, Any] = {}
+    unknown: dict[SchemaId, str] = {}
     if present and not counts:
         raise InvalidInput(
             f"none of {len(present):,} {what}s in {', '.join(source.topics)} is of format {name}: {NO_HEADER}",
@@ -139,7 +140,7 @@ def decode_named(name: str, values: Sequence[bytes | None], source: Kafka, what:
 
 def _newest_of_subjects(
     client: RegistryClient, source: Kafka, what: str, *, serialized: bool
-) -> tuple[int, dict[int, Any]]:
+) -> tuple[int, dict[SchemaId, Any]]:
     for topic in source.topics:
         try:
             schema_id, schema = client.latest(f"{topic}-{what}", serialized=serialized)
@@ -157,8 +158,8 @@ class _Task:
     """What a reader of a format gets: values, the schemas that they name with the newest first, and how often."""
 
     values: Sequence[bytes | None]
-    schemas: Mapping[int, Any]
-    counts: Counter[int]
+    schemas: Mapping[SchemaId, Any]
+    counts: Counter[SchemaId]
     client: RegistryClient
     settings: tuple[tuple[str, str], ...]
     notes: list[str]
@@ -213,7 +214,7 @@ def _of_avro(task: _Task, inner: str | None) -> Decoded:
 
 
 def _protobuf(task: _Task) -> Decoded:
-    used: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    used: Counter[tuple[SchemaId, tuple[int, ...]]] = Counter()
     for value in reversed(task.values):
         header = None if value is None else split_header(value)
         split = None if header is None else split_indexes(header[1])
@@ -254,7 +255,8 @@ def _json_schema(task: _Task) -> Decoded:
         versions.append((str(plain.get("title") or ""), fields, task.counts[schema_id]))
     decoded = Decoded(merged(versions, task.notes), notes=task.notes)
     for value in task.values:
-        row = json_value(None if value is None else value[5:])
+        header = None if value is None else split_header(value)
+        row = json_value(None if header is None else header[1])
         decoded.rows.append(row if isinstance(row, dict) else None)
     return decoded
 
@@ -267,7 +269,7 @@ _READERS: Final[Mapping[str, Callable[[_Task], Decoded]]] = {
 }
 
 
-def _check_kind(schema_id: int, schema: Any, wanted: str) -> None:
+def _check_kind(schema_id: SchemaId, schema: Any, wanted: str) -> None:
     kind = schema.schema_type or "AVRO"
     if kind != wanted:
         raise InvalidInput(
