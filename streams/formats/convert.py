@@ -483,7 +483,7 @@ def _to_map(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Conv
             raise _mismatch(value, target)
         entries = [(key(name), None if item is None else inner(item)) for name, item in pairs]
         if _distinct(entries) < len(entries):
-            raise Mismatch("a key of the map is there twice")
+            raise Mismatch("a map has a key twice")
         return entries
 
     return convert

@@ -333,7 +333,7 @@ def test_pairs_of_kafka_connect_are_a_map(registry: SchemaRegistry) -> None:
     assert (found["reason"], found["message"]["c"]) == (None, [(7, "seven")])
     twice = number(2) + (number(7) + sized(b"seven")) * 2 + number(0)
     found = row_of(registry, {"type": "array", "items": entry}, twice, "map<int,string>")
-    assert found["reason"] == "field 'c': a key of the map is there twice"
+    assert found["reason"] == "field 'c': a map has a key twice"
 
 
 def test_a_message_may_be_one_of_several_records(registry: SchemaRegistry) -> None:
