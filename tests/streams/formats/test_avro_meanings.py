@@ -274,6 +274,7 @@ def row_of(registry: SchemaRegistry, schema: Any, data: bytes, kind: str) -> dic
     return found
 
 
+@pytest.mark.laws
 @given(st.data())
 def test_a_value_is_what_the_declared_type_means_or_a_dead_letter(
     registry: SchemaRegistry, data: st.DataObject

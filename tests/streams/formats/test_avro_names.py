@@ -145,6 +145,7 @@ def declared_type(value: Any) -> str:
     return "bigint" if isinstance(value, int) else "string"
 
 
+@pytest.mark.laws
 @given(schemas())
 def test_names_mean_what_fastavro_says(registry: SchemaRegistry, drawn: tuple[Any, Any]) -> None:
     """Each record says its full name, so that one that is taken for another is seen."""

@@ -109,6 +109,7 @@ MEANINGS: Mapping[str, tuple[st.SearchStrategy[Any], Mapping[str, Expect]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.laws
 @given(st.data())
 def test_a_value_is_what_the_declared_type_means_or_a_dead_letter(
     registry: SchemaRegistry, data: st.DataObject
