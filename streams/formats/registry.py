@@ -287,11 +287,14 @@ def fetch_each(ids: Collection[SchemaId], fetch: Callable[[SchemaId], T]) -> dic
 
 def split_header(value: bytes) -> tuple[SchemaId, bytes] | None:
     """The id or GUID of the schema and the data; None if the value does not have the wire format."""
-    if len(value) >= GUID_BYTES and value[0] == 1:
-        return str(uuid.UUID(bytes=value[1:GUID_BYTES])), value[GUID_BYTES:]
-    if len(value) < HEADER_BYTES or value[0] != 0 or value[1] > MOST_SIGNIFICANT:
+    if len(value) < HEADER_BYTES:
         return None
-    return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]
+    magic = value[0]
+    if magic == 0 and value[1] <= MOST_SIGNIFICANT:
+        return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]
+    if magic == 1 and len(value) >= GUID_BYTES:
+        return str(uuid.UUID(bytes=value[1:GUID_BYTES])), value[GUID_BYTES:]
+    return None
 
 
 class Schemas(Generic[T]):
