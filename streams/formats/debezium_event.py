@@ -196,7 +196,8 @@ def _forms(kind: pa.DataType, placeholder: str) -> list[Any]:
         texts = [placeholder, base64.b64encode(raw).decode("ascii"), str(named)]
         forms += [*([text] for text in texts), [raw], list(raw)]
     elif pa.types.is_map(kind):
-        forms.append({placeholder: placeholder})
+        # As Avro it is read as pairs, see `streams.formats.avro_schema.native_schema`.
+        forms += [{placeholder: placeholder}, [{"key": placeholder, "value": placeholder}]]
     return forms
 
 

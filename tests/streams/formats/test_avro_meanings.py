@@ -17,13 +17,16 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streams.formats.avro_records import decode_avro_events
+from streams.formats.debezium_event import PLACEHOLDER
 from tests.streams.formats.debezium_messages import twos_complement
 from tests.streams.formats.registry_server import SchemaRegistry
-from tests.streams.formats.test_avro import decode, logical
+from tests.streams.formats.test_avro import decode, logical, settings
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 DECLARED = (
@@ -353,3 +356,13 @@ def test_a_message_may_be_one_of_several_records(registry: SchemaRegistry) -> No
         (None, "x", None),
         (None, None, "the value is not a record of Avro"),
     ]
+
+
+def test_a_map_of_a_change_event_that_is_unavailable(registry: SchemaRegistry) -> None:
+    row = {"type": "record", "name": "Value", "fields": [{"name": "m", "type": {"type": "map", "values": "string"}}]}
+    fields = [{"name": "after", "type": ["null", row]}, {"name": "op", "type": "string"}]
+    schema_id = registry.register("rows-value", json.dumps({"type": "record", "name": "Envelope", "fields": fields}))
+    after = number(1) + number(1) + sized(PLACEHOLDER.encode()) * 2 + number(0)
+    value = b"\0" + schema_id.to_bytes(4, "big") + after + sized(b"u")
+    [event] = decode_avro_events(settings(registry, {"m": "map<string,string>"}), pa.array([value])).to_pylist()
+    assert (event["reason"], event["unavailable"], event["message"]) == (None, ["m"], {"m": None})
