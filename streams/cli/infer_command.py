@@ -102,17 +102,17 @@ def read_messages(name: str, section: WriterSection, given: PipelineConfig, fold
         return file_messages(stream, source.format, location, source.options, count)
     from streams.kafka.options import parse_options
     from streams.kafka.sample import impatient, load_topics, read_newest
-    from streams.pipeline.infer_messages import kafka_messages
+    from streams.pipeline.infer_messages import kafka_messages, keys_and_values
     from streams.pipeline.infer_registry import Kafka
 
     assert isinstance(source, KafkaSection), "the caller chooses them"
     with usage_errors():
-        settings = kafka_options(source, {**given.kafka, **section.kafka})
+        settings = {**kafka_options(source, {**given.kafka, **section.kafka}), "includeHeaders": "true"}
         options = impatient(parse_options(settings, default_starting="latest"))
     rows = read_newest(options, load_topics(options), count).sort_by("timestamp")
-    messages = list(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
     registry = {**given.registry, **section.registry}
-    return kafka_messages(Kafka(stream, options.topics, source.format, source.key_format, registry), messages)
+    topic = Kafka(stream, options.topics, source.format, source.key_format, registry)
+    return kafka_messages(topic, keys_and_values(rows, topic))
 
 
 def _file(raw: Mapping[str, Any], found: Mapping[str, Fields], proposal: Proposal) -> str:

@@ -18,14 +18,17 @@ from streams.formats.json_validation import ValidationSettings, validate_values
 from streams.formats.message_format import Extras, FormatSettings
 from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
 from streams.formats.records import rows_type
-from streams.formats.registry import HEADER_BYTES, MOST_SIGNIFICANT, NO_HEADER
+from streams.formats.registry import GUID_BYTES, HEADER_BYTES, MOST_SIGNIFICANT, NO_HEADER
 from streams.formats.worker_format import WorkerFormat, in_workers
 
 _MAGIC: Final = b"\0"
+_MAGIC_OF_GUID: Final = b"\1"
 
 
 class AvroFormat(WorkerFormat):
     """One record of Avro per message."""
+
+    names_schema = True
 
     def __init__(self, registry: tuple[tuple[str, str], ...] = ()) -> None:
         """Fetch schemas with these settings of the registry's client, sorted."""
@@ -57,6 +60,8 @@ class JsonSchemaFormat(JsonFormat):
     is fetched, and no registry is needed.
     """
 
+    names_schema = True
+
     def __init__(self, validation: ValidationSettings | None = None) -> None:
         """Validate with these settings; None: do not validate."""
         self._validation = validation
@@ -67,8 +72,7 @@ class JsonSchemaFormat(JsonFormat):
         return cls(ValidationSettings(tuple(sorted(settings.registry.items()))) if validates else None)
 
     def parse(self, value: Column, fields: StructType) -> Column:
-        data = F.substring(value.cast("binary"), HEADER_BYTES + 1, 2**31 - 1)
-        parsed = super().parse(data, fields)
+        parsed = super().parse(_data(value), fields)
         number = F.conv(F.hex(F.substring(value.cast("binary"), 2, HEADER_BYTES - 1)), 16, 10)
         mismatch = F.lit(None).cast("string")
         if self._validation is not None:
@@ -76,7 +80,7 @@ class JsonSchemaFormat(JsonFormat):
             mismatch = validate(value.cast("binary"))
         return F.struct(
             parsed.alias("json"),
-            F.when(_has_header(value), number.try_cast("int")).alias("schema_id"),
+            F.when(_has_header(value) & ~_has_guid(value), number.try_cast("int")).alias("schema_id"),
             mismatch.alias("mismatch"),
         )
 
@@ -84,8 +88,7 @@ class JsonSchemaFormat(JsonFormat):
         return super().message(parsed["json"])
 
     def reason(self, parsed: Column, value: Column, fields: StructType) -> Column:
-        data = F.substring(value.cast("binary"), HEADER_BYTES + 1, 2**31 - 1)
-        plain = super().reason(parsed["json"], data, fields)
+        plain = super().reason(parsed["json"], _data(value), fields)
         return F.when(~_has_header(value), NO_HEADER).otherwise(F.coalesce(plain, parsed["mismatch"]))
 
     def extras(self, parsed: Column) -> Extras:
@@ -95,4 +98,16 @@ class JsonSchemaFormat(JsonFormat):
 def _has_header(value: Column) -> Column:
     data = value.cast("binary")
     positive = F.substring(data, 2, 1) <= F.lit(bytes([MOST_SIGNIFICANT]))
-    return (F.octet_length(data) >= HEADER_BYTES) & (F.substring(data, 1, 1) == F.lit(_MAGIC)) & positive
+    has_id = (F.octet_length(data) >= HEADER_BYTES) & (F.substring(data, 1, 1) == F.lit(_MAGIC)) & positive
+    return has_id | _has_guid(value)
+
+
+def _has_guid(value: Column) -> Column:
+    data = value.cast("binary")
+    return (F.octet_length(data) >= GUID_BYTES) & (F.substring(data, 1, 1) == F.lit(_MAGIC_OF_GUID))
+
+
+def _data(value: Column) -> Column:
+    """What follows the id of the schema."""
+    start = F.when(_has_guid(value), GUID_BYTES).otherwise(HEADER_BYTES) + 1
+    return F.substring(value.cast("binary"), start, F.lit(2**31 - 1))

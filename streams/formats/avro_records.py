@@ -8,34 +8,34 @@ are not declared are ignored, and another schema of the writer needs no restart.
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
+from streams.formats.avro_schema import (
+    LARGEST_DEPTH,
+    AvroType,
+    TooDeep,
+    native_schema,
+    parse_avro,
+    source_type,
+)
 from streams.formats.convert import Unmarked
 from streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader, events_type
 from streams.formats.records import Reader, Rows, make_reader, rows_array
-from streams.formats.registry import RegistryClient, Schemas, Split, UnknownSchema, registry_client
-from streams.formats.source_type import ANY, MEANINGS, Kind, SourceType
+from streams.formats.registry import RegistryClient, SchemaId, Schemas, Split, UnknownSchema, registry_client
+from streams.formats.source_type import SourceType
 
-_KINDS: Final[Mapping[str, Kind]] = {
-    "boolean": "boolean",
-    "int": "number",
-    "long": "number",
-    "float": "number",
-    "double": "number",
-    "string": "string",
-    "enum": "string",
-    "bytes": "bytes",
-    "fixed": "bytes",
-    "record": "struct",
-    "array": "array",
-    "map": "map",
-}
+LARGEST_EMPTY: Final = 10_000
+"""Largest number of parts of a value that have no bytes: a few bytes may say that there are billions of them."""
+_NUMBER_BYTES: Final = 10
+"""Bytes of the longest number of 64 bits."""
+_LONG_RUN: Final = re.compile(rb"[\x80-\xff]{%d,}" % _NUMBER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,19 @@ class AvroSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriterSchema:
-    """A schema of a writer: as fastavro needs it, and as the type of its values."""
+    """A schema of a writer.
 
-    parsed: Any
+    Attributes:
+        native: As fastavro reads it, see `streams.formats.avro_schema.native_schema`.
+        is_record: Whether its values are records, and not, for example, records or null.
+        type: The type of its values.
+        without_bytes: Whether there may be values without bytes.
+    """
+
+    native: Any
+    is_record: bool
     type: SourceType
+    without_bytes: bool
 
 
 def decode_records(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
@@ -84,21 +93,20 @@ def decode_records(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
     alone = settings.declared.names[0] if len(settings.declared) == 1 else None
 
     @cache
-    def reader_of(schema: WriterSchema) -> Reader:
-        source = schema.type
+    def reader_of(source: SourceType) -> Reader:
         if source.kind != "struct":
             source = SourceType("struct", fields={settings.declared.names[0]: source})
         return make_reader(settings.declared, source, Unmarked())
 
-    for value in _data(split):
+    for value in _data(split, values):
         if not isinstance(value, tuple):
             rows.refuse(value)
             continue
-        schema, datum = value
-        if isinstance(datum, dict) and schema.type.kind == "struct":
-            rows.add(datum, reader_of(schema))
+        kind, datum = value
+        if isinstance(datum, dict) and kind.kind == "struct":
+            rows.add(datum, reader_of(kind))
         elif alone is not None:
-            rows.add({alone: datum}, reader_of(schema))
+            rows.add({alone: datum}, reader_of(kind))
         else:
             rows.refuse("the value is not a record of Avro")
     return rows_array(rows, split.ids, settings.declared)
@@ -116,11 +124,11 @@ def decode_avro_events(settings: AvroSettings, values: pa.Array) -> pa.StructArr
     split = _schemas(settings).split(values.to_pylist())
 
     @cache
-    def reader_of(schema: WriterSchema) -> EventReader:
-        return event_reader(settings.declared, schema.type, Unmarked())
+    def reader_of(source: SourceType) -> EventReader:
+        return event_reader(settings.declared, source, Unmarked())
 
     events: list[tuple[Any, EventReader] | str | None] = [
-        (value[1], reader_of(value[0])) if isinstance(value, tuple) else value for value in _data(split)
+        (value[1], reader_of(value[0])) if isinstance(value, tuple) else value for value in _data(split, values)
     ]
     decoded = decode_events(events, settings.declared, placeholder=settings.placeholder, metadata=settings.metadata)
     fields = list(avro_events_type(settings.declared, settings.metadata))
@@ -137,7 +145,7 @@ def _schemas(settings: AvroSettings) -> Schemas[WriterSchema]:
     """The schemas of a worker, remembered between batches."""
     client = registry_client(settings.registry)
 
-    def fetch(schema_id: int) -> WriterSchema:
+    def fetch(schema_id: SchemaId) -> WriterSchema:
         schema = client.schema(schema_id)
         if schema.schema_type not in {None, "AVRO"}:
             raise UnknownSchema(f"schema {schema_id} is of type {schema.schema_type}, not AVRO")
@@ -158,32 +166,24 @@ def parse_schema(schema: Any, client: RegistryClient, what: str) -> WriterSchema
         UnknownSchema: It is not a schema of Avro, or the registry does not know a reference.
         RegistryUnavailable: The registry does not answer.
     """
-    from fastavro.schema import SchemaParseException, UnknownType
-    from fastavro.schema import parse_schema as parse
-
-    named: dict[str, Any] = {}
     try:
-        plain, types = plain_schemas(schema, client)
-        for one in plain:
-            parsed = parse(_without_logical_types(one), named_schemas=named)
-        return WriterSchema(parsed, avro_type(plain[-1], types))
-    except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError, RecursionError) as error:
+        avro = registered_type(schema, client)
+        native, without_bytes = native_schema(avro)
+        return WriterSchema(native, avro.kind == "record", source_type(avro), without_bytes)
+    except (ValueError, RecursionError) as error:
         raise UnknownSchema(f"{what} is not a schema of Avro: {error}") from None
 
 
-def plain_schemas(schema: Any, client: RegistryClient) -> tuple[list[Any], dict[str, Any]]:
-    """A schema of the registry as JSON, after those that it refers to, and all named types by name.
+def registered_type(schema: Any, client: RegistryClient) -> AvroType:
+    """The type that a schema of the registry is.
 
     Raises:
-        ValueError: A schema is not JSON.
+        ValueError: It is not a schema of Avro.
+        RecursionError: It is nested too deep.
         UnknownSchema: The registry does not know a reference.
         RegistryUnavailable: The registry does not answer.
     """
-    plain = [json.loads(text) for text in (*_all_references(schema, client, set()), schema.schema_str)]
-    named: dict[str, Any] = {}
-    for one in plain:
-        named.update(_named_types(one, ""))
-    return plain, named
+    return parse_avro([*_all_references(schema, client, set()), schema.schema_str])
 
 
 def _all_references(schema: Any, client: RegistryClient, seen: set[tuple[str, int]]) -> list[str]:
@@ -198,85 +198,105 @@ def _all_references(schema: Any, client: RegistryClient, seen: set[tuple[str, in
     return texts
 
 
-def _without_logical_types(schema: Any) -> Any:
-    """The schema without logical types, so that values arrive as numbers and bytes; `convert` does the rest."""
-    if isinstance(schema, dict):
-        return {name: _without_logical_types(value) for name, value in schema.items() if name != "logicalType"}
-    if isinstance(schema, list):
-        return [_without_logical_types(value) for value in schema]
-    return schema
+def _data(split: Split[WriterSchema], values: pa.Array) -> Iterator[tuple[SourceType, Any] | str | None]:
+    """Of each value its type and datum, or the reason why it has none, or None.
 
-
-def _named_types(schema: Any, namespace: str) -> dict[str, Any]:
-    """All named types within a schema, by full name and by name."""
-    found: dict[str, Any] = {}
-    if isinstance(schema, list):
-        for part in schema:
-            found.update(_named_types(part, namespace))
-    elif isinstance(schema, dict):
-        inner = str(schema.get("namespace", namespace))
-        if str(schema.get("type")) in {"record", "error", "enum", "fixed"} and "name" in schema:
-            name = str(schema["name"])
-            inner = name.rpartition(".")[0] if "." in name else inner
-            found[name.rpartition(".")[2]] = schema
-            found[name if "." in name or not inner else f"{inner}.{name}"] = schema
-        for part in (*schema.get("fields", ()), schema.get("type"), schema.get("items"), schema.get("values")):
-            if isinstance(part, dict | list):
-                found.update(_named_types(part, inner))
-    return found
-
-
-def avro_type(schema: Any, named: Mapping[str, Any], within: frozenset[str] = frozenset()) -> SourceType:
-    """The type that a schema of Avro describes, with the logical types of Avro and of Kafka Connect.
-
-    Args:
-        schema: A schema, as JSON.
-        named: Schemas of named types.
-        within: Names of the types around it; a type within itself becomes `ANY`.
+    A union of several types is one of them: that which was written.
     """
-    if isinstance(schema, list):
-        parts = [part for part in schema if part != "null"]
-        return avro_type(parts[0], named, within) if len(parts) == 1 else ANY
-    if isinstance(schema, str):
-        if schema in _KINDS:
-            return SourceType(_KINDS[schema])
-        if schema not in named or schema in within:
-            return ANY
-        return avro_type(named[schema], named, within | {schema})
-    if not isinstance(schema, dict):
-        return ANY
-    given = schema.get("type")
-    if isinstance(given, dict | list) or (isinstance(given, str) and given not in _KINDS):
-        return avro_type(given, named, within)
-    kind = _KINDS.get(str(given), "any")
-    meaning = MEANINGS.get(str(schema.get("connect.name")), "") or MEANINGS.get(str(schema.get("logicalType")), "")
-    if kind == "struct":
-        inner = within | {str(schema.get("name"))}
-        fields = {str(part["name"]): avro_type(part["type"], named, inner) for part in schema.get("fields", ())}
-        return SourceType(kind, meaning, fields=fields)
-    items = {"array": schema.get("items"), "map": schema.get("values")}.get(kind)
-    scale = schema.get("scale", 0)
-    return SourceType(
-        kind,
-        meaning,
-        scale if type(scale) is int else 0,
-        items=None if items is None else avro_type(items, named, within),
-    )
-
-
-def _data(split: Split[WriterSchema]) -> Iterator[tuple[WriterSchema, Any] | str | None]:
-    """Of each value its schema and datum, or the reason why it has none, or None."""
     from fastavro import schemaless_reader
 
-    for part in split.parts:
+    runs = _long_runs(values)
+    for row, part in enumerate(split.parts):
         if not isinstance(part, tuple):
             yield part
             continue
         schema, data = part
-        file = io.BytesIO(data)
+        file = _CarefulFile(data) if schema.without_bytes else io.BytesIO(data)
         try:
-            datum = schemaless_reader(file, schema.parsed, None)
+            datum: Any = schemaless_reader(file, schema.native, None)
+            if row in runs and type(file) is io.BytesIO and _runs_within((datum,)) != runs[row]:
+                file = _CarefulFile(data)
+                datum = schemaless_reader(file, schema.native, None)
+        except TooDeep:
+            yield f"the value is nested deeper than {LARGEST_DEPTH} levels"
+            continue
+        except TooMuch as reason:
+            yield str(reason)
+            continue
         except Exception:  # whatever fastavro raises for bytes that are no data of this schema
             yield "the value cannot be read with its schema of Avro"
             continue
-        yield (schema, datum) if file.tell() == len(data) else "the value is longer than its record of Avro"
+        if file.tell() != len(data):
+            yield "the value is longer than its record of Avro"
+            continue
+        kind = schema.type
+        if not schema.is_record:
+            datum = datum["value"]
+            if kind.kind == "union" and datum is not None:
+                [(branch, datum)] = datum.items()
+                kind = kind.field(branch)
+        yield kind, datum
+
+
+class TooMuch(ValueError):
+    """A message would become more than its bytes; the text is the reason."""
+
+
+class _CarefulFile(io.BytesIO):
+    """The bytes of a message, for a reader that asks for a number byte by byte; has a bound for what costs nothing."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._numbers = self._empty = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        if size == 0:
+            self._empty += 1
+            if self._empty > LARGEST_EMPTY + self.getbuffer().nbytes:
+                raise TooMuch(f"the value has more than {LARGEST_EMPTY:,} parts without bytes")
+        # A number goes on while the highest bit of its bytes is set.
+        self._numbers = self._numbers + 1 if type(size) is int and size == 1 and data >= b"\x80" else 0
+        if self._numbers >= _NUMBER_BYTES:
+            raise TooMuch(f"a number of the value has more than {_NUMBER_BYTES} bytes")
+        return data
+
+
+def _long_runs(values: pa.Array) -> Mapping[int, int]:
+    """The rows that may have a number of more than `_NUMBER_BYTES` bytes, which fastavro reads without a bound.
+
+    Returns:
+        Row to the number of places where as many bytes in a row have their highest bit set, as all but the last byte of
+        a number have. Text of other scripts has them too, see `_runs_within`. Two values may share such a place.
+    """
+    offsets, data = (values.buffers()[number] for number in (1, 2))
+    if offsets is None or data is None or not len(values):
+        return {}
+    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    runs = np.frombuffer(data, np.int8)[ends[0] : ends[-1]] < 0
+    length = 1
+    while length < _NUMBER_BYTES:
+        step = min(length, _NUMBER_BYTES - length)
+        runs = runs[:-step] & runs[step:]
+        length += step
+    if not runs.any():
+        return {}
+    before = np.zeros(int(ends[-1] - ends[0]) + 1, np.int64)
+    np.cumsum(runs, out=before[1 : len(runs) + 1])
+    before[len(runs) + 1 :] = before[len(runs)]
+    counts = np.diff(before[ends - ends[0]])
+    rows = np.flatnonzero(counts)
+    return dict(zip(rows.tolist(), counts[rows].tolist(), strict=True))
+
+
+def _runs_within(parts: Iterable[Any]) -> int:
+    """The places of `_long_runs` within the texts and bytes of a datum. If those are all, no number has one."""
+    total = 0
+    for part in parts:
+        kind = type(part)
+        if kind is dict or kind is list:
+            total += _runs_within(part.values() if kind is dict else part)
+        elif (kind is str and not part.isascii()) or kind is bytes:
+            runs = _LONG_RUN.findall(part.encode() if kind is str else part)
+            total += sum(map(len, runs)) - (_NUMBER_BYTES - 1) * len(runs)
+    return total

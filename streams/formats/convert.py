@@ -3,6 +3,9 @@
 A value is converted exactly, or it has a reason why it cannot be. Only these conversions lose digits: a binary
 floating-point number becomes a decimal by rounding half up, and nanoseconds become microseconds by rounding down.
 
+A value is interpreted only by what its schema says about it: bytes are a decimal only if the schema says so and gives
+the scale, a number is a date or a time only with its unit, and a value of a union is read as the type that was written.
+
 Values of a message without a schema do not say everything: whether a number is in milliseconds or microseconds, and
 whether the text of a decimal is the number or Base64. `Unmarked` says it. Without it such a value has a reason.
 """
@@ -12,14 +15,17 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from streams.formats.source_type import ANY, SourceType
+from streams.formats.source_type import ANY, DECIMALS, SourceType
 
 Convert = Callable[[Any], Any]
 
@@ -43,6 +49,9 @@ _KINDS: Final[Mapping[type, str]] = {
 _EXACT: Final = Context(prec=80, traps=[InvalidOperation])
 _LARGEST_SCALE: Final = 1000  # no database has more; the integer part of a larger one would fill the memory
 _INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+_NUMBER: Final = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|NaN|Infinity)")
+_ENTRY: Final = ("key", "value")
+_PAIR: Final = itemgetter(*_ENTRY)
 
 
 class Mismatch(ValueError):
@@ -72,12 +81,14 @@ class Field:
         type: Declared type.
         convert: For a value that is not None.
         direct: Python types of values that Arrow converts without ``convert``.
+        written: Type of such values in the message, which may be narrower than the declared one.
     """
 
     name: str
     type: pa.DataType
     convert: Convert
     direct: frozenset[type]
+    written: pa.DataType
 
 
 def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Field:
@@ -90,9 +101,12 @@ def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked:
         unmarked: How values without a schema are interpreted.
     """
     direct: set[type] = {type(None)}
-    if not source.meaning:
+    written = target
+    if not source.meaning and source.kind not in {"null", "union"}:
         if pa.types.is_integer(target):
             direct.add(int)
+            if _INTEGER_BITS[target] > source.bits:
+                written = pa.int32()
         elif pa.types.is_floating(target):
             direct.add(float)
         elif pa.types.is_string(target):
@@ -102,9 +116,9 @@ def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked:
         elif pa.types.is_binary(target):
             direct.add(bytes)
     unit = unmarked.timestamps if source.kind == "any" else source.meaning
-    if pa.types.is_timestamp(target) and unit == "micros":
+    if pa.types.is_timestamp(target) and unit == "micros" and source.local in {None, target.tz is None}:
         direct.add(int)
-    return Field(name, target, _converter(target, source, unmarked), frozenset(direct))
+    return Field(name, target, _converter(target, source, unmarked), frozenset(direct), written)
 
 
 def to_array(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int, str]]:
@@ -116,7 +130,8 @@ def to_array(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int, s
     """
     try:
         if set(map(type, values)) <= field.direct:
-            return pa.array(values, field.type), {}
+            array = pa.array(values, field.written)
+            return array if field.written == field.type else array.cast(field.type), {}
         convert = field.convert
         return pa.array([None if value is None else convert(value) for value in values], field.type), {}
     except (Mismatch, pa.ArrowException, OverflowError, ValueError, TypeError):
@@ -157,6 +172,10 @@ def _mismatch(value: Any, target: pa.DataType) -> Mismatch:
 
 
 def _converter(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    if source.kind == "union":
+        return _of_union(target, source, unmarked)
+    if source.kind == "null":
+        return lambda _: None
     if pa.types.is_integer(target):
         return _to_integer(target, source, unmarked)
     if pa.types.is_floating(target):
@@ -164,7 +183,7 @@ def _converter(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> C
     if pa.types.is_decimal(target):
         return _to_decimal(target, source, unmarked)
     if pa.types.is_boolean(target):
-        return _to_boolean(target)
+        return _to_boolean(target, source)
     if pa.types.is_string(target):
         return _to_text(target, source, unmarked)
     if pa.types.is_binary(target):
@@ -181,27 +200,42 @@ def _converter(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> C
     return _to_map(target, source, unmarked)
 
 
+def _of_union(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    branches: dict[str, Convert] = {}
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, dict) or len(value) != 1:
+            raise _mismatch(value, target)
+        [(branch, inner)] = value.items()
+        if branch not in branches:
+            branches[branch] = _converter(target, source.field(branch), unmarked)
+        return None if inner is None else branches[branch](inner)
+
+    return convert
+
+
 def _to_integer(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
-    limit = 1 << (_INTEGER_BITS[target] - 1)
+    limit = 1 << (min(_INTEGER_BITS[target], source.bits) - 1)
 
     def convert(value: Any) -> int:
-        if source.meaning in {"decimal", "variable_decimal"}:
-            number, _ = _decimal(value, target, source, unmarked)
-            if number != number.to_integral_value():
-                raise Mismatch(f"a decimal with digits after the point is not {shown(target)}")
-            value = int(number)
         if type(value) is not int:
             raise _mismatch(value, target)
         if not -limit <= value < limit:
             raise Mismatch(f"a number is out of the range of {shown(target)}")
         return value
 
-    return convert
+    def convert_decimal(value: Any) -> int:
+        number, _ = _decimal(value, target, source, unmarked)
+        if number != number.to_integral_value():
+            raise Mismatch(f"a decimal with digits after the point is not {shown(target)}")
+        return convert(int(number))
+
+    return convert_decimal if source.meaning in DECIMALS else convert
 
 
 def _to_float(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
     def convert(value: Any) -> float:
-        if source.meaning in {"decimal", "variable_decimal"}:
+        if source.meaning in DECIMALS:
             value, _ = _decimal(value, target, source, unmarked)
         if type(value) not in {int, float, Decimal}:
             raise _mismatch(value, target)
@@ -240,9 +274,13 @@ def _decimal(value: Any, target: pa.DataType, source: SourceType, unmarked: Unma
             return Decimal(value), True
         case float():
             return Decimal(repr(value)), False
-        case bytes():
+        case bytes() if source.meaning == "decimal":
             return _scaled(value, source.scale), True
-        case dict() if source.kind in {"any", "struct"} and {"scale", "value"} <= value.keys():
+        case bytes() if source.meaning == "big_decimal":
+            return _big_decimal(value), True
+        case bytes():
+            raise Mismatch(f"a sequence of bytes is not {shown(target)}: its schema does not say which number it is")
+        case dict() if _may_be_decimal(source) and {"scale", "value"} <= value.keys():
             return _scaled(_unbase64(value["value"], target), value["scale"]), True
         case str() if source.meaning == "decimal":
             return _scaled(_unbase64(value, target), source.scale), True
@@ -255,11 +293,37 @@ def _decimal(value: Any, target: pa.DataType, source: SourceType, unmarked: Unma
             scale = target.scale if pa.types.is_decimal(target) else 0
             return _scaled(_unbase64(value, target), scale), True
         case str() if source.kind in {"any", "string"}:
+            if _NUMBER.fullmatch(value) is None:  # Python takes more: underscores, spaces, digits of other scripts
+                raise _mismatch(value, target)
             try:
                 return _EXACT.create_decimal(value), True
             except InvalidOperation:
                 raise _mismatch(value, target) from None
     raise _mismatch(value, target)
+
+
+def _may_be_decimal(source: SourceType) -> bool:
+    """Whether an object with a scale and a value is a decimal: one of Debezium, or a message has no schema."""
+    return source.meaning == "variable_decimal" or source.kind == "any"
+
+
+def _big_decimal(data: bytes) -> Decimal:
+    """A decimal with a scale of its own: the unscaled number as bytes after their number, and the scale, of Avro."""
+    size, place = _avro_number(data, 0)
+    scale, end = _avro_number(data, place + size) if size >= 0 else (0, 0)
+    if end != len(data):
+        raise Mismatch("a sequence of bytes is not a decimal with its scale")
+    return _scaled(data[place : place + size], scale)
+
+
+def _avro_number(data: bytes, place: int) -> tuple[int, int]:
+    """A zigzag number of at most 32 bits, and the place after it; -1 and -1 if there is none."""
+    value = 0
+    for count, byte in enumerate(data[place : place + 5]):
+        value |= (byte & 0x7F) << 7 * count
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), place + count + 1
+    return -1, -1
 
 
 def _scaled(unscaled: bytes, scale: Any) -> Decimal:
@@ -279,11 +343,11 @@ def _unbase64(value: Any, target: pa.DataType) -> bytes:
         raise Mismatch(f"a text is not Base64, as {shown(target)} is encoded") from None
 
 
-def _to_boolean(target: pa.DataType) -> Convert:
+def _to_boolean(target: pa.DataType, source: SourceType) -> Convert:
     def convert(value: Any) -> bool:
         if value is True or value is False:
             return value
-        if type(value) is int and value in {0, 1}:  # MySQL's tinyint(1)
+        if type(value) is int and value in {0, 1} and not source.meaning:  # MySQL's tinyint(1)
             return value == 1
         raise _mismatch(value, target)
 
@@ -292,19 +356,25 @@ def _to_boolean(target: pa.DataType) -> Convert:
 
 def _to_text(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
     def convert(value: Any) -> str:
-        if source.meaning in {"decimal", "variable_decimal"}:
-            number, _ = _decimal(value, target, source, unmarked)
-            return format(number, "f")
         if type(value) is not str:
             raise _mismatch(value, target)
         return value
 
-    return convert
+    def convert_uuid(value: Any) -> str:
+        return str(uuid.UUID(bytes=value)) if isinstance(value, bytes) else convert(value)
+
+    def convert_decimal(value: Any) -> str:
+        number, _ = _decimal(value, target, source, unmarked)
+        return format(number, "f")
+
+    if source.meaning in DECIMALS:
+        return convert_decimal
+    return convert_uuid if source.meaning == "uuid" else convert
 
 
 def _to_bytes(target: pa.DataType, source: SourceType) -> Convert:
     def convert(value: Any) -> bytes:
-        if isinstance(value, str) and source.kind == "string":
+        if isinstance(value, str) and source.kind in {"string", "enum"}:
             raise Mismatch("a text is not binary: declare the field as string")
         return _unbase64(value, target)
 
@@ -333,6 +403,10 @@ def _to_timestamp(target: pa.DataType, source: SourceType, unmarked: Unmarked) -
     def convert(value: Any) -> int:
         if type(value) is int:
             if unit is not None:
+                if source.local is True and target.tz is not None:
+                    raise Mismatch(f"a time without a time zone is not {shown(target)}: declare timestamp_ntz")
+                if source.local is False and target.tz is None:
+                    raise Mismatch(f"a time with a time zone is not {shown(target)}: declare timestamp")
                 return unit(value)
             if source.kind == "any":
                 raise Mismatch(
@@ -365,6 +439,8 @@ def _to_struct(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> C
     fields = [(field.name, _converter(field.type, source.field(field.name), unmarked)) for field in target]
 
     def convert(value: Any) -> dict[str, Any]:
+        if source.kind == "map":
+            raise Mismatch(f"a map is not {shown(target)}")
         if not isinstance(value, dict):
             raise _mismatch(value, target)
         return {name: None if (found := value.get(name)) is None else inner(found) for name, inner in fields}
@@ -376,6 +452,8 @@ def _to_list(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Con
     inner = _converter(target.value_type, source.items or ANY, unmarked)
 
     def convert(value: Any) -> list[Any]:
+        if source.kind == "map":
+            raise Mismatch(f"a map is not {shown(target)}")
         if not isinstance(value, list):
             raise _mismatch(value, target)
         return [None if item is None else inner(item) for item in value]
@@ -384,14 +462,35 @@ def _to_list(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Con
 
 
 def _to_map(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
-    key = _converter(target.key_type, ANY, unmarked)
-    inner = _converter(target.item_type, source.items or ANY, unmarked)
+    keys, items = source.keys, source.items
+    # Kafka Connect writes a map whose keys are not texts as an array of pairs: in JSON arrays, in Avro records.
+    is_array = source.kind == "array" and items is not None and items.fields.keys() == set(_ENTRY)
+    if is_array and items is not None:
+        keys, items = items.field("key"), items.field("value")
+    key = _converter(target.key_type, keys or ANY, unmarked)
+    inner = _converter(target.item_type, items or ANY, unmarked)
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
-        pairs = value.items() if isinstance(value, dict) else value
-        # Kafka Connect writes a map whose keys are not texts as an array of pairs.
-        if not isinstance(value, dict | list) or any(len(pair) != 2 for pair in pairs):
+        if isinstance(value, dict) and source.kind in {"any", "map"}:
+            pairs: Iterable[Any] = value.items()
+        elif not isinstance(value, list) or (source.kind == "array" and not is_array):
             raise _mismatch(value, target)
-        return [(key(name), None if item is None else inner(item)) for name, item in pairs]
+        elif source.kind != "any" and set(map(type, value)) <= {dict}:
+            pairs = map(_PAIR, value)
+        elif all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+            pairs = value
+        else:
+            raise _mismatch(value, target)
+        entries = [(key(name), None if item is None else inner(item)) for name, item in pairs]
+        if _distinct(entries) < len(entries):
+            raise Mismatch("a map has a key twice")
+        return entries
 
     return convert
+
+
+def _distinct(entries: Sequence[tuple[Any, Any]]) -> int:
+    try:
+        return len(dict(entries))
+    except TypeError:  # keys that have parts
+        return len({repr(name) for name, _ in entries})

@@ -196,7 +196,8 @@ def _forms(kind: pa.DataType, placeholder: str) -> list[Any]:
         texts = [placeholder, base64.b64encode(raw).decode("ascii"), str(named)]
         forms += [*([text] for text in texts), [raw], list(raw)]
     elif pa.types.is_map(kind):
-        forms.append({placeholder: placeholder})
+        # As Avro it is read as pairs, see `streams.formats.avro_schema.native_schema`.
+        forms += [{placeholder: placeholder}, [{"key": placeholder, "value": placeholder}]]
     return forms
 
 
@@ -210,8 +211,8 @@ def _metadata(
 ) -> pa.Array:
     """A column of the metadata, with these fields; sets the reason of messages whose metadata cannot be converted."""
     if fields is None:
-        values = [payload.get("ts_ms") for payload in payloads]
-        return pa.array([value if type(value) is int else None for value in values], pa.int64())
+        times = [payload.get(name) for payload in payloads]
+        return pa.array([at if type(at) is int and abs(at) < 1 << 63 else None for at in times], pa.int64())
     given, reader = Rows(), make_reader(fields, ANY, Unmarked(decimals="text"))
     texts = [field.name for field in fields if pa.types.is_string(field.type)] if name == "source" else []
     for event, payload in zip(events, payloads, strict=True):

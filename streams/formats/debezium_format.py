@@ -62,6 +62,8 @@ class DebeziumFormat(WorkerFormat):
 class DebeziumAvroFormat(DebeziumFormat):
     """Change events as Avro."""
 
+    names_schema = True
+
     def __init__(
         self,
         options: DebeziumOptions | None = None,

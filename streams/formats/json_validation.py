@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streams.formats.registry import NO_HEADER, RegistryClient, Schemas, UnknownSchema, registry_client
+from streams.formats.registry import NO_HEADER, RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
 
 _SHOWN: Final = 80
 
@@ -59,7 +59,7 @@ def _validators(settings: ValidationSettings) -> Schemas[Any]:
     return Schemas(lambda schema_id: _load(client, schema_id))
 
 
-def _load(client: RegistryClient, schema_id: int) -> Any:
+def _load(client: RegistryClient, schema_id: SchemaId) -> Any:
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
     from referencing import Registry

@@ -58,6 +58,9 @@ class MessageFormat(ABC):
     reserved: ClassVar[tuple[str, ...]] = ()
     """Names of the columns in `Extras.metadata`, which no field of a message may have."""
 
+    names_schema: ClassVar[bool] = False
+    """Whether a message names its schema before the data. If a header of Kafka does, `parse` gets it there, too."""
+
     @classmethod
     def create(cls, settings: FormatSettings) -> Self:
         """The format with these settings; this one is for formats without options.

@@ -10,7 +10,7 @@ needed. A field is found by its name in the schema, or by its JSON name. A field
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from streams.formats.convert import Unmarked
 from streams.formats.records import Reader, Rows, make_reader, rows_array
-from streams.formats.registry import RegistryClient, Schemas, UnknownSchema, registry_client
-from streams.formats.source_type import ANY, SourceType
+from streams.formats.registry import RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
+from streams.formats.source_type import SourceType
 
 Get = Callable[[Any], Any]
 
@@ -29,6 +29,41 @@ WRAPPERS: Final = frozenset(
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
 """Messages with one field ``value``, which may be absent."""
+_GOOGLE: Final = {
+    "protobuf": "any api descriptor duration empty field_mask source_context struct timestamp type wrappers",
+    "type": "calendar_period color date datetime dayofweek decimal expr fraction interval latlng localized_text money "
+    "month phone_number postal_address quaternion timeofday",
+    "api": "annotations client field_behavior field_info http httpbody launch_stage resource routing visibility",
+    "rpc": "code error_details http status",
+}
+KNOWN_FILES: Final[Mapping[str, str]] = {
+    **{
+        f"google/{folder}/{name}.proto": f"google.{folder}.{name}_pb2"
+        for folder, names in _GOOGLE.items()
+        for name in names.split()
+    },
+    "confluent/meta.proto": "confluent_kafka.schema_registry.confluent.meta_pb2",
+    "confluent/type/variant.proto": "confluent_kafka.schema_registry.confluent.type.variant_pb2",
+    "confluent/type/decimal.proto": "confluent_kafka.schema_registry.confluent.type.decimal_pb2",
+    "confluent/types/decimal.proto": "confluent_kafka.schema_registry.confluent.types.decimal_pb2",
+}
+"""Files that a schema may import without a reference, and the modules that have them.
+
+A name that a schema gives is never imported: that would run any module of the machine whose name ends in ``_pb2``.
+"""
+_SHAPES: Final[Mapping[str, Mapping[str, str]]] = {
+    "google.protobuf.Timestamp": {"seconds": "INT64", "nanos": "INT32"},
+    "google.type.Decimal": {"value": "STRING"},
+    "confluent.type.Decimal": {"value": "BYTES", "scale": "INT32"},
+}
+"""Message types whose values are no records, and the fields that they must have: a schema may define another one."""
+LARGEST_BYTES: Final = 512 * 1024 * 1024
+"""Largest memory of the parsed messages of one value."""
+_FIELD_BYTES: Final = 8
+_MESSAGE_BYTES: Final = 64
+LARGEST_DEPTH: Final = 100
+"""Levels of messages within each other that Protobuf's decoder reads."""
+DEEP: Final = f"the value is nested deeper than {LARGEST_DEPTH} levels"
 NO_INDEXES: Final = "the value does not name a message type of its Protobuf schema"
 
 
@@ -42,11 +77,17 @@ class ProtobufSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Message:
-    """A message type: how to parse it, and how to get a record of the declared fields."""
+    """A message type: how to parse it, and how to get a record of the declared fields.
+
+    Attributes:
+        widest: Bytes that the largest message within a message takes when it is parsed; 0 if there is none.
+    """
 
     parse: Callable[[bytes], Any]
     record: Get
     reader: Reader
+    descriptor: Any
+    widest: int
 
 
 def decode_protobuf(settings: ProtobufSettings, values: pa.Array) -> pa.StructArray:
@@ -92,12 +133,19 @@ class _Decoder:
                 rows.refuse(found)
                 continue
             kind, data = found
+            if len(data) // 2 * kind.widest > LARGEST_BYTES and parsed_bytes(data, kind.descriptor) > LARGEST_BYTES:
+                rows.refuse(f"the messages within the value need more than {LARGEST_BYTES >> 20} MiB")
+                continue
             try:
-                message = kind.parse(data)
-            except DecodeError:
+                record = kind.record(kind.parse(data))
+            except DecodeError as error:
+                is_deep = "MaxDepth" in str(error)
+                rows.refuse(DEEP if is_deep else "the value cannot be read with its schema of Protobuf")
+                continue
+            except ValueError:  # a text of proto2 may be any bytes
                 rows.refuse("the value cannot be read with its schema of Protobuf")
                 continue
-            rows.add(kind.record(message), kind.reader)
+            rows.add(record, kind.reader)
         return rows_array(rows, split.ids, self._declared)
 
     def _typed(self, file: Any, data: bytes) -> tuple[_Message, bytes] | str:
@@ -111,7 +159,7 @@ class _Decoder:
             kind = self._messages[file, indexes] = self._message(file, indexes)
         return kind if isinstance(kind, str) else (kind, rest)
 
-    def _fetch(self, schema_id: int) -> Any:
+    def _fetch(self, schema_id: SchemaId) -> Any:
         schema = self._client.schema(schema_id, serialized=True)
         if schema.schema_type != "PROTOBUF":
             raise UnknownSchema(f"schema {schema_id} is of type {schema.schema_type or 'AVRO'}, not PROTOBUF")
@@ -124,7 +172,97 @@ class _Decoder:
         if found is None:
             return NO_INDEXES
         record, source = _record_getter(found, self._declared)
-        return _Message(GetMessageClass(found).FromString, record, make_reader(self._declared, source, Unmarked()))
+        reader = make_reader(self._declared, source, Unmarked())
+        return _Message(GetMessageClass(found).FromString, record, reader, found, _widest(found))
+
+
+def _widest(message: Any) -> int:
+    """Bytes of the largest message within messages of a type, when it is parsed; 0 if there is none."""
+    types, rest = {}, [message]
+    while rest:
+        for one in rest.pop().fields:
+            if one.message_type is not None and one.message_type.full_name not in types:
+                types[one.message_type.full_name] = _size_of(one.message_type)
+                rest.append(one.message_type)
+    return max(types.values(), default=0)
+
+
+def _size_of(message: Any) -> int:
+    return _MESSAGE_BYTES + _FIELD_BYTES * len(message.fields)
+
+
+def parsed_bytes(data: bytes, message: Any) -> int:
+    """Bytes that the messages within a value take when it is parsed, at least; 0 if it cannot be parsed.
+
+    A parsed message has room for all its fields, and takes two bytes of a value: so a few bytes can fill the memory.
+
+    Args:
+        data: The value.
+        message: Descriptor of its type.
+    """
+    try:
+        return _Walk(data).within(message, 0, len(data), 0)[0]
+    except (IndexError, ValueError):
+        return 0
+
+
+class _Walk:
+    """Reads the fields of a value, without their values."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._fields: dict[str, dict[int, Any]] = {}
+
+    def within(self, message: Any, place: int, end: int, depth: int) -> tuple[int, int]:
+        """The bytes of the messages between two places, and the place after the last field; a group ends itself.
+
+        Args:
+            message: Descriptor of the type; None for a group that the schema does not have.
+            place: Of the first field.
+            end: The place after the message.
+            depth: Messages around it.
+        """
+        if depth > LARGEST_DEPTH:
+            raise ValueError
+        fields = self._messages_of(message)
+        total = 0
+        while place < end and total <= LARGEST_BYTES:
+            tag, place = self._number(place)
+            kind, wire = fields.get(tag >> 3), tag & 7
+            size = {1: 8, 5: 4}.get(wire, 0)
+            if wire in {0, 2}:
+                size, place = self._number(place)
+            if wire == 2 and size > end - place:
+                raise ValueError
+            if kind is not None and wire in {2, 3}:
+                total += _size_of(kind)
+            if wire == 3 or (wire == 2 and kind is not None):
+                inner, after = self.within(kind, place, place + size if wire == 2 else end, depth + 1)
+                total += inner
+                place = after if wire == 3 else place
+            if wire == 4:
+                break
+            place += size if wire in {1, 2, 5} else 0
+        return total, place
+
+    def _messages_of(self, message: Any) -> dict[int, Any]:
+        """The types of the fields of a message type that are messages, by their number."""
+        if message is None:
+            return {}
+        if message.full_name not in self._fields:
+            self._fields[message.full_name] = {
+                one.number: one.message_type for one in message.fields if one.message_type is not None
+            }
+        return self._fields[message.full_name]
+
+    def _number(self, place: int) -> tuple[int, int]:
+        value = 0
+        for count in range(10):
+            byte = self._data[place + count]
+            value |= (byte & 0x7F) << 7 * count
+            if byte < 0x80:
+                return value, place + count + 1
+        raise ValueError
 
 
 def message_type(file: Any, indexes: tuple[int, ...]) -> Any | None:
@@ -222,7 +360,7 @@ def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
     try:
         add("weft_schema.proto", schema.schema_str, schema.references)
         return pool.FindFileByName("weft_schema.proto")
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, RecursionError) as error:
         raise UnknownSchema(f"{what} cannot be loaded: {error}") from None
 
 
@@ -233,13 +371,13 @@ def _add_known(pool: Any, name: str, added: set[str]) -> None:
     from google.protobuf import descriptor_pool
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-    module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
-    if name.startswith("confluent/"):
-        module = f"confluent_kafka.schema_registry.{module}"
+    missing = UnknownSchema(f"the schema needs the file {name}, which the registry does not refer to")
+    if name not in KNOWN_FILES:
+        raise missing
     try:
-        importlib.import_module(module)
+        importlib.import_module(KNOWN_FILES[name])
     except ImportError:
-        raise UnknownSchema(f"the schema needs the file {name}, which the registry does not refer to") from None
+        raise missing from None
     plain = FileDescriptorProto()
     descriptor_pool.Default().FindFileByName(name).CopyToProto(plain)
     for dependency in plain.dependency:
@@ -265,9 +403,10 @@ def field_getter(one: Any, target: pa.DataType) -> tuple[Get, SourceType]:
         if one.message_type is not None and one.message_type.GetOptions().map_entry:
             item = target.item_type if pa.types.is_map(target) else pa.null()
             of_value, kind = _plain_value(one.message_type.fields_by_name["value"], item)
+            _, keys = _plain_value(one.message_type.fields_by_name["key"], item)
             return (
                 lambda message: {key: of_value(value) for key, value in getattr(message, name).items()},
-                SourceType("map", items=kind),
+                SourceType("map", items=kind, keys=keys),
             )
         item = target.value_type if pa.types.is_list(target) else pa.null()
         of_item, kind = _plain_value(one, item)
@@ -285,22 +424,40 @@ def _plain_value(one: Any, target: pa.DataType) -> tuple[Get, SourceType]:
             return lambda value: value, SourceType("number")
         names = {value.number: value.name for value in one.enum_type.values}
         # An enum is open: a later version of the schema may have more values.
-        return lambda value: names.get(value, str(value)), SourceType("string")
+        return lambda value: names.get(value, str(value)), SourceType("enum")
     if one.message_type is None:
         if one.cpp_type == one.CPPTYPE_STRING:
             return lambda value: value, SourceType("bytes" if one.type == one.TYPE_BYTES else "string")
         return lambda value: value, SourceType("boolean" if one.cpp_type == one.CPPTYPE_BOOL else "number")
-    full_name = one.message_type.full_name
-    if full_name == "google.protobuf.Timestamp":
-        return lambda value: value.seconds * 1_000_000_000 + value.nanos, SourceType("number", "nanos")
-    if full_name in WRAPPERS:
-        of_value, kind = _plain_value(one.message_type.fields_by_name["value"], target)
+    message = one.message_type
+    if pa.types.is_struct(target):
+        return _record_getter(message, target)
+    if pa.types.is_timestamp(target) and _is_known(message, "google.protobuf.Timestamp"):
+        return _nanoseconds, SourceType("number", "nanos", local=False)
+    if message.full_name in WRAPPERS and "value" in message.fields_by_name:
+        of_value, kind = _plain_value(message.fields_by_name["value"], target)
         return lambda value: of_value(value.value), kind
-    if full_name == "confluent.type.Decimal":
+    if _is_known(message, "confluent.type.Decimal"):
         return lambda value: {"scale": value.scale, "value": value.value}, SourceType("struct", "variable_decimal")
-    if not pa.types.is_struct(target):
-        return lambda _: {}, ANY  # never what is declared, so the value has a reason
-    return _record_getter(one.message_type, target)
+    if _is_known(message, "google.type.Decimal") and (pa.types.is_decimal(target) or pa.types.is_string(target)):
+        return lambda value: value.value or "0", SourceType("string")
+    return lambda _: {}, SourceType("struct")  # never what is declared, so the value has a reason
+
+
+def _is_known(message: Any, name: str) -> bool:
+    """Whether a message type is one of `_SHAPES`, by its name and its fields."""
+    if message.full_name != name:
+        return False
+    fields = message.fields_by_name
+    return all(
+        part in fields and fields[part].type == getattr(fields[part], f"TYPE_{kind}") and not fields[part].is_repeated
+        for part, kind in _SHAPES[name].items()
+    )
+
+
+def _nanoseconds(value: Any) -> Any:
+    """Nanoseconds since 1970 of a timestamp; an object, which is no time, if its nanoseconds are not those of one."""
+    return value.seconds * 1_000_000_000 + value.nanos if 0 <= value.nanos < 1_000_000_000 else {}
 
 
 def _record_getter(message: Any, fields: Iterable[pa.Field]) -> tuple[Get, SourceType]:

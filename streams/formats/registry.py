@@ -1,6 +1,10 @@
 """The schema registry: the wire format of its messages, and schemas by id. Runs in Spark's workers.
 
     00  00 00 00 07  ...        a zero, the id of the schema, and the data
+    01  (16 bytes)   ...        a one, the GUID of the schema, and the data
+
+Clients of Confluent Platform 8.1 and later may write what comes before the data into a header of Kafka instead,
+`VALUE_HEADER` or `KEY_HEADER`. The decoders get it before the data in both cases (`framed`).
 
 A worker keeps one client for each registry, and every schema that it has fetched: an id never means another schema.
 
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,7 +34,16 @@ T = TypeVar("T")
 HEADER_BYTES: Final = 5
 MOST_SIGNIFICANT: Final = 0x7F
 """Largest first byte of an id, which is a positive number of 32 bits."""
-NO_HEADER: Final = "the value does not begin with the id of a schema (a zero byte and 4 bytes)"
+GUID_BYTES: Final = 17
+"""Bytes before the data if they name the schema by its GUID."""
+VALUE_HEADER: Final = "__value_schema_id"
+KEY_HEADER: Final = "__key_schema_id"
+NO_HEADER: Final = (
+    "the value does not begin with the id of a schema (a zero byte and 4 bytes, or a byte 1 and a GUID), and no header "
+    f"{VALUE_HEADER} or {KEY_HEADER} has one"
+)
+SchemaId = int | str
+"""The id of a schema, or its GUID."""
 RETRY_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)
 """Pauses between requests to a registry that does not answer; the setting ``max.retries`` says how many."""
 REQUEST_SECONDS: Final = 10.0
@@ -67,6 +81,23 @@ class RegistryRefused(RegistryUnavailable):
 
 class UnknownSchema(LookupError):
     """The registry does not know the id, or the schema cannot be used; the text is the reason."""
+
+
+def names_schema(name: str) -> bool:
+    """Whether messages of a format name their schema, before the data or in a header."""
+    return name in _NEEDS
+
+
+def framed(data: bytes | None, headers: Sequence[Mapping[str, Any]] | None, name: str) -> bytes | None:
+    """A value or key with its schema before the data, also if a header of that name has it.
+
+    Args:
+        data: The value or key.
+        headers: Headers of the message, each with ``key`` and ``value``.
+        name: `VALUE_HEADER` or `KEY_HEADER`.
+    """
+    schema = next((header["value"] for header in headers or () if header["key"] == name), None)
+    return data if data is None or schema is None else schema + data
 
 
 def uses_registry(name: str, options: Mapping[str, str] = _NO_OPTIONS) -> bool:
@@ -121,8 +152,8 @@ class RegistryClient:
     client: Any
     retries: int | None = None
 
-    def schema(self, schema_id: int, *, serialized: bool = False) -> Any:
-        """The schema with an id, with its references.
+    def schema(self, schema_id: SchemaId, *, serialized: bool = False) -> Any:
+        """The schema with an id or a GUID, with its references.
 
         Args:
             schema_id: The id.
@@ -133,7 +164,8 @@ class RegistryClient:
             RegistryUnavailable: The registry does not answer.
         """
         fmt = "serialized" if serialized else None
-        return self._ask(lambda: self.client.get_schema(schema_id, fmt=fmt), f"schema {schema_id}")
+        fetch = self.client.get_schema if isinstance(schema_id, int) else self.client.get_schema_by_guid
+        return self._ask(lambda: fetch(schema_id, fmt=fmt), f"schema {schema_id}")
 
     def version(self, subject: str, version: int, *, serialized: bool = False) -> Any:
         """The schema of a reference.
@@ -232,7 +264,7 @@ def registry_client(settings: tuple[tuple[str, str], ...]) -> RegistryClient:
     return _new_client(dict(settings))
 
 
-def fetch_each(ids: Collection[int], fetch: Callable[[int], T]) -> dict[int, T | str]:
+def fetch_each(ids: Collection[SchemaId], fetch: Callable[[SchemaId], T]) -> dict[SchemaId, T | str]:
     """What is fetched for each id, or the reason why it cannot be had.
 
     Ids that the registry does not know are asked for once more after `UNKNOWN_SECONDS`.
@@ -240,7 +272,7 @@ def fetch_each(ids: Collection[int], fetch: Callable[[int], T]) -> dict[int, T |
     Raises:
         RegistryUnavailable: The registry does not answer.
     """
-    found: dict[int, T | str] = {}
+    found: dict[SchemaId, T | str] = {}
     for again in (False, True):
         missing = [schema_id for schema_id in ids if not again or isinstance(found[schema_id], str)]
         if again and missing:
@@ -253,20 +285,25 @@ def fetch_each(ids: Collection[int], fetch: Callable[[int], T]) -> dict[int, T |
     return found
 
 
-def split_header(value: bytes) -> tuple[int, bytes] | None:
-    """The id of the schema and the data; None if the value does not have the wire format."""
-    if len(value) < HEADER_BYTES or value[0] != 0 or value[1] > MOST_SIGNIFICANT:
+def split_header(value: bytes) -> tuple[SchemaId, bytes] | None:
+    """The id or GUID of the schema and the data; None if the value does not have the wire format."""
+    if len(value) < HEADER_BYTES:
         return None
-    return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]
+    magic = value[0]
+    if magic == 0 and value[1] <= MOST_SIGNIFICANT:
+        return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]
+    if magic == 1 and len(value) >= GUID_BYTES:
+        return str(uuid.UUID(bytes=value[1:GUID_BYTES])), value[GUID_BYTES:]
+    return None
 
 
 class Schemas(Generic[T]):
     """The schemas of a worker by id, each fetched once. What a schema is says the function that fetches it."""
 
-    def __init__(self, fetch: Callable[[int], T]) -> None:
+    def __init__(self, fetch: Callable[[SchemaId], T]) -> None:
         """Fetch nothing yet. ``fetch`` raises `UnknownSchema` for a schema that cannot be had."""
         self._fetch = fetch
-        self._known: dict[int, T] = {}
+        self._known: dict[SchemaId, T] = {}
 
     def split(self, values: Sequence[bytes | None]) -> Split[T]:
         """The data and the schema of each value of a batch.
@@ -275,10 +312,9 @@ class Schemas(Generic[T]):
             RegistryUnavailable: The registry does not answer.
         """
         headers = [None if value is None else split_header(value) for value in values]
-        ids = [None if header is None else header[0] for header in headers]
-        unknown = {schema_id for schema_id in ids if schema_id is not None} - self._known.keys()
-        reasons: dict[int, str] = {}
-        for schema_id, found in fetch_each(sorted(unknown), self._fetch).items():
+        unknown = {header[0] for header in headers if header is not None} - self._known.keys()
+        reasons: dict[SchemaId, str] = {}
+        for schema_id, found in fetch_each(sorted(unknown, key=str), self._fetch).items():
             if isinstance(found, str):
                 reasons[schema_id] = found
             else:
@@ -291,7 +327,8 @@ class Schemas(Generic[T]):
                 parts.append(reasons[header[0]])
             else:
                 parts.append((self._known[header[0]], header[1]))
-        return Split(parts, ids)
+        ids = [None if header is None else header[0] for header in headers]
+        return Split(parts, [schema_id if isinstance(schema_id, int) else None for schema_id in ids])
 
 
 @dataclass(slots=True)
@@ -300,7 +337,7 @@ class Split(Generic[T]):
 
     Attributes:
         parts: Schema and data of each value; the reason why it has none; None for a message without a value.
-        ids: The id of its schema; None without the wire format.
+        ids: The id of its schema; None without the wire format, or if the value has the GUID.
     """
 
     parts: list[tuple[T, bytes] | str | None]

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from streams.formats.avro_schema import AvroType, decimal_scale, meaning_of
 from streams.formats.protobuf_messages import WRAPPERS
 from streams.formats.source_type import MEANINGS
 
@@ -102,96 +103,53 @@ def _decimal(precision: Any, scale: Any) -> str:
 # --- Avro ------------------------------------------------------------------------------------------------------------
 
 
-def avro_fields(schema: Any, named: Mapping[str, Any]) -> SchemaFields | None:
-    """The fields of a record of Avro; None for a schema that is not a record.
-
-    Args:
-        schema: A schema, as JSON, or a union of one with null.
-        named: Schemas of named types.
-    """
-    record = _avro_record(schema, named)
-    if record is None:
+def avro_fields(avro: AvroType) -> SchemaFields | None:
+    """The fields of a record of Avro, or of a union of one with null; None for another type."""
+    record = avro.value
+    if record.kind != "record":
         return None
-    within = frozenset({str(record.get("name"))})
-    found = {}
-    for part in record.get("fields", ()):
-        kind = part["type"]
-        optional = kind == "null" or (isinstance(kind, list) and "null" in kind)
-        find = partial(_avro_sql, kind, named, within)
-        found[str(part["name"])] = schema_field(find, part.get("doc"), required=not optional)
-    return found
+    within = frozenset({record.name})
+    fields = {}
+    for part in record.fields:
+        optional = part.type.kind == "null" or any(branch.kind == "null" for branch in part.type.branches)
+        fields[part.name] = schema_field(partial(_avro_sql, part.type, within), part.doc, required=not optional)
+    return fields
 
 
-def avro_sql(schema: Any, named: Mapping[str, Any]) -> str:
-    """The SQL type of the values of a schema of Avro.
+def avro_sql(avro: AvroType) -> str:
+    """The SQL type of the values of a type of Avro.
 
     Raises:
         NoType: There is none.
     """
-    return _avro_sql(schema, named, frozenset())
+    return _avro_sql(avro, frozenset())
 
 
-def avro_field_schema(schema: Any, named: Mapping[str, Any], name: str) -> Any:
-    """The schema of a field of a record; None if it has no such field."""
-    record = _avro_record(schema, named)
-    fields = () if record is None else record.get("fields", ())
-    return next((part["type"] for part in fields if part["name"] == name), None)
-
-
-def _avro_record(schema: Any, named: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The record that a schema is, or may be besides null."""
-    if isinstance(schema, list):
-        parts = [part for part in schema if part != "null"]
-        return _avro_record(parts[0], named) if len(parts) == 1 else None
-    if isinstance(schema, str):
-        return _avro_record(named[schema], named) if isinstance(named.get(schema), dict) else None
-    if not isinstance(schema, dict):
-        return None
-    if isinstance(schema.get("type"), dict | list):
-        return _avro_record(schema["type"], named)
-    return schema if schema.get("type") in {"record", "error"} else None
-
-
-def _avro_sql(schema: Any, named: Mapping[str, Any], within: frozenset[str]) -> str:
-    if isinstance(schema, list):
-        parts = [part for part in schema if part != "null"]
-        if len(parts) != 1:
-            raise NoType(SEVERAL_TYPES if parts else "it is always null")
-        return _avro_sql(parts[0], named, within)
-    if isinstance(schema, str):
-        if schema in _AVRO:
-            return _AVRO[schema]
-        if schema in within:
+def _avro_sql(avro: AvroType, within: frozenset[str]) -> str:
+    avro = avro.value
+    if avro.kind == "union":
+        raise NoType(SEVERAL_TYPES if len(avro.branches) > 1 else "it is always null")
+    if avro.kind == "null":
+        raise NoType("it is always null")
+    if avro.items is not None:
+        items = _avro_sql(avro.items, within)
+        return f"array<{items}>" if avro.kind == "array" else f"map<string,{items}>"
+    meaning, local = meaning_of(avro)
+    if meaning in {"variable_decimal", "big_decimal", "uuid"}:
+        return "string"  # of a decimal whose scale is not in the schema
+    if avro.kind == "record":
+        if avro.name in within:
             raise NoType(WITHIN_ITSELF)
-        if schema not in named:
-            raise NoType(f"its type {schema} is not known")
-        return _avro_sql(named[schema], named, within | {schema})
-    kind = schema.get("type")
-    if isinstance(kind, dict | list) or (kind not in _AVRO and kind not in {"record", "error", "array", "map"}):
-        return _avro_sql(kind, named, within)
-    if kind == "array":
-        return f"array<{_avro_sql(schema.get('items'), named, within)}>"
-    if kind == "map":
-        return f"map<string,{_avro_sql(schema.get('values'), named, within)}>"
-    logical = str(schema.get("logicalType") or "")
-    connect = str(schema.get("connect.name") or "")
-    meaning = MEANINGS.get(connect, "") or MEANINGS.get(logical, "")
-    if meaning == "variable_decimal":
-        return "string"
-    if kind in {"record", "error"}:
-        inner = within | {str(schema.get("name"))}
-        return struct_type(
-            {str(part["name"]): _avro_sql(part["type"], named, inner) for part in schema.get("fields", ())}
-        )
+        inner = within | {avro.name}
+        return struct_type({part.name: _avro_sql(part.type, inner) for part in avro.fields})
     if meaning == "decimal":
-        return _decimal(schema.get("precision"), schema.get("scale", 0))
-    if connect in _DATE_TEXTS:
+        return _decimal(avro.attributes.get("precision"), decimal_scale(avro))
+    connect = str(avro.attributes.get("connect.name") or "")
+    if avro.kind == "string" and connect in _DATE_TEXTS:
         return "date"
-    if connect in _TIMESTAMP_TEXTS:
+    if avro.kind == "string" and connect in _TIMESTAMP_TEXTS:
         return "timestamp"
-    if logical.startswith("local-timestamp"):
-        return "timestamp_ntz"
-    return _SQL_OF_MEANING.get(meaning, _AVRO[str(kind)])
+    return "timestamp_ntz" if local else _SQL_OF_MEANING.get(meaning, _AVRO[avro.kind])
 
 
 # --- Kafka Connect ---------------------------------------------------------------------------------------------------

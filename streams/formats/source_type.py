@@ -1,4 +1,4 @@
-"""Types of values as the schema of a message gives them: Kafka Connect's JSON schemas, and their logical types.
+"""Types of values as the schema of a message gives them, whatever its language; those of Kafka Connect's JSON schemas.
 
 A message without a schema has the type `ANY`: then only the JSON value itself tells what it is.
 """
@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-Kind = Literal["any", "boolean", "number", "string", "bytes", "struct", "array", "map"]
-Meaning = Literal["", "date", "millis", "micros", "nanos", "decimal", "variable_decimal"]
+Kind = Literal["any", "null", "boolean", "number", "string", "enum", "bytes", "struct", "array", "map", "union"]
+Meaning = Literal["", "date", "millis", "micros", "nanos", "decimal", "variable_decimal", "big_decimal", "uuid"]
+DECIMALS: Final = frozenset({"decimal", "variable_decimal", "big_decimal"})
+"""Meanings of values that are decimals."""
 
 MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
     {
@@ -23,17 +25,9 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
         "org.apache.kafka.connect.data.Date": "date",
         "org.apache.kafka.connect.data.Timestamp": "millis",
         "org.apache.kafka.connect.data.Decimal": "decimal",
-        "date": "date",
-        "timestamp-millis": "millis",
-        "timestamp-micros": "micros",
-        "timestamp-nanos": "nanos",
-        "local-timestamp-millis": "millis",
-        "local-timestamp-micros": "micros",
-        "local-timestamp-nanos": "nanos",
-        "decimal": "decimal",
     }
 )
-"""Logical types of Kafka Connect, Debezium and Avro whose values differ from the values that SQL shows.
+"""Logical types of Kafka Connect and Debezium whose values differ from the values that SQL shows.
 
 Text types such as ``io.debezium.time.ZonedTimestamp`` need no entry: their text is ISO 8601. Times of day and durations
 have none either: their value is a number.
@@ -57,23 +51,29 @@ _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SourceType:
-    """Type of a value in a message.
+    """Type of a value in a message. A type within itself is the same object.
 
     Attributes:
         kind: What the value is; ``any`` if there is no schema.
         meaning: How to interpret it: a unit of time since 1970, or an encoding of decimals; "" for the value itself.
-        scale: Of a ``decimal``: number of digits after the point.
-        fields: Of a ``struct``, by name.
+        scale: Of a ``decimal``: number of digits after the point; None if the schema does not say it.
+        fields: Of a ``struct``, by name; of a ``union``, whose values are dictionaries with one member, by its name.
         items: Type of the elements of an ``array`` or of the values of a ``map``; None if it is not known.
+        keys: Type of the keys of a ``map``; None if it is not known.
+        local: Whether a time has no time zone; None if the schema does not say.
+        bits: Of a whole number: its size in the schema.
     """
 
     kind: Kind = "any"
     meaning: Meaning = ""
-    scale: int = 0
+    scale: int | None = 0
     fields: Mapping[str, SourceType] = field(default_factory=dict)
     items: SourceType | None = None
+    keys: SourceType | None = None
+    local: bool | None = None
+    bits: int = 64
 
     def field(self, name: str) -> SourceType:
         """Type of a field; `ANY` if it is not known."""
@@ -104,4 +104,6 @@ def connect_type(schema: Any) -> SourceType:
         }
     inner = {"array": "items", "map": "values"}.get(kind)
     items = connect_type(schema.get(inner)) if inner else None
-    return SourceType(kind, meaning, int(scale) if scale.removeprefix("-").isdecimal() else 0, fields, items)
+    keys = connect_type(schema.get("keys")) if kind == "map" else None
+    digits = int(scale) if scale.removeprefix("-").isdecimal() else None
+    return SourceType(kind, meaning, digits, fields, items, keys)

@@ -22,7 +22,7 @@ from streams.pipeline.check_ordering import unordered_messages
 from streams.pipeline.check_times import misread_times
 from streams.pipeline.infer_files import file_messages, local_files
 from streams.pipeline.infer_key import Messages
-from streams.pipeline.infer_messages import kafka_messages
+from streams.pipeline.infer_messages import kafka_messages, keys_and_values
 from streams.pipeline.infer_registry import Kafka
 from streams.pipeline.model import WriterSpec
 
@@ -114,8 +114,8 @@ def _read(writer: WriterSpec) -> tuple[Messages | None, str]:
         return None, f"its source is Spark's format {writer.reader_format}"
     parsed = impatient(parse_options(options, default_starting="latest"), ANSWER_SECONDS)
     rows = read_newest(parsed, load_topics(parsed), SAMPLE).sort_by("timestamp")
-    pairs = list(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
     source = Kafka(writer.stream, parsed.topics, writer.message_format, writer.key_format, writer.registry)
+    pairs = keys_and_values(rows, source)
     if not pairs and not writer.needs_registry:
         return None, f"there is no message in {', '.join(parsed.topics)}"
     return kafka_messages(source, pairs), ", ".join(parsed.topics)

@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
+
 from storage.errors import InvalidInput
 from storage.plural import counted
-from streams.formats.registry import split_header
+from streams.formats.registry import KEY_HEADER, VALUE_HEADER, framed, names_schema, split_header
 from streams.formats.schema_fields import SchemaField, SchemaFields, connect_field_schema, connect_fields
 from streams.pipeline.infer import Sample, connect_key, json_key, json_messages, json_value, typed_keys, types_of
 from streams.pipeline.infer_key import Messages, Part
@@ -29,6 +31,22 @@ _POSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     "oracle": [("scn", "decimal(38,0)")],
 }
 """Fields of a change event's ``source`` that order events, and their types, by connector."""
+
+
+def keys_and_values(rows: pa.Table, source: Kafka) -> list[tuple[bytes | None, bytes | None]]:
+    """The keys and values of messages, each with the schema that a header names.
+
+    Args:
+        rows: Messages of a Kafka source, with ``key``, ``value``, and ``headers`` if they were read.
+        source: Where they come from.
+    """
+    headers = rows["headers"].to_pylist() if "headers" in rows.column_names else [None] * len(rows)
+    keys, values = rows["key"].to_pylist(), rows["value"].to_pylist()
+    if names_schema(source.key_format):
+        keys = [framed(key, more, KEY_HEADER) for key, more in zip(keys, headers, strict=True)]
+    if names_schema(source.value_format):
+        values = [framed(value, more, VALUE_HEADER) for value, more in zip(values, headers, strict=True)]
+    return list(zip(keys, values, strict=True))
 
 
 def kafka_messages(source: Kafka, sample: Sequence[tuple[bytes | None, bytes | None]]) -> Messages:
@@ -58,7 +76,7 @@ def kafka_messages(source: Kafka, sample: Sequence[tuple[bytes | None, bytes | N
 def _from_json(source: Kafka, sample: Sequence[tuple[bytes | None, bytes | None]]) -> Messages:
     given, notes = list(sample), []
     if source.value_format == "json-schema":
-        given = [(key, None if value is None else value[5:] if split_header(value) else b"") for key, value in sample]
+        given = [(key, None if value is None else (split_header(value) or (0, b""))[1]) for key, value in sample]
         notes = ["types are those of the sample: add registry to the pipeline file, and they are those of the schema"]
     found = json_messages(Sample(source.stream, given))
     if not found.rows:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage.engine import parse_type
 from storage.errors import InvalidInput
 from storage.foreign_text import parse_json
-from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records, plain_schemas
+from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records, registered_type
 from streams.formats.json_schema import json_schema_fields
 from streams.formats.json_validation import referenced_documents
 from streams.formats.protobuf_messages import (
@@ -29,6 +29,7 @@ from streams.formats.protobuf_messages import (
 from streams.formats.registry import (
     NO_HEADER,
     RegistryClient,
+    SchemaId,
     UnknownSchema,
     check_registry_settings,
     registry_client,
@@ -37,7 +38,6 @@ from streams.formats.registry import (
 from streams.formats.schema_fields import (
     NoType,
     SchemaFields,
-    avro_field_schema,
     avro_fields,
     avro_sql,
     protobuf_fields,
@@ -113,8 +113,8 @@ def decode_named(name: str, values: Sequence[bytes | None], source: Kafka, what:
     counts = Counter(header[0] for header in ids if header is not None)
     newest = list(dict.fromkeys(header[0] for header in reversed(ids) if header is not None))
     present = [value for value in values if value is not None]
-    schemas: dict[int, Any] = {}
-    unknown: dict[int, str] = {}
+    schemas: dict[SchemaId, Any] = {}
+    unknown: dict[SchemaId, str] = {}
     if present and not counts:
         raise InvalidInput(
             f"none of {len(present):,} {what}s in {', '.join(source.topics)} is of format {name}: {NO_HEADER}",
@@ -140,7 +140,7 @@ def decode_named(name: str, values: Sequence[bytes | None], source: Kafka, what:
 
 def _newest_of_subjects(
     client: RegistryClient, source: Kafka, what: str, *, serialized: bool
-) -> tuple[int, dict[int, Any]]:
+) -> tuple[int, dict[SchemaId, Any]]:
     for topic in source.topics:
         try:
             schema_id, schema = client.latest(f"{topic}-{what}", serialized=serialized)
@@ -158,8 +158,8 @@ class _Task:
     """What a reader of a format gets: values, the schemas that they name with the newest first, and how often."""
 
     values: Sequence[bytes | None]
-    schemas: Mapping[int, Any]
-    counts: Counter[int]
+    schemas: Mapping[SchemaId, Any]
+    counts: Counter[SchemaId]
     client: RegistryClient
     settings: tuple[tuple[str, str], ...]
     notes: list[str]
@@ -179,22 +179,20 @@ def _of_avro(task: _Task, inner: str | None) -> Decoded:
     for schema_id, schema in task.schemas.items():
         _check_kind(schema_id, schema, "AVRO")
         try:
-            plain, named = plain_schemas(schema, task.client)
-            given = plain[-1]
-            row = given if inner is None else avro_field_schema(given, named, inner)
-            fields = None if row is None else avro_fields(row, named)
-            name = str(given.get("name") or "") if isinstance(given, dict) else ""
+            whole = registered_type(schema, task.client)
+            parts = {part.name: part.type for part in whole.value.fields}
+            row = whole if inner is None else parts.get(inner)
+            fields = None if row is None else avro_fields(row)
             if inner is not None and fields is None:
                 raise InvalidInput(
                     f"schema {schema_id} is not that of a change event of Debezium: it has no record {inner}",
                     hint="a flattened event has the format avro",
                 )
             if fields is not None:
-                namespace = str(given.get("namespace") or "") if isinstance(given, dict) else ""
-                versions.append((f"{namespace}.{name}".strip("."), fields, task.counts[schema_id]))
+                versions.append((whole.value.name, fields, task.counts[schema_id]))
             else:
-                alone.append(avro_sql(given, named))
-        except (UnknownSchema, NoType, ValueError, KeyError, TypeError) as error:
+                alone.append(avro_sql(whole))
+        except (UnknownSchema, NoType, ValueError, RecursionError) as error:
             raise InvalidInput(f"schema {schema_id} cannot be used: {error}", hint="write schema by hand") from None
     if versions and alone:
         raise InvalidInput("some messages are records and others single values", hint="a writer reads one type")
@@ -216,7 +214,7 @@ def _of_avro(task: _Task, inner: str | None) -> Decoded:
 
 
 def _protobuf(task: _Task) -> Decoded:
-    used: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    used: Counter[tuple[SchemaId, tuple[int, ...]]] = Counter()
     for value in reversed(task.values):
         header = None if value is None else split_header(value)
         split = None if header is None else split_indexes(header[1])
@@ -257,7 +255,8 @@ def _json_schema(task: _Task) -> Decoded:
         versions.append((str(plain.get("title") or ""), fields, task.counts[schema_id]))
     decoded = Decoded(merged(versions, task.notes), notes=task.notes)
     for value in task.values:
-        row = json_value(None if value is None else value[5:])
+        header = None if value is None else split_header(value)
+        row = json_value(None if header is None else header[1])
         decoded.rows.append(row if isinstance(row, dict) else None)
     return decoded
 
@@ -270,7 +269,7 @@ _READERS: Final[Mapping[str, Callable[[_Task], Decoded]]] = {
 }
 
 
-def _check_kind(schema_id: int, schema: Any, wanted: str) -> None:
+def _check_kind(schema_id: SchemaId, schema: Any, wanted: str) -> None:
     kind = schema.schema_type or "AVRO"
     if kind != wanted:
         raise InvalidInput(

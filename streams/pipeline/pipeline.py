@@ -24,7 +24,7 @@ from storage.engine import lane_name, parse_type
 from storage.errors import InvalidInput
 from storage.publish.open_catalog import FOLDER
 from streams.formats.format_options import check_options
-from streams.formats.registry import check_registry_settings
+from streams.formats.registry import check_registry_settings, names_schema
 from streams.letters.limit import LetterLimit
 from streams.pipeline.check import publish_problems, refusal, writer_problems
 from streams.pipeline.check_sources import source_problems
@@ -306,7 +306,8 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         reader_format, ddl = "weft_kafka", None
         options = kafka_options(given.source, {**whole.kafka, **given.kafka})
         expressions = [*(given.select or {}).values(), given.where or ""]
-        if any("_kafka.headers" in sql for sql in expressions):
+        formats = (given.source.format, given.source.key_format)  # a header may name the schema
+        if any("_kafka.headers" in sql for sql in expressions) or any(map(names_schema, formats)):
             options = {"includeHeaders": "true", **options}
     elif isinstance(given.source, FilesSection):
         files, ddl = given.source, None

@@ -31,6 +31,7 @@ from storage.engine import OP_COLUMN
 from storage.errors import InvalidInput
 from streams.formats import load_format
 from streams.formats.message_format import Extras, FormatSettings, MessageFormat
+from streams.formats.registry import KEY_HEADER, VALUE_HEADER
 from streams.pipeline.check import KAFKA, KEY
 from streams.pipeline.model import Tombstones
 from streams.spark.sql_text import quoted, spark_message
@@ -240,13 +241,14 @@ def _parsed(
             hint="leave out key, or give the messages the key that they have in Kafka",
         )
     known = [name for name in METADATA if name in given]
-    value = F.col(_VALUE)
+    value = _framed("value", VALUE_HEADER, given) if message_format.names_schema else F.col(_VALUE)
     used = [*known, "value", *([UNREADABLE] if UNREADABLE in given else [])]
     rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in used))
     without_value: Column | str | None = {"ignore": IGNORED, "dead_letter": TOMBSTONE, "delete": None}[tombstones]
     bad_key = F.lit(None).cast("string")
     if key is not None:
-        raw = F.col(f"{_HIDDEN}key")
+        names_schema = key_format is not None and key_format.names_schema
+        raw = _framed("key", KEY_HEADER, given) if names_schema else F.col(f"{_HIDDEN}key")
         rows = add_key(rows, raw if every_key else F.when(value.isNull(), raw), key, key_format)
         bad_key = F.concat(F.lit("the key: "), F.col(KEY_REASON))
         if tombstones == "delete":
@@ -281,6 +283,21 @@ def _parsed(
     shown = [F.col(name) for name in more if not name.startswith(_HIDDEN)]
     hidden = [F.col(name) for name in more if name.startswith(_HIDDEN)]
     return rows.select(*fields, *metadata, *shown, *_origin(given, origin), _REASON, *hidden)
+
+
+def _framed(part: str, header: str, given: Mapping[str, DataType]) -> Column:
+    """The value or the key, with its schema before the data also if a header has it: see `streams.formats.registry`.
+
+    Args:
+        part: ``value`` or ``key``.
+        header: Name of the header.
+        given: Types of the columns of the messages.
+    """
+    data = F.col(f"{_HIDDEN}{part}")
+    if given.get("headers") != SOURCE_TYPE["headers"].dataType:
+        return data
+    schema = F.get(F.filter(F.col(f"{_HIDDEN}headers"), lambda one: one["key"] == header), 0)["value"]
+    return F.coalesce(F.concat(schema, data.cast("binary")), data.cast("binary"))
 
 
 def _extra_columns(extras: Extras) -> dict[str, Column]:

@@ -155,6 +155,12 @@ def test_dead_letters_have_a_section(load: Any, tmp_path: Path) -> None:
     assert (place.folder, place.keep_seconds) == (str(tmp_path / "lake/orders_wide_dead_letters/orders"), 3600)
 
 
+def test_headers_are_read_where_they_may_name_a_schema(load: Any) -> None:
+    assert "includeHeaders" not in load().writer("orders").reader_options
+    changes = {"writers/orders/source/key_format": "avro", "registry": {"url": "http://registry:8081"}}
+    assert load(changes).writer("orders").reader_options["includeHeaders"] == "true"
+
+
 def test_the_key_fields_of_tombstones_follow_from_select(load: Any) -> None:
     pipeline = load({"writers/orders/tombstones": "delete", "writers/orders/select/ts": AT})
     assert key_of(pipeline.writer("orders"), build_schema(pipeline.config)) == {"id": "bigint"}

@@ -9,9 +9,15 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
+
+
+def guid_of(schema_id: int) -> str:
+    """The GUID that the registry gives the schema with an id."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, str(schema_id)))
 
 
 class SchemaRegistry:
@@ -78,10 +84,15 @@ class SchemaRegistry:
                 return self._schema(int(number), path)
             case ["schemas", "ids", _]:
                 return 404, {"error_code": 40403, "message": "Schema not found"}
+            case ["schemas", "guids", guid]:
+                numbers = {guid_of(number): number for number in range(1, len(self._schemas) + 1)}
+                if guid not in numbers:
+                    return 404, {"error_code": 40403, "message": "Schema not found"}
+                return self._schema(numbers[guid], path)
             case ["subjects", subject, "versions"] if method == "POST":
                 kind = body.get("schemaType", "AVRO")
                 schema_id = self.register(subject, body["schema"], kind, body.get("references"))
-                return 200, {"id": schema_id}
+                return 200, {"id": schema_id, "guid": guid_of(schema_id)}
             case ["subjects", subject] if method == "POST":
                 return self._find(subject, body)
             case ["subjects", subject, "versions", number]:
@@ -103,7 +114,8 @@ class SchemaRegistry:
     def _find(self, subject: str, body: Any) -> tuple[int, Any]:
         for version, number in enumerate(self._versions.get(subject, []), 1):
             if self._schemas[number - 1]["schema"] == body["schema"]:
-                return 200, {"subject": subject, "version": version, "id": number, **self._schemas[number - 1]}
+                about = {"subject": subject, "version": version, "id": number, "guid": guid_of(number)}
+                return 200, {**about, **self._schemas[number - 1]}
         return 404, {"error_code": 40403, "message": "Schema not found"}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

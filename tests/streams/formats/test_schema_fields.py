@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.engine import parse_type
-from streams.formats.avro_records import plain_schemas
+from streams.formats.avro_records import registered_type
+from streams.formats.avro_schema import parse_avro
 from streams.formats.debezium_json import DebeziumSettings, decode_json_events
 from streams.formats.json_schema import json_schema_fields
 from streams.formats.schema_fields import (
@@ -41,8 +42,7 @@ class Given:
 
 def avro(schema: Any) -> Mapping[str, SchemaField]:
     client: Any = None  # there are no references
-    plain, named = plain_schemas(Given(schema), client)
-    found = avro_fields(plain[-1], named)
+    found = avro_fields(registered_type(Given(schema), client))
     assert found is not None
     return found
 
@@ -102,7 +102,7 @@ def test_nullability_and_texts_of_avro() -> None:
         "tree": SchemaField("", required=True, reason="its type contains itself"),
         "big": SchemaField("decimal(38,4)", required=True),
     }
-    assert avro_fields("long", {}) is None
+    assert avro_fields(parse_avro(['"long"'])) is None
 
 
 @pytest.mark.parametrize(
