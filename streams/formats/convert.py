@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
@@ -42,6 +43,9 @@ _KINDS: Final[Mapping[type, str]] = {
 }
 _EXACT: Final = Context(prec=80, traps=[InvalidOperation])
 _LARGEST_SCALE: Final = 1000  # no database has more; the integer part of a larger one would fill the memory
+_NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
+"""Numbers that JSON lacks, as Debezium writes them."""
+_FLOAT32_LIMIT: Final = float.fromhex("0x1.ffffffp127")  # from here on a number is rounded to infinity
 _INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
@@ -93,7 +97,7 @@ def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked:
     if not source.meaning:
         if pa.types.is_integer(target):
             direct.add(int)
-        elif pa.types.is_floating(target):
+        elif pa.types.is_float64(target):  # Arrow makes a number that a smaller type does not have infinite
             direct.add(float)
         elif pa.types.is_string(target):
             direct.add(str)
@@ -133,6 +137,9 @@ def _one_by_one(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int
             pa.array([found], field.type)
         except Mismatch as reason:
             problems[position] = f"field {field.name!r}: {reason}"
+            found = None
+        except UnicodeEncodeError:
+            problems[position] = f"field {field.name!r} has half of a surrogate pair, which is not a character"
             found = None
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             problems[position] = f"field {field.name!r}: {_kind_of(value)} does not fit {shown(field.type)}"
@@ -200,12 +207,20 @@ def _to_integer(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> 
 
 
 def _to_float(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    limit = math.inf if pa.types.is_float64(target) else _FLOAT32_LIMIT
+
     def convert(value: Any) -> float:
         if source.meaning in {"decimal", "variable_decimal"}:
             value, _ = _decimal(value, target, source, unmarked)
+        if type(value) is str and value in _NOT_FINITE and source.kind in {"any", "number"}:
+            return float(value)
         if type(value) not in {int, float, Decimal}:
             raise _mismatch(value, target)
-        return float(value)
+        number = float(value)
+        is_meant = type(value) is float and not math.isfinite(value)
+        if not is_meant and abs(number) >= limit:
+            raise Mismatch(f"a number is out of the range of {shown(target)}")
+        return number
 
     return convert
 
@@ -388,10 +403,14 @@ def _to_map(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Conv
     inner = _converter(target.item_type, source.items or ANY, unmarked)
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
-        pairs = value.items() if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            return [(key(name), None if item is None else inner(item)) for name, item in value.items()]
         # Kafka Connect writes a map whose keys are not texts as an array of pairs.
-        if not isinstance(value, dict | list) or any(len(pair) != 2 for pair in pairs):
+        if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
             raise _mismatch(value, target)
-        return [(key(name), None if item is None else inner(item)) for name, item in pairs]
+        found = [(key(name), None if item is None else inner(item)) for name, item in value]
+        if len({repr(name) for name, _ in found}) < len(found):
+            raise Mismatch("a map has a key twice")
+        return found
 
     return convert

@@ -136,9 +136,12 @@ def decode_events(
     names = declared.names  # a new list each time
     absent = [None if record is None else _missing(record, names) or None for record in rows.records]
     message = to_struct(rows, declared)
+    operations = [
+        None if record is None else payload["op"] for record, payload in zip(rows.records, payloads, strict=True)
+    ]
     columns: dict[str, pa.Array] = {
         "message": message,
-        "op": pa.array([op if isinstance(op := payload.get("op"), str) else None for payload in payloads], pa.string()),
+        "op": pa.array(operations, pa.string()),
         "unavailable": pa.array(unavailable, pa.list_(pa.string())),
         "absent": pa.array(absent, pa.list_(pa.string())),
     }
@@ -210,8 +213,8 @@ def _metadata(
 ) -> pa.Array:
     """A column of the metadata, with these fields; sets the reason of messages whose metadata cannot be converted."""
     if fields is None:
-        values = [payload.get("ts_ms") for payload in payloads]
-        return pa.array([value if type(value) is int else None for value in values], pa.int64())
+        times = [payload.get(name) for payload in payloads]
+        return pa.array([at if type(at) is int and abs(at) < 1 << 63 else None for at in times], pa.int64())
     given, reader = Rows(), make_reader(fields, ANY, Unmarked(decimals="text"))
     texts = [field.name for field in fields if pa.types.is_string(field.type)] if name == "source" else []
     for event, payload in zip(events, payloads, strict=True):
@@ -236,6 +239,6 @@ def _as_text(source: Mapping[str, Any], texts: Sequence[str]) -> Mapping[str, An
     odd = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name in texts
-        if (value := source.get(name)) is not None and type(value) is not str
+        if isinstance(value := source.get(name), bool | int)
     }
     return {**source, **odd} if odd else source

@@ -113,6 +113,43 @@ def test_a_text_key_is_used_unchanged(spark: SparkSession) -> None:
     assert [row.id for row in rows] == ["a-7", "a-7", "a-7", "a-7", "007", "1e3", "a b"]
 
 
+AS_THEY_ARE = [
+    "a", " a", "a ", "\ta", "a\n", "A", "", " ", "é", "e\u0301", "\0", "a\0", "\x7f", "x" * 70_000, "x" * 70_000 + "y",
+    "7", " 7", "07", "7.0", "1e3", "null", "true", "[1]", ' "a"', "\ufeffa", "\U0001f600", "K", "\u212a", "ß", "ss",
+]  # fmt: skip
+
+
+def test_texts_that_differ_are_different_keys(spark: SparkSession) -> None:
+    schema: dict[str, Any] = {"schema": {"id": "string"}, "tombstones": "delete", "key": {"id": "string"}}
+    plain = [(text.encode(), None) for text in AS_THEY_ARE]
+    assert [row.id for row in decode(spark, plain, **schema)] == AS_THEY_ARE
+    for write in (json.dumps, envelope, lambda text: json.dumps({"id": text}), lambda text: envelope({"id": text})):
+        given = [(as_bytes(write(text)), None) for text in [*AS_THEY_ARE, '"a"', '{"id": 1}']]
+        assert [row.id for row in decode(spark, given, **schema)] == [*AS_THEY_ARE, '"a"', '{"id": 1}']
+
+
+def as_bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+NO_KEYS = {
+    "string": [r'"\ud800"', r'{"id": "\udc00"}', '"a"b', "{", '{"id": "a", "id": "b"}', '{"payload": "a"}'],
+    "decimal(10,2)": ["1.005", '{"id": 1.001}', '"1,5"', "1e9"],
+    "timestamp": ['"2024-01-01T00:00:00.0000001Z"'],
+    "date": ['"2024-01-01T05:00:00Z"'],
+}
+GOOD_KEYS = {"string": ['"a"'], "decimal(10,2)": ["1.10", "1.1000", '"1.1"'], "date": ['"2024-01-01"']}
+
+
+@pytest.mark.parametrize("kind", NO_KEYS)
+def test_a_key_is_never_rounded(spark: SparkSession, kind: str) -> None:
+    good = GOOD_KEYS.get(kind, [])
+    given: list[Message] = [(text.encode(), None) for text in [*good, *NO_KEYS[kind]]]
+    rows = decode(spark, given, {"id": kind}, tombstones="delete", key={"id": kind})
+    found = [(row[SOURCE].reason, row.id is None) for row in rows]
+    assert found == [(None, False)] * len(good) + [(NO_KEY, True)] * len(NO_KEYS[kind])
+
+
 def test_a_key_of_several_fields_is_an_object(spark: SparkSession) -> None:
     key = {"shop": "string", "id": "bigint"}
     given = [(b'{"shop": "eu", "id": 7}', None), (envelope({"shop": "eu", "id": 8}), None), (b"7", None)]
