@@ -12,6 +12,7 @@ import java.math.BigDecimal;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.regex.Pattern;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
@@ -61,6 +62,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
 
     private final DataType kind;
     private final boolean isKey;
+    private final HashSet exact;
     private final String zone;
     private final String notUtf8;
     private final String notOneValue;
@@ -70,15 +72,18 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
 
     /**
      * @param kind of the value. A struct must be an object.
-     * @param isKey whether the struct is the key of a message: see Key. No two keys become one, so a number of more
-     *     digits than the type has, or a time below microseconds, is not of the type.
+     * @param isKey whether the struct is the key of a message: see Key.
+     * @param exact names of fields in which no two values become one, so a number of more digits than the type has, or
+     *     a time below microseconds, is not of the type.
      * @param zone of times without one.
      * @param notUtf8 the reason for bytes that are not UTF-8.
      * @param notOneValue the reason for a text that is not one JSON value; of a struct: not one object.
      */
-    public JsonReader(DataType kind, boolean isKey, String zone, String notUtf8, String notOneValue) {
+    public JsonReader(
+        DataType kind, boolean isKey, List exact, String zone, String notUtf8, String notOneValue) {
         this.kind = kind;
         this.isKey = isKey;
+        this.exact = new HashSet(exact);
         this.zone = zone;
         this.notUtf8 = notUtf8;
         this.notOneValue = notOneValue;
@@ -150,24 +155,24 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             .build();
         JSONOptions options = new JSONOptions(Map$.MODULE$.empty(), zone, "");
         spark = new JacksonParser(kind, options, false, Nil$.MODULE$);
-        root = isKey ? new Key((StructType) kind) : value(kind);
+        root = isKey ? new Key((StructType) kind) : value(kind, false);
     }
 
-    private Value value(DataType type) {
+    private Value value(DataType type, boolean isExact) {
         if (type instanceof StructType) {
-            return struct((StructType) type);
+            return struct((StructType) type, isExact);
         }
         if (type instanceof ArrayType) {
-            return new Array((ArrayType) type);
+            return new Array((ArrayType) type, isExact);
         }
         if (type instanceof MapType) {
-            return new Pairs((MapType) type);
+            return new Pairs((MapType) type, isExact);
         }
         if (type instanceof StringType) {
             return new Text(type);
         }
         if (type instanceof DecimalType) {
-            return new Amount((DecimalType) type);
+            return new Amount((DecimalType) type, isExact);
         }
         if (type instanceof DoubleType || type instanceof FloatType) {
             return new Real(type, spark.makeConverter(type));
@@ -176,7 +181,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             || type instanceof ByteType) {
             return new Whole(type);
         }
-        return new Other(type, spark.makeConverter(type));
+        return new Other(type, spark.makeConverter(type), isExact);
     }
 
     /** A value that is not of its type: the path is added on the way out. */
@@ -244,11 +249,11 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
         }
     }
 
-    private Struct struct(StructType type) {
+    private Struct struct(StructType type, boolean isExact) {
         StructField[] fields = type.fields();
         Value[] values = new Value[fields.length];
         for (int i = 0; i < fields.length; i++) {
-            values[i] = value(fields[i].dataType());
+            values[i] = value(fields[i].dataType(), isExact || (type == kind && exact.contains(fields[i].name())));
         }
         return new Struct(type, type.fieldNames(), values);
     }
@@ -296,9 +301,9 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
     private final class Array extends Value {
         private final Value element;
 
-        Array(ArrayType type) {
+        Array(ArrayType type, boolean isExact) {
             super(type);
-            element = value(type.elementType());
+            element = value(type.elementType(), isExact);
         }
 
         @Override
@@ -319,9 +324,9 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
     private final class Pairs extends Value {
         private final Value item;
 
-        Pairs(MapType type) {
+        Pairs(MapType type, boolean isExact) {
             super(type);
-            item = value(type.valueType());
+            item = value(type.valueType(), isExact);
         }
 
         @Override
@@ -414,17 +419,19 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
         }
     }
 
-    private final class Amount extends Value {
+    private static final class Amount extends Value {
         private final int precision;
         private final int scale;
+        private final boolean isExact;
 
-        Amount(DecimalType type) {
+        Amount(DecimalType type, boolean isExact) {
             super(type);
+            this.isExact = isExact;
             precision = type.precision();
             scale = type.scale();
         }
 
-        /** Digits after those of the type are rounded, except in a key. The exponent is looked at before digits are. */
+        /** Digits after those of the type are rounded, unless the value is exact. The exponent is looked at before digits are. */
         @Override
         Object convert(JsonParser parser, byte[] text) throws IOException {
             JsonToken token = parser.currentToken();
@@ -440,7 +447,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             BigDecimal fitted = number.signum() == 0 || digitsBefore < -scale
                 ? BigDecimal.valueOf(0, scale)
                 : number.setScale(scale, java.math.RoundingMode.HALF_UP);
-            if (fitted.precision() > precision || (isKey && fitted.compareTo(number) != 0)) {
+            if (fitted.precision() > precision || (isExact && fitted.compareTo(number) != 0)) {
                 throw mismatch();
             }
             return Decimal.apply(fitted, precision, scale);
@@ -448,11 +455,13 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
     }
 
     /** Times, binary values and the rest, as Spark reads them. */
-    private final class Other extends Value {
+    private static final class Other extends Value {
         private final Function1 spark;
+        private final boolean isExact;
 
-        Other(DataType type, Function1 spark) {
+        Other(DataType type, Function1 spark, boolean isExact) {
             super(type);
+            this.isExact = isExact;
             this.spark = spark;
         }
 
@@ -468,7 +477,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
                     || Math.abs(parser.getLongValue()) > MOST_SECONDS)) {
                     throw mismatch(); // Spark would multiply it, and let the result overflow
                 }
-                if (isKey && isText && BELOW_MICROSECONDS.matcher(parser.getText()).find()) {
+                if (isExact && isText && BELOW_MICROSECONDS.matcher(parser.getText()).find()) {
                     throw mismatch();
                 }
             }
@@ -500,7 +509,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
 
         Key(StructType type) {
             super(type);
-            fields = struct(type);
+            fields = struct(type, true);
             only = fields.values.length == 1 ? fields.values[0] : null;
             boolean isAmbiguous = fields.places.containsKey("schema") || fields.places.containsKey("payload");
             String[] names = {"schema", "payload"};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final, Self
 
@@ -56,14 +57,16 @@ class JsonSchemaFormat(JsonFormat):
     is fetched, and no registry is needed.
     """
 
-    def __init__(self, validation: ValidationSettings | None = None) -> None:
-        """Validate with these settings; None: do not validate."""
+    def __init__(self, validation: ValidationSettings | None = None, exact: AbstractSet[str] = frozenset()) -> None:
+        """Validate with these settings; None: do not validate. Round nothing of the ``exact`` fields."""
+        super().__init__(exact)
         self._validation = validation
 
     @classmethod
     def create(cls, settings: FormatSettings) -> Self:
         validates = json_schema_options(settings.options)
-        return cls(ValidationSettings(tuple(sorted(settings.registry.items()))) if validates else None)
+        validation = ValidationSettings(tuple(sorted(settings.registry.items()))) if validates else None
+        return cls(validation, settings.exact)
 
     def parse(self, value: Column, fields: StructType) -> Column:
         data = F.substring(value.cast("binary"), HEADER_BYTES + 1, 2**31 - 1)

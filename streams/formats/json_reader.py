@@ -8,8 +8,9 @@ pair.
 How values are read:
 
 - A text is the text. Any other value that is read as a text keeps its characters: ``1.10``, ``1E400``, ``{"a": 1.10}``.
-- Whole numbers and decimals never pass through a double. A decimal is rounded to the declared scale, half up; it may
-  also be a text. A number that a double or float does not have, such as ``1E400``, is not of the type.
+- Whole numbers and decimals never pass through a double. A decimal is rounded to the declared scale, half up, and a
+  time to microseconds, down; not so in a field that names a row. A decimal may also be a text. A number that a double
+  or float does not have, such as ``1E400``, is not of the type.
 - A member that is not declared is skipped, a declared one that is missing is NULL. Names are case-sensitive.
 - A declared member that is there twice, a map with a key twice, and half of a surrogate pair (``"\ud800"``) have a
   reason: which of the two is meant, or which character, nobody knows.
@@ -18,6 +19,7 @@ How values are read:
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from pyspark import SparkContext
@@ -33,7 +35,9 @@ NOT_UTF8: Final = "the value is not UTF-8"
 NOT_AN_OBJECT: Final = "the value is not one JSON object"
 
 
-def read_json(value: Column, fields: StructType, *, is_key: bool = False) -> Column:
+def read_json(
+    value: Column, fields: StructType, *, is_key: bool = False, exact: AbstractSet[str] = frozenset()
+) -> Column:
     """Read texts that are exactly one JSON object.
 
     Args:
@@ -42,6 +46,7 @@ def read_json(value: Column, fields: StructType, *, is_key: bool = False) -> Col
         is_key: Read the key of a message. If there is exactly one field it may also be the value of it; and both may be
             in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. A key that begins with neither ``{``
             nor ``"`` is a text as it is, if the field is one. Nothing is rounded.
+        exact: Fields of which nothing is rounded, either.
 
     Returns:
         Struct of ``value``, a struct of the fields, NULL if it cannot be read; and ``reason``, string: why not. NULL
@@ -61,8 +66,11 @@ def read_json(value: Column, fields: StructType, *, is_key: bool = False) -> Col
         raise InvalidInput("JSON cannot be decoded in a Spark session with artifacts of its own", hint=hint)
     kind = java.org.apache.spark.sql.types.DataType.fromJson(fields.json()).asNullable()
     zone = spark.conf.get("spark.sql.session.timeZone")
+    names = java.java.util.ArrayList()
+    for name in exact:
+        names.add(name)
     try:
-        reader = new_object(context, __package__, "JsonReader", kind, is_key, zone, NOT_UTF8, NOT_AN_OBJECT)
+        reader = new_object(context, __package__, "JsonReader", kind, is_key, names, zone, NOT_UTF8, NOT_AN_OBJECT)
     except CannotCompile as error:
         raise InvalidInput(f"JSON cannot be decoded: {error}", hint="use pyspark 4.3") from None
     types, catalyst = java.org.apache.spark.sql.types, java.org.apache.spark.sql.catalyst.expressions

@@ -186,6 +186,24 @@ def test_json_is_parsed_once(spark: SparkSession) -> None:
     assert "Exchange" not in plan
 
 
+def test_fields_that_name_a_row_are_never_rounded(spark: SparkSession) -> None:
+    schema = {"id": "decimal(10,2)", "at": "timestamp", "part": "struct<x:decimal(10,2)>", "amount": "decimal(10,2)"}
+    values = [
+        b'{"id": 1.100, "at": "2024-01-01T00:00:00.1234560Z", "part": {"x": 1}, "amount": 1.005}',
+        b'{"id": 1.001}',
+        b'{"at": "2024-01-01T00:00:00.1234567Z"}',
+        b'{"part": {"x": 1.001}}',
+    ]
+    rows = decode(spark, values, schema, keep_source=True, exact={"id", "at", "part"})
+    assert rows[0].amount == decimal.Decimal("1.01")
+    assert [row[SOURCE].reason for row in rows] == [
+        None,
+        "field 'id' is not of type decimal(10,2)",
+        "field 'at' is not of type timestamp",
+        "field 'part.x' is not of type decimal(10,2)",
+    ]
+
+
 def test_odd_field_names_are_quoted(spark: SparkSession) -> None:
     schema = {"a b": "int", "c`d": "int", "e.f": "int"}
     assert decode(spark, [b'{"a b": 1, "c`d": 2, "e.f": 3}'], schema) == [Row(**{"a b": 1, "c`d": 2, "e.f": 3})]
