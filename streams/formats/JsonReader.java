@@ -431,7 +431,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             scale = type.scale();
         }
 
-        /** Digits after those of the type are rounded, unless the value is exact. The exponent is looked at before digits are. */
+        /** Digits after those of the type are rounded, unless the value is exact. The exponent is looked at first. */
         @Override
         Object convert(JsonParser parser, byte[] text) throws IOException {
             JsonToken token = parser.currentToken();
@@ -474,7 +474,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             }
             if (type instanceof TimestampType || type instanceof TimestampNTZType) {
                 if (token == JsonToken.VALUE_NUMBER_INT && (parser.getNumberType() == JsonParser.NumberType.BIG_INTEGER
-                    || Math.abs(parser.getLongValue()) > MOST_SECONDS)) {
+                    || parser.getLongValue() > MOST_SECONDS || parser.getLongValue() < -MOST_SECONDS)) {
                     throw mismatch(); // Spark would multiply it, and let the result overflow
                 }
                 if (isExact && isText && BELOW_MICROSECONDS.matcher(parser.getText()).find()) {
