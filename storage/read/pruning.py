@@ -93,17 +93,35 @@ def key_table(schema: TableSchema, given: KeyRows) -> pa.Table:
 
 
 def _cast(given: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Cast keys. Refuses casts between text and other types and from booleans, although Arrow allows them."""
+    """Cast keys. Refuses casts that Arrow allows and that change a key, as that of a time to its date."""
     kind = given.type.value_type if pa.types.is_dictionary(given.type) else given.type
-    if not pa.types.is_null(kind) and (pa.types.is_boolean(kind) or _is_text(kind) != _is_text(wanted)):
+    families = {_family(kind), _family(wanted)}
+    if pa.types.is_null(kind) or len(families) == 1:
+        return given.cast(wanted)
+    column = given.cast(wanted) if families == {"date", "time"} else None
+    if column is None or not column.cast(kind).equals(given):
         raise TypeError(f"{kind} was given for {wanted}")
-    return given.cast(wanted)
+    return column
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    binaries = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
-    return any(is_kind(kind) for is_kind in (*texts, *binaries))
+_FAMILIES: Final = {
+    "text": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    "binary": (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+    ),
+    "number": (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    "date": (pa.types.is_date,),
+    "time": (pa.types.is_timestamp,),
+}
+
+
+def _family(kind: pa.DataType) -> str:
+    """Which values a type has; of any other type its name. Arrow checks that no value changes within a family."""
+    families = (name for name, tests in _FAMILIES.items() if any(is_kind(kind) for is_kind in tests))
+    return next(families, str(kind))
 
 
 def _listed(given: Iterable[Any]) -> Iterable[Any]:

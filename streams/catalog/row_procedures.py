@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from storage.engine import (
@@ -17,7 +16,7 @@ from streams.catalog.procedure import Row, Session, check_confirmed, open_table,
 from streams.read.as_of import parse_point
 from streams.read.sql_function import SqlFunction
 from streams.read.sql_query import short_message
-from streams.read.text_values import parse_key
+from streams.read.text_values import parse_key, split_keys
 
 _REWRITING: Final = {
     "cut": "string",
@@ -35,10 +34,11 @@ def explain_row(
     """Why a row has its values: per column group the stored events, which one wins, and why the others lose.
 
     ``key`` is the value of the key column; for a key of several columns, ``COLUMN=VALUE, COLUMN=VALUE``.
+    Spaces belong to the value, except those between a comma and a column.
     """
     snapshot = open_table(session, table).snapshot(parse_point(as_of))
     schema = snapshot.table_schema
-    texts = [key] if len(schema.key) == 1 else [part.strip() for part in key.split(",")]
+    texts = split_keys(schema.key, key)
     return snapshot.explain(parse_key(schema, texts, "key"), history=history).to_arrow().to_pylist()
 
 
@@ -80,10 +80,9 @@ def erase(
     target = open_table(session, table)
     try:
         given = session.spark.sql(keys).select(*target.schema.key).toArrow()
-        given = given.cast(pa.schema([(name, target.schema.column(name).type) for name in target.schema.key]))
-    except (PySparkException, pa.ArrowException) as error:
-        text = short_message(error) if isinstance(error, PySparkException) else str(error)
-        raise InvalidInput(f"keys: {text}", hint=f"give a query that returns {', '.join(target.schema.key)}") from None
+    except PySparkException as error:
+        hint = f"give a query that returns {', '.join(target.schema.key)}"
+        raise InvalidInput(f"keys: {short_message(error)}", hint=hint) from None
     check_confirmed(f"Erase {given.num_rows} keys from {table}? This cannot be undone.", confirm=confirm)
     done = target.erase(given, expire_snapshots=expire_snapshots, release_savepoints=release_savepoints, note=note)
     return {

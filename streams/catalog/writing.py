@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
 from storage.engine import OP_COLUMN, And, Condition
 from storage.errors import InvalidInput, NotFound
@@ -149,7 +149,9 @@ class StreamTable(PlainTable, WithoutMetrics):
                     hint=f"CAST it to {kinds[name].simpleString()} in the query",
                 )
             column = sf.col("`" + given.name.replace("`", "``") + "`")
-            columns.append((column if given.dataType == kinds[name] else column.cast(kinds[name])).alias(name))
+            if given.dataType != kinds[name]:
+                column = _key_cast(column, kinds[name], name) if name in self._schema.key else column.cast(kinds[name])
+            columns.append(column.alias(name))
         batch = _batch(options)
         try:
             commit = write_batch(
@@ -301,6 +303,13 @@ class Append(WithoutMetrics):
             "org.apache.spark.sql.connector.write.V1Write",
             "org.apache.spark.sql.sources.InsertableRelation",
         )
+
+
+def _key_cast(column: Column, kind: DataType, name: str) -> Column:
+    """A cast that fails for a value that it would change: Spark rounds, and drops a time of day."""
+    cast = column.cast(kind)
+    text = sf.concat(sf.lit(f"key column {name!r}: "), column.cast("string"), sf.lit(f" is no {kind.simpleString()}"))
+    return sf.when(cast.eqNullSafe(column), cast).otherwise(sf.raise_error(text).cast(kind))
 
 
 def _batch(options: Mapping[str, str]) -> tuple[str, int] | None:

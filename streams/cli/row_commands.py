@@ -207,7 +207,8 @@ def read_keys(file: Path, schema: TableSchema) -> pa.Table:
                 return pq.read_table(file, columns=names)
             case ".csv":
                 options = pc.ConvertOptions(column_types=types, include_columns=names, strings_can_be_null=False)
-                return pc.read_csv(file, convert_options=options)
+                lines = pc.ParseOptions(newlines_in_values=True)
+                return pc.read_csv(file, parse_options=lines, convert_options=options)
             case ".jsonl" | ".ndjson":
                 parsing = pj.ParseOptions(explicit_schema=pa.schema(types), unexpected_field_behavior="ignore")
                 return pj.read_json(file, parse_options=parsing)

@@ -19,7 +19,7 @@ from storage.engine import TableSchema, check_columns, count_unordered, find_pro
 from storage.plural import counted
 from streams.doctor.finding import Findings
 from streams.kafka.kafka_source import columns
-from streams.pipeline.check import key_of
+from streams.pipeline.check import exact_fields, key_of
 from streams.pipeline.check_ordering import unordered_text
 from streams.pipeline.model import WriterSpec
 from streams.spark.for_workers import for_workers
@@ -94,7 +94,8 @@ def _check_sample(
     partial: AbstractSet[str] = frozenset()
     if schema is not None and writer.message_format != "json":
         partial = partial_columns(schema, schema.stream(writer.stream))
-    decoded = decode_events(rows, writer, key, partial=partial)
+    exact = frozenset[str]() if schema is None else exact_fields(writer, schema)
+    decoded = decode_events(rows, writer, key, partial=partial, exact=exact)
     table = decoded.toArrow()
     if not len(sample):
         found.skipped(where, "the topic has no message to try; the expressions of select and where are valid")

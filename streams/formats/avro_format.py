@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final, Self
 
@@ -62,14 +63,16 @@ class JsonSchemaFormat(JsonFormat):
 
     names_schema = True
 
-    def __init__(self, validation: ValidationSettings | None = None) -> None:
-        """Validate with these settings; None: do not validate."""
+    def __init__(self, validation: ValidationSettings | None = None, exact: AbstractSet[str] = frozenset()) -> None:
+        """Validate with these settings; None: do not validate. Round nothing of the ``exact`` fields."""
+        super().__init__(exact)
         self._validation = validation
 
     @classmethod
     def create(cls, settings: FormatSettings) -> Self:
         validates = json_schema_options(settings.options)
-        return cls(ValidationSettings(tuple(sorted(settings.registry.items()))) if validates else None)
+        validation = ValidationSettings(tuple(sorted(settings.registry.items()))) if validates else None
+        return cls(validation, settings.exact)
 
     def parse(self, value: Column, fields: StructType) -> Column:
         parsed = super().parse(_data(value), fields)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
+import math
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,6 +49,9 @@ _KINDS: Final[Mapping[type, str]] = {
 }
 _EXACT: Final = Context(prec=80, traps=[InvalidOperation])
 _LARGEST_SCALE: Final = 1000  # no database has more; the integer part of a larger one would fill the memory
+_NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
+"""Numbers that JSON lacks, as Debezium writes them."""
+_FLOAT32_LIMIT: Final = float.fromhex("0x1.ffffffp127")  # from here on a number is rounded to infinity
 _INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _NUMBER: Final = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|NaN|Infinity)")
 _ENTRY: Final = ("key", "value")
@@ -107,7 +111,7 @@ def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked:
             direct.add(int)
             if _INTEGER_BITS[target] > source.bits:
                 written = pa.int32()
-        elif pa.types.is_floating(target):
+        elif pa.types.is_float64(target):  # Arrow makes a number that a smaller type does not have infinite
             direct.add(float)
         elif pa.types.is_string(target):
             direct.add(str)
@@ -148,6 +152,9 @@ def _one_by_one(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int
             pa.array([found], field.type)
         except Mismatch as reason:
             problems[position] = f"field {field.name!r}: {reason}"
+            found = None
+        except UnicodeEncodeError:
+            problems[position] = f"field {field.name!r} has half of a surrogate pair, which is not a character"
             found = None
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             problems[position] = f"field {field.name!r}: {_kind_of(value)} does not fit {shown(field.type)}"
@@ -234,12 +241,20 @@ def _to_integer(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> 
 
 
 def _to_float(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
+    limit = math.inf if pa.types.is_float64(target) else _FLOAT32_LIMIT
+
     def convert(value: Any) -> float:
         if source.meaning in DECIMALS:
             value, _ = _decimal(value, target, source, unmarked)
+        if type(value) is str and value in _NOT_FINITE and source.kind in {"any", "number"}:
+            return float(value)
         if type(value) not in {int, float, Decimal}:
             raise _mismatch(value, target)
-        return float(value)
+        number = float(value)
+        is_meant = type(value) is float and not math.isfinite(value)
+        if not is_meant and abs(number) >= limit:
+            raise Mismatch(f"a number is out of the range of {shown(target)}")
+        return number
 
     return convert
 

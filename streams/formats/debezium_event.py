@@ -136,9 +136,12 @@ def decode_events(
     names = declared.names  # a new list each time
     absent = [None if record is None else _missing(record, names) or None for record in rows.records]
     message = to_struct(rows, declared)
+    operations = [
+        None if record is None else payload["op"] for record, payload in zip(rows.records, payloads, strict=True)
+    ]
     columns: dict[str, pa.Array] = {
         "message": message,
-        "op": pa.array([op if isinstance(op := payload.get("op"), str) else None for payload in payloads], pa.string()),
+        "op": pa.array(operations, pa.string()),
         "unavailable": pa.array(unavailable, pa.list_(pa.string())),
         "absent": pa.array(absent, pa.list_(pa.string())),
     }
@@ -237,6 +240,6 @@ def _as_text(source: Mapping[str, Any], texts: Sequence[str]) -> Mapping[str, An
     odd = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name in texts
-        if (value := source.get(name)) is not None and type(value) is not str
+        if isinstance(value := source.get(name), bool | int)
     }
     return {**source, **odd} if odd else source

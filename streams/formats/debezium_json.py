@@ -11,6 +11,8 @@ up to the payload is remembered, and the next message that begins with it is par
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +28,10 @@ from streams.formats.source_type import ANY, connect_type
 
 NOT_UTF8: Final = "the value is not UTF-8"
 NOT_AN_OBJECT: Final = "the value is not one JSON object"
+TOO_DEEP: Final = "the value exceeds a limit of JSON: it has too many arrays and objects within each other"
+LONG_NUMBER: Final = (
+    f"the value exceeds a limit of JSON: a number has more than {sys.get_int_max_str_digits():,} digits"
+)
 
 _SCHEMA: Final = '{"schema":'
 _PAYLOAD: Final = ',"payload":'
@@ -85,7 +91,8 @@ class _Parser:
         self._known: OrderedDict[str, EventReader] = OrderedDict()
         # Texts of numbers are kept where digits count.
         exact = any(_has_decimal(field.type) for field in settings.declared)
-        self._decoder = json.JSONDecoder(parse_float=Decimal) if exact else json.JSONDecoder()
+        # The words NaN and Infinity are those texts, as Debezium writes them.
+        self._decoder = json.JSONDecoder(parse_float=Decimal if exact else _finite, parse_constant=str)
 
     def parse(self, value: bytes) -> tuple[Any, EventReader] | str:
         """An event and how to read it, or the reason why the value is none."""
@@ -101,8 +108,12 @@ class _Parser:
                         return payload, reader
                     break
             return self._parse_whole(text)
-        except (ValueError, RecursionError):
+        except json.JSONDecodeError:
             return NOT_AN_OBJECT
+        except RecursionError:
+            return TOO_DEEP
+        except ValueError:  # int() of a text with more digits than Python takes
+            return LONG_NUMBER
 
     def _parse_whole(self, text: str) -> tuple[Any, EventReader] | str:
         found = self._decoder.decode(text)
@@ -127,6 +138,12 @@ class _Parser:
         self._known[text[: end + len(_PAYLOAD)]] = reader
         if len(self._known) > _MOST_SCHEMAS:
             self._known.popitem(last=False)
+
+
+def _finite(text: str) -> float | Decimal:
+    """A number; as a decimal if a float would be infinite."""
+    number = float(text)
+    return number if math.isfinite(number) else Decimal(text)
 
 
 def _has_decimal(kind: pa.DataType) -> bool:

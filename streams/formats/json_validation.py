@@ -3,12 +3,17 @@
 The validator is that of confluent-kafka's deserializer (`jsonschema`), and so are its rules: the draft is that of
 ``$schema``, and ``format`` is not checked. A reference is looked up among those that the registry knows for the schema,
 and never fetched from an address in the schema.
+
+A value that cannot be validated is not valid. Each has `MOST_SECONDS` of CPU time: a pattern such as ``^(a+)+$`` needs
+more than the age of the world for some short texts. The signal of a timer ends also the loop of a regular expression,
+which is C code; it is delivered only to the main thread, in which Spark's workers run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -17,7 +22,11 @@ import pyarrow as pa
 
 from streams.formats.registry import NO_HEADER, RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
 
+MOST_SECONDS: Final = 1.0
+"""CPU time for one value. A value of 1 MB with ordinary rules takes a tenth of it."""
+TOO_DEEP: Final = "the value, or its JSON Schema, has too many arrays and objects within each other to be checked"
 _SHOWN: Final = 80
+_SHOWN_PROBLEM: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +53,35 @@ def validate_values(settings: ValidationSettings, values: pa.Array) -> pa.Array:
     """
     split = _validators(settings).split(values.to_pylist())
     reasons: list[str | None] = []
-    for part in split.parts:
-        if isinstance(part, tuple):
-            reasons.append(_reason(*part))
-        else:
-            reasons.append(None if part == NO_HEADER else part)
+    before = signal.signal(signal.SIGVTALRM, _end)
+    try:
+        for part in split.parts:
+            if isinstance(part, tuple):
+                reasons.append(_reason_in_time(*part))
+            else:
+                reasons.append(None if part == NO_HEADER else part)
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
     return pa.array(reasons, pa.string())
+
+
+class _TimeIsUp(Exception):
+    """A value has had its CPU time."""
+
+
+def _end(_number: int, _frame: object) -> None:
+    raise _TimeIsUp
+
+
+def _reason_in_time(validator: Any, data: bytes) -> str | None:
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
+        try:
+            return _reason(validator, data)
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    except _TimeIsUp:
+        return f"the value takes more than {MOST_SECONDS:g} s to check with its JSON Schema"
 
 
 @lru_cache(maxsize=8)
@@ -61,7 +93,7 @@ def _validators(settings: ValidationSettings) -> Schemas[Any]:
 
 def _load(client: RegistryClient, schema_id: SchemaId) -> Any:
     from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
+    from jsonschema.validators import extend, validator_for
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
@@ -76,6 +108,7 @@ def _load(client: RegistryClient, schema_id: SchemaId) -> Any:
     except (ValueError, SchemaError, RecursionError) as error:
         text = error.message if isinstance(error, SchemaError) else str(error)
         raise UnknownSchema(f"schema {schema_id} is not a JSON Schema: {text[:_SHOWN]}") from None
+    kind = extend(kind, {"uniqueItems": _unique_items})
     resources = [(name, DRAFT202012.detect(document).create_resource(document)) for name, document in documents.items()]
     known: Any = Registry().with_resources(resources)
     return kind(plain, registry=known)
@@ -101,16 +134,45 @@ def _add_documents(schema: Any, client: RegistryClient, found: dict[str, Any]) -
             _add_documents(inner, client, found)
 
 
+def _unique_items(validator: Any, unique: Any, instance: Any, _schema: Any) -> Iterator[Any]:
+    """The rule ``uniqueItems``. That of `jsonschema` compares each two objects of an array."""
+    from jsonschema.exceptions import ValidationError
+
+    if unique and validator.is_type(instance, "array") and len(set(map(_hashable, instance))) < len(instance):
+        yield ValidationError("an item is there twice")
+
+
+def _hashable(value: Any) -> Any:
+    """A value that is equal for equal values of JSON: 1 and 1.0 are, 1 and true are not."""
+    match value:
+        case dict():
+            return "object", frozenset((name, _hashable(item)) for name, item in value.items())
+        case list():
+            return "array", tuple(map(_hashable, value))
+        case bool():
+            return "boolean", value
+    return value
+
+
 def _reason(validator: Any, data: bytes) -> str | None:
     from referencing.exceptions import Unresolvable
 
     try:
         value = json.loads(data)
+    except RecursionError:
+        return TOO_DEEP
+    except ValueError:
+        return None  # not JSON, which the decoder says
+    try:
         error = next(validator.iter_errors(value), None)
+    except _TimeIsUp:
+        raise
     except Unresolvable as unknown:
         return f"the JSON Schema refers to {unknown.ref}, which the registry does not have for it"
-    except (ValueError, RecursionError):
-        return None  # not JSON, or too deep, which the decoder says
+    except RecursionError:
+        return TOO_DEEP
+    except Exception as problem:
+        return f"the value cannot be checked with its JSON Schema: {type(problem).__name__}: {problem}"[:_SHOWN_PROBLEM]
     if error is None:
         return None
     rule = f"{error.validator}: {json.dumps(error.validator_value)}"

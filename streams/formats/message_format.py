@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -20,12 +21,14 @@ class FormatSettings:
     Attributes:
         options: ``format_options`` of the source, as written.
         registry: Settings of the schema registry's client; empty if the pipeline has none. May hold secrets.
+        exact: Fields of which nothing is rounded, because they name a row. The other formats round nothing.
         expressions: SQL of `select` and `where`, so that a format can leave out what nobody uses.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
     registry: Mapping[str, str] = field(default_factory=dict, repr=False)
     expressions: tuple[str, ...] = ()
+    exact: AbstractSet[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

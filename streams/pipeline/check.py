@@ -240,6 +240,15 @@ def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
     return writer.key or fields or None
 
 
+def exact_fields(writer: WriterSpec, schema: TableSchema) -> frozenset[str]:
+    """Fields of the message that the key columns of the table use: nothing of them is rounded."""
+    select = writer.select or {}
+    keys = " ".join(select.get(column, column) for column in schema.key)
+    return frozenset(
+        name for name in writer.message or {} if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", keys, re.IGNORECASE)
+    )
+
+
 def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
     """Check that the existing table is the one that the file describes, now or before schema changes.
 

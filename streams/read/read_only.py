@@ -19,14 +19,13 @@ tables, Hive, and variables in texts: ``'${env:AWS_SECRET_ACCESS_KEY}'`` would b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from importlib.resources import files
 from typing import Any, Final, cast
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from storage.errors import InvalidInput
-from streams.spark.compile_java import compile_java
+from streams.spark.java_classes import CannotCompile, new_object
 
 READ_ONLY: Final[Mapping[str, str]] = {
     "spark.sql.catalogImplementation": "in-memory",
@@ -50,8 +49,6 @@ FUNCTIONS: Final = frozenset(
 )
 """Functions of Spark that a session for queries alone does not have."""
 
-_SOURCE: Final = files(__package__) / "ReadOnlyPlans.java"
-_CLASS: Final = "weft.ReadOnlyPlans"
 _SPARK: Final = "org.apache.spark.sql."
 _NODES: Final[Mapping[str, str]] = {
     # Queries, in the forms that the parser, the analyser and the optimiser give them.
@@ -143,14 +140,9 @@ class ReadOnlyQueries:
         """The object of the JVM that judges plans."""
         nodes = [f"{_SPARK}{package}.{name}" for package, names in _NODES.items() for name in names.split()]
         try:
-            loader = compile_java(self._spark.sparkContext, _SOURCE).getClassLoader()
-            (constructor,) = loader.loadClass(_CLASS).getConstructors()
-            gateway: Any = self._spark.sparkContext._gateway  # noqa: SLF001 - as above
-            arguments = gateway.new_array(self._jvm.Object, 3)
-            for index, names in enumerate((nodes, FUNCTIONS, self._procedures)):
-                arguments[index] = " ".join(names)
-            return constructor.newInstance(arguments)
-        except (Py4JError, TypeError) as error:
+            names = (" ".join(each) for each in (nodes, FUNCTIONS, self._procedures))
+            return new_object(self._spark.sparkContext, __package__, "ReadOnlyPlans", *names)
+        except (CannotCompile, Py4JError) as error:
             raise InvalidInput(
                 f"queries cannot be checked: Spark {self._spark.version} has other classes: {error}",
                 hint="use the version of Spark that weft is installed with",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -54,6 +55,17 @@ def split_key(key: Sequence[str], text: str) -> tuple[str, str]:
     if separator and name in key:
         return name, value
     return ("", text) if len(key) > 1 else (key[0], text)
+
+
+def split_keys(key: Sequence[str], text: str) -> list[str]:
+    """The texts of `parse_key` in one text: ``COLUMN=VALUE, COLUMN=VALUE``; of a key of one column the text itself.
+
+    A value ends at the end, or where a comma, spaces and a key column follow, and it is not changed.
+    """
+    if len(key) == 1:
+        return [text]
+    names = "|".join(map(re.escape, sorted(key, key=len, reverse=True)))
+    return re.split(rf",\s*(?=(?:{names})=)", text)
 
 
 def parse_default(text: str | None) -> Any:

@@ -106,6 +106,7 @@ def decode_messages(
     key: Mapping[str, str] | None = None,
     key_format: str = "json",
     partial: AbstractSet[str] = frozenset(),
+    exact: AbstractSet[str] = frozenset(),
 ) -> DataFrame:
     """Decode messages.
 
@@ -131,6 +132,7 @@ def decode_messages(
             undecodable.
         partial: Columns that an event may leave as they are (`streams.write.left_out`). It matters only for formats
             whose messages can lack values of the row.
+        exact: Fields of the message that name a row: nothing of them is rounded.
 
     Returns:
         The columns of ``select`` in its order, ``_op`` if the format knows the operation and ``select`` does not have
@@ -148,7 +150,7 @@ def decode_messages(
     if not schema:
         raise InvalidInput("the message schema is empty", hint="declare at least one field: {order_id: bigint}")
     wanted = (where or "", *(str(column) for column in (select or {}).values()))
-    made = load_format(message_format, FormatSettings(format_options or {}, registry or {}, wanted))
+    made = load_format(message_format, FormatSettings(format_options or {}, registry or {}, wanted, exact))
     made_key = None if key_format == "json" else load_format(key_format, FormatSettings(registry=registry or {}))
     message = _struct("message field", schema, reserved | set(made.reserved))
     messages = _parsed(

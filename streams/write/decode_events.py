@@ -18,6 +18,7 @@ def decode_events(
     key: Mapping[str, str] | None,
     *,
     partial: AbstractSet[str] = frozenset(),
+    exact: AbstractSet[str] = frozenset(),
 ) -> DataFrame:
     """Decode messages as a writer of a pipeline does, with the column `streams.write.dead_letter.SOURCE`.
 
@@ -28,6 +29,7 @@ def decode_events(
         writer: The writer.
         key: Fields of the Kafka key, from `streams.pipeline.check.key_of`.
         partial: From `streams.write.left_out.partial_columns`, for a format other than JSON.
+        exact: From `streams.pipeline.check.exact_fields`.
 
     Raises:
         InvalidInput: See `decode_messages`.
@@ -51,4 +53,5 @@ def decode_events(
         tombstones=writer.tombstones,
         key=key,
         partial=partial,
+        exact=exact,
     )

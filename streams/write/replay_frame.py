@@ -19,7 +19,7 @@ from storage.engine import ObjectStore, WriteTicket
 from storage.errors import InvalidInput
 from streams.letters.letter_files import Letter, read_letters
 from streams.letters.plans import Plan, Span, in_spans
-from streams.pipeline.check import check_deletes, key_of
+from streams.pipeline.check import check_deletes, exact_fields, key_of
 from streams.pipeline.model import WriterSpec
 from streams.spark.for_workers import for_workers
 from streams.spark.sql_text import spark_message
@@ -88,10 +88,10 @@ def spark_run(spark: SparkSession, table: Table, writer: WriterSpec, store: Obje
     if writer.tombstones == "delete":
         check_deletes(writer, stream, schema)
         key = key_of(writer, schema)
-    partial = partial_columns(schema, stream)
+    partial, exact = partial_columns(schema, stream), exact_fields(writer, schema)
 
     def decoded(letters: Mapping[str, Sequence[Span]]) -> DataFrame:
-        return decode_events(messages_frame(spark, store, letters), writer, key, partial=partial)
+        return decode_events(messages_frame(spark, store, letters), writer, key, partial=partial, exact=exact)
 
     check_columns(decoded({}), table, writer.stream)  # before a plan is made
 

@@ -13,7 +13,8 @@ is false, not if it is unknown because fields are missing, so that no delete is 
 needs an expression that has a value for tombstones, for example ``coalesce(ts, _kafka.timestamp)``.
 
 Unless it has another format, a key is a JSON object, a single value (a JSON value, or any text for a string), or either
-of them in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect.
+of them in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. It names a row, so nothing of it is
+changed: a text keeps its spaces, and a number with more digits than its type has is no key.
 """
 
 from __future__ import annotations
@@ -22,18 +23,16 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
-from streams.formats.json_value import CORRUPT, ROOT, first_value, is_one_value, parse
+from streams.formats.json_reader import read_json
 from streams.formats.message_format import MessageFormat
 
-__all__ = ["DECODED_KEY", "KEY_REASON", "NO_KEY", "add_key", "decode_key"]
+__all__ = ["DECODED_KEY", "KEY_REASON", "NO_KEY", "add_key"]
 
 DECODED_KEY: Final = "__weft__key"
 KEY_REASON: Final = "__weft_key_reason"
 NO_KEY: Final = "the message has no value (a tombstone), and its key does not name a row to delete"
-
-_ENVELOPE: Final = ("schema", "payload")
 
 
 def add_key(rows: DataFrame, raw: Column, key: StructType, key_format: MessageFormat | None) -> DataFrame:
@@ -43,11 +42,14 @@ def add_key(rows: DataFrame, raw: Column, key: StructType, key_format: MessageFo
         rows: From a source.
         raw: The key of a row; NULL if it is not needed.
         key: Fields of the key.
-        key_format: Its format; None: see `decode_key`, which gives no reason.
+        key_format: Its format; None: JSON, see above, whose `KEY_REASON` is always NULL.
     """
     if key_format is None:
-        known = F.struct(decode_key(raw, key).alias(DECODED_KEY), F.lit(None).cast("string").alias(KEY_REASON))
-        return rows.select("*", F.inline(F.array(known)))
+
+        def read(parsed: Column) -> Column:
+            return F.struct(parsed["value"].alias(DECODED_KEY), F.lit(None).cast("string").alias(KEY_REASON))
+
+        return rows.select("*", F.inline(F.transform(F.array(read_json(raw, key, is_key=True)), read)))
 
     def judged(parsed: Column) -> Column:
         reason = F.when(raw.isNotNull(), key_format.reason(parsed, raw, key)).cast("string")
@@ -55,32 +57,3 @@ def add_key(rows: DataFrame, raw: Column, key: StructType, key_format: MessageFo
         return F.struct(decoded.alias(DECODED_KEY), reason.alias(KEY_REASON))
 
     return rows.select("*", F.inline(F.transform(F.array(key_format.parse(raw, key)), judged)))
-
-
-def decode_key(raw: Column, fields: StructType) -> Column:
-    """The Kafka key as a struct of ``fields``; NULL if it does not have this form.
-
-    Args:
-        raw: The key of the message, binary or text.
-        fields: At least one. If there is exactly one, the key may also be its value instead of a JSON object.
-    """
-    given = raw.cast("string")
-    text = F.when(F.is_valid_utf8(given), F.trim(given))
-    if not set(_ENVELOPE) & set(fields.names):
-        envelope = _parse(text, StructType([StructField(name, StringType()) for name in _ENVELOPE]))
-        inner = F.when(text.startswith("{") & envelope["schema"].isNotNull(), envelope["payload"])
-        text = F.coalesce(inner, text)
-    decoded = F.when(text.startswith("{"), _parse(text, fields))
-    if len(fields) > 1:
-        return decoded
-    [only] = fields
-    value = _parse(text, only.dataType)
-    if isinstance(only.dataType, StringType):
-        value = F.when(text.startswith('"'), value).otherwise(text)
-    return decoded.otherwise(F.when(value.isNotNull(), F.struct(value.alias(only.name))))
-
-
-def _parse(text: Column, kind: DataType) -> Column:
-    """A JSON value; NULL where the text is not exactly one, or not of that type."""
-    parsed = parse(text, kind)
-    return F.when(parsed[CORRUPT].isNull() & is_one_value(parsed[ROOT]), first_value(parsed[ROOT]))

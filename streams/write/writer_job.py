@@ -244,7 +244,7 @@ def _start(
 ) -> StreamingQuery:
     """Start the query at the end of its checkpoint or, with ``resume: table``, of the lane's live commits."""
     from storage import Table
-    from streams.pipeline.check import check_deletes, key_of
+    from streams.pipeline.check import check_deletes, exact_fields, key_of
     from streams.write.left_out import partial_columns
     from streams.write.query_checkpoint import check_place, read_checkpoint, read_offsets
     from streams.write.resume import LaneMoved, resume_point
@@ -252,14 +252,13 @@ def _start(
 
     if writer.resume == "checkpoint":
         check_place(spark, writer.checkpoint)
-    location, key, partial_names = pipeline.table, writer.key, frozenset[str]()
-    if writer.tombstones == "delete" or writer.message_format != "json":
-        schema = Table.open(location.uri, storage_options=location.storage_options).schema
-        stream = schema.stream(writer.stream)
-        partial_names = partial_columns(schema, stream)
-        if writer.tombstones == "delete":
-            check_deletes(writer, stream, schema)  # the pipeline file may lack the table's configuration
-            key = key_of(writer, schema)
+    location, key = pipeline.table, writer.key
+    schema = Table.open(location.uri, storage_options=location.storage_options).schema
+    stream = schema.stream(writer.stream)
+    partial_names, exact = partial_columns(schema, stream), exact_fields(writer, schema)
+    if writer.tombstones == "delete":
+        check_deletes(writer, stream, schema)  # the pipeline file may lack the table's configuration
+        key = key_of(writer, schema)
     for tries_left in reversed(range(MAX_STARTS)):
         point = None
         if writer.resume == "table":
@@ -276,7 +275,7 @@ def _start(
             progress.reached(read_offsets(spark, folder, last))
         try:
             return write_stream(
-                read_events(spark, writer, point, key, python=python, partial_names=partial_names),
+                read_events(spark, writer, point, key, python=python, partial_names=partial_names, exact=exact),
                 location.uri,
                 writer.stream,
                 checkpoint=folder,
@@ -308,6 +307,7 @@ def read_events(
     *,
     python: str = sys.executable,
     partial_names: AbstractSet[str] = frozenset(),
+    exact: AbstractSet[str] = frozenset(),
 ) -> DataFrame:
     """A streaming frame with the events of the stream: the columns that the sink stores.
 
@@ -318,6 +318,7 @@ def read_events(
         key: Fields of the Kafka key and their types, from `streams.pipeline.check.key_of`.
         python: Path of the Python that plans a Kafka source, see `streams.spark.data_sources.register_source`.
         partial_names: Columns that an event may leave as they are, see `streams.write.left_out.partial_columns`.
+        exact: Fields of the message that name a row, from `streams.pipeline.check.exact_fields`.
 
     Raises:
         InvalidInput: The source, an option or an expression is wrong.
@@ -329,7 +330,7 @@ def read_events(
     if writer.reader_format == kafka.FORMAT:
         kafka.register(spark, python=python)
     if writer.file_format is not None:
-        return decode_events(read_files(spark, writer), writer, key)
+        return decode_events(read_files(spark, writer), writer, key, exact=exact)
     options = dict(writer.reader_options)
     if point is not None:
         topics = options["subscribe"].split(",")
@@ -340,7 +341,7 @@ def read_events(
     if writer.reader_schema is not None:
         reader = reader.schema(writer.reader_schema)
     rows = reader.load()
-    return decode_events(rows, writer, key, partial=partial_names)
+    return decode_events(rows, writer, key, partial=partial_names, exact=exact)
 
 
 def _drain(query: StreamingQuery) -> None:

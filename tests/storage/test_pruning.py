@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections import Counter
+from decimal import Decimal
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -187,12 +189,30 @@ def test_get_reads_the_requested_snapshot(shop: Table) -> None:
         (["17"], "string was given for int64"),
         ([True], "bool was given for int64"),
         (pa.table({"id": ["17"]}), "string was given for int64"),
+        ([dt.date(2024, 1, 1)], "date32.* was given for int64"),
     ],
 )
 def test_invalid_keys_are_refused(shop: Table, keys: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words) as caught:
         shop.get(keys)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("date", dt.datetime(2024, 1, 1, 5, tzinfo=dt.UTC)),  # a cast would drop the time of day, and take another key
+        ("date", 19_723),
+        ("timestamp", 1_704_067_200_000_000),
+        ("decimal(10,2)", Decimal("1.001")),
+        ("string", b"17"),
+        ("binary", "17"),
+    ],
+)
+def test_a_key_is_never_changed_to_fit(kind: str, key: Any) -> None:
+    table = Table.create(new_uri(), {**SHOP, "columns": {**SHOP["columns"], "id": kind}})
+    with pytest.raises(InvalidInput, match="do not fit the table"):
+        table.get([key])
 
 
 def test_keys_are_accepted_in_any_form_of_their_type() -> None:

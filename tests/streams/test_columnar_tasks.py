@@ -17,6 +17,7 @@ from pyspark.sql.functions import udf
 from storage import Table
 from streams.read.relation import columnar_tasks
 from streams.read.view import create_view
+from streams.spark import java_classes
 
 TYPES = {
     "k": "bigint",
@@ -167,10 +168,10 @@ def test_a_spark_with_other_classes_reads_rows(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    path = tmp_path / "ColumnarTasks.java"
-    path.write_text(source)
-    monkeypatch.setattr(columnar_tasks, "_SOURCE", path)
-    monkeypatch.setattr(columnar_tasks, "_constructors", {})
+    (tmp_path / "ColumnarTasks.java").write_text(source)
+    monkeypatch.setattr(java_classes, "files", lambda _: tmp_path)
+    monkeypatch.setattr(java_classes, "_constructors", {})
+    monkeypatch.setattr(columnar_tasks, "_warned", set())
     create_view(session, table.uri, "every_type", push_aggregates=False)
     check_rows(session, table, list(TYPES))
     assert "ColumnarToRow" not in final_plan(session.sql("SELECT sum(small) FROM every_type"))
@@ -187,12 +188,16 @@ def test_the_class_is_found_in_an_archive(tmp_path: Path) -> None:
             for file in (root / package).rglob("*"):
                 if file.suffix in (".py", ".java"):
                     packed.write(file, file.relative_to(root))
-    read = "from streams.read.relation import columnar_tasks as c; print(c.__file__, c._SOURCE.read_text()[:13])"
+    read = (
+        "from streams.spark import java_classes as c; print(c.__file__)\n"
+        "for package, name in (('streams.read.relation', 'ColumnarTasks'), ('streams.formats', 'JsonReader')):\n"
+        "    print(c.source_of(package, name)[:13], end='')"
+    )
     environment = {**os.environ, "PYTHONPATH": str(archive)}
     command = [sys.executable, "-P", "-c", read]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.startswith(str(archive))
-    assert done.stdout.endswith("package weft;\n")
+    assert done.stdout.endswith("package weft;package weft;")
 
 
 TWO_CONTEXTS = """

@@ -15,7 +15,7 @@ from storage import DuePolicy, Table
 from storage.config import build_schema, configuration, load_config
 from storage.errors import Conflict, InvalidInput
 from streams.letters.limit import LetterLimit
-from streams.pipeline.check import check_same_table, check_writers, key_of
+from streams.pipeline.check import check_same_table, check_writers, exact_fields, key_of
 from streams.pipeline.file_problems import WrongFile
 from streams.pipeline.letter_places import LetterPlace, load_letter_places
 from streams.pipeline.pipeline import load_pipeline
@@ -488,3 +488,18 @@ def test_the_table_may_have_later_schema_changes(load: Any) -> None:
     changed["columns"]["note"] = "int"
     with pytest.raises(Conflict, match=r"columns\.note\.type: int in the file, string in the table"):
         check_same_table(load({"table/config": changed, "writers/orders/select": selected}), table.schema)
+
+
+@pytest.mark.parametrize(
+    ("select", "fields"),
+    [
+        ("id", {"id"}),
+        ("`id`", {"id"}),
+        ("coalesce(ID, bigint(status))", {"id", "status"}),
+        ("id2 + ids", set()),
+        ("_kafka.offset", set()),
+    ],
+)
+def test_fields_that_name_a_row_are_those_of_the_key_columns(load: Any, select: str, fields: set[str]) -> None:
+    writer = load({"writers/orders/select/order_id": select}).writer("orders")
+    assert exact_fields(writer, build_schema(load_config(CONFIG))) == fields

@@ -138,6 +138,24 @@ def test_explain_row_says_which_event_won(lake: Lake) -> None:
         call(lake, "explain_row", key="one")
 
 
+def test_explain_row_changes_no_text_of_a_key(lake: Lake) -> None:
+    texts = ["eu", " eu", "eu ", "eu, us", "a=b", "", "name", ", x", "EU", "e\u0301", "é"]
+    keys = [(shop, name) for shop in texts for name in texts]
+    config = {**CONFIG, "key": ["shop", "name"], "columns": {**CONFIG["columns"], "shop": "string", "name": "string"}}  # type: ignore[dict-item]
+    config["groups"] = {
+        **config["groups"],
+        "order": {"columns": ["status", "order_ts", "order_id"], "ordering": ["order_ts"]},
+    }  # type: ignore[dict-item]
+    with Table.create(lake.folder / "shop" / "texts", config).writer("orders") as orders:
+        rows = {"shop": [shop for shop, _ in keys], "name": [name for _, name in keys], "order_id": range(len(keys))}
+        orders.append(pa.table({**rows, "status": ["new"] * len(keys), "order_ts": [10] * len(keys)}))
+    for number, (shop, name) in enumerate(keys):
+        [row] = call(lake, "explain_row", table="shop.texts", key=f"shop={shop}, name={name}")
+        assert json.loads(row["values"])["order_id"] == number
+    with pytest.raises(InvalidInput, match="column 'shop' twice"):
+        call(lake, "explain_row", table="shop.texts", key="shop=eu, shop=eu, name=x")
+
+
 def test_schema_changes(lake: Lake) -> None:
     method = {"group": "payment", "name": "method", "type": "string", "default": "cash", "comment": "as on the receipt"}
     [added] = call(lake, "add_column", **method)

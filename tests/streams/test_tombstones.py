@@ -18,6 +18,7 @@ from streams.write.dead_letter import IGNORED, SOURCE
 from streams.write.decode import TOMBSTONE, decode_messages
 from streams.write.sink import CommitReport
 from streams.write.tombstones import NO_KEY
+from tests.streams.awkward_texts import AWKWARD
 from tests.streams.kafka.topics import topic_numbers
 from tests.streams.sink.rig import TEST_SECONDS, WAIT_SECONDS, run
 from tests.streams.test_decode import SEEN
@@ -111,6 +112,37 @@ def test_a_text_key_is_used_unchanged(spark: SparkSession) -> None:
     texts = [b"a-7", b'"a-7"', b'{"id": "a-7"}', envelope("a-7"), b"007", b"1e3", b"a b"]
     rows = decode(spark, [(text, None) for text in texts], {"id": "string"}, tombstones="delete", key={"id": "string"})
     assert [row.id for row in rows] == ["a-7", "a-7", "a-7", "a-7", "007", "1e3", "a b"]
+
+
+def test_texts_that_differ_are_different_keys(spark: SparkSession) -> None:
+    schema: dict[str, Any] = {"schema": {"id": "string"}, "tombstones": "delete", "key": {"id": "string"}}
+    plain = [(text.encode(), None) for text in AWKWARD]
+    assert [row.id for row in decode(spark, plain, **schema)] == list(AWKWARD)
+    for write in (json.dumps, envelope, lambda text: json.dumps({"id": text}), lambda text: envelope({"id": text})):
+        given = [(as_bytes(write(text)), None) for text in [*AWKWARD, '"a"', '{"id": 1}']]
+        assert [row.id for row in decode(spark, given, **schema)] == [*AWKWARD, '"a"', '{"id": 1}']
+
+
+def as_bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+NO_KEYS = {
+    "string": [r'"\ud800"', r'{"id": "\udc00"}', '"a"b', "{", '{"id": "a", "id": "b"}', '{"payload": "a"}'],
+    "decimal(10,2)": ["1.005", '{"id": 1.001}', '"1,5"', "1e9"],
+    "timestamp": ['"2024-01-01T00:00:00.0000001Z"'],
+    "date": ['"2024-01-01T05:00:00Z"'],
+}
+GOOD_KEYS = {"string": ['"a"'], "decimal(10,2)": ["1.10", "1.1000", '"1.1"'], "date": ['"2024-01-01"']}
+
+
+@pytest.mark.parametrize("kind", NO_KEYS)
+def test_a_key_is_never_rounded(spark: SparkSession, kind: str) -> None:
+    good = GOOD_KEYS.get(kind, [])
+    given: list[Message] = [(text.encode(), None) for text in [*good, *NO_KEYS[kind]]]
+    rows = decode(spark, given, {"id": kind}, tombstones="delete", key={"id": kind})
+    found = [(row[SOURCE].reason, row.id is None) for row in rows]
+    assert found == [(None, False)] * len(good) + [(NO_KEY, True)] * len(NO_KEYS[kind])
 
 
 def test_a_key_of_several_fields_is_an_object(spark: SparkSession) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -63,6 +64,13 @@ def connect(kind: str, name: str | None = None, **parameters: str) -> dict[str, 
     return {"type": kind, "optional": True, **named, **({"parameters": parameters} if parameters else {})}
 
 
+def special(value: float) -> float | str:
+    """As Jackson writes a number for Kafka Connect: what JSON lacks is a text."""
+    if math.isnan(value):
+        return "NaN"
+    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).filter(lambda text: text != PLACEHOLDER)
 AMOUNTS = st.integers(-(10**12) + 1, 10**12 - 1).map(lambda number: Decimal(number).scaleb(-2))
 INSTANTS = st.datetimes(timezones=st.just(dt.UTC))
@@ -78,7 +86,8 @@ KINDS: Mapping[str, Kind] = {
     "text": Kind("string", connect("string"), TEXTS),
     "boolean": Kind("boolean", connect("boolean"), st.booleans()),
     "tinyint(1)": Kind("boolean", connect("int16"), st.booleans(), int),
-    "double": Kind("double", connect("double"), st.floats(allow_nan=False, allow_infinity=False)),
+    "double": Kind("double", connect("double"), st.floats(), special),
+    "real": Kind("float", connect("float"), st.floats(width=32), special),
     "bytes": Kind("binary", connect("bytes"), st.binary(max_size=8), base64_text),
     "precise": Kind(
         "decimal(12,2)",

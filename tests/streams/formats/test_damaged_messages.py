@@ -61,7 +61,13 @@ def check(decode: Callable[[pa.Array], pa.Array], good: bytes, bad: list[bytes])
 
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([2**63, -(2**63) - 1, 10**400])
+    | st.floats()
+    | st.text(max_size=6)
+    | st.sampled_from(["\ud800", "a\udc00", "NaN", "1e999999999"]),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*TYPES, "scale", "value"]), inner, max_size=3)
     ),

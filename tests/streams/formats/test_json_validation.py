@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from storage.errors import InvalidInput
+from streams.formats import json_validation
 from streams.formats import registry as registry_module
 from streams.formats.format_options import check_options
 from streams.formats.json_validation import ValidationSettings, validate_values
@@ -63,6 +64,71 @@ def test_rules_references_and_other_values(registry: SchemaRegistry, monkeypatch
         assert reasons(registry, *(given for given, _ in cases)) == [reason for _, reason in cases]
     assert registry.requests.count(f"/schemas/ids/{known}") == 1
     assert "/far.json" not in registry.requests, "an address in a schema is not fetched"
+
+
+HOSTILE: dict[str, tuple[Any, Any, str]] = {
+    "a pattern that goes back for ever": (
+        {"properties": {"a": {"pattern": "^(a+)+$"}}},
+        {"a": "a" * 60 + "b"},
+        "takes more",
+    ),
+    "a name that does": ({"patternProperties": {"^(a+)+$": False}}, {"a" * 60 + "b": 1}, "takes more"),
+    "a name that no pattern has": (
+        {"patternProperties": {"^(a|a)*$": True}, "additionalProperties": False},
+        {"a" * 60 + "b": 1},
+        "takes more",
+    ),
+    "rules that multiply": (
+        {"$defs": {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 8} for i in range(12)} | {"d12": True},
+         "$ref": "#/$defs/d0"},
+        {},
+        "takes more",
+    ),
+    "a schema that refers to itself": ({"$ref": "#"}, {}, "too many arrays and objects"),
+    "a number that no float has": ({"properties": {"a": {"multipleOf": 0.1}}}, {"a": 10**400}, "cannot be checked"),
+    "no number": ({"properties": {"a": {"multipleOf": 3}}}, {"a": float("nan")}, "must have multipleOf: 3"),
+    "a pattern of another dialect": ({"properties": {"a": {"pattern": "\\p{L}"}}}, {"a": "b"}, "is not a 'regex'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_value_that_cannot_be_checked_has_a_reason(
+    registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(json_validation, "MOST_SECONDS", 0.1)
+    schema, given, words = HOSTILE[name]
+    known = registry.register("hostile", json.dumps({"title": name, **schema}), "JSON")
+    easy = registry.register("easy", json.dumps({"title": name, "required": ["id"]}), "JSON")
+    good, found, other = reasons(registry, value(easy, {"id": 1}), value(known, given), value(easy, {"id": 1}))
+    assert (good, other) == (None, None)
+    assert found is not None
+    assert words in found
+
+
+def test_a_deep_value_is_not_taken_for_valid(registry: SchemaRegistry) -> None:
+    tree = {"title": "deep", "properties": {"a": {"$ref": "#"}, "b": {"type": "integer"}}}
+    known = registry.register("deep", json.dumps(tree), "JSON")
+    shallow, deep, deeper = (
+        value(known, b'{"a": ' * depth + b'{"b": "x"}' + b"}" * depth) for depth in (5, 500, 50_000)
+    )
+    first, *others = reasons(registry, shallow, deep, deeper)
+    assert first is not None
+    assert "$.a.a.a.a.a.b must have type" in first
+    assert others == [json_validation.TOO_DEEP] * 2
+
+
+def test_many_items_are_compared_once(registry: SchemaRegistry) -> None:
+    known = registry.register("many", json.dumps({"properties": {"a": {"uniqueItems": True}}, "title": "many"}), "JSON")
+    many = [{"a": [number, {"b": str(number)}]} for number in range(20_000)]
+    match = "the value does not match its JSON Schema: $.a must have uniqueItems: true"
+    cases = [
+        (many, None),
+        ([*many, many[7]], match),
+        ([1, True, "1", [1], {"a": 1}, {"a": True}], None),
+        ([1, 1.0], match),
+    ]
+    cases += [([{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], match), ([[], {}], None), ([0, False, None, ""], None)]
+    assert reasons(registry, *(value(known, {"a": items}) for items, _ in cases)) == [reason for _, reason in cases]
 
 
 def test_an_outage_of_the_registry_is_no_reason(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

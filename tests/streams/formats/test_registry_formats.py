@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from storage import Table
 from streams.formats.debezium_event import TRUNCATE
-from streams.formats.json_format import NOT_AN_OBJECT, NOT_UTF8
+from streams.formats.json_reader import NOT_AN_OBJECT, NOT_UTF8
 from streams.formats.registry import NO_HEADER, RegistryUnavailable
 from streams.pipeline.error_kinds import Ending, ending_of
 from streams.write.dead_letter import IGNORED, SOURCE

@@ -1,0 +1,82 @@
+"""Classes of weft in Java: Spark's own compiler compiles them, and executors get them as a jar.
+
+They are for what Spark asks of a class on executors, or does too slowly or wrongly in Python: columns of tasks
+(`streams.read.relation.columnar_tasks`), and JSON (`streams.formats.json_reader`). Spark brings the compiler (Janino)
+that it uses for its generated code, so no JDK is needed, and a class is always compiled against the Spark that runs it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import weakref
+import zipfile
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+__all__ = ["CannotCompile", "new_object", "source_of"]
+
+_constructors: weakref.WeakKeyDictionary[SparkContext, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""Of each class, by context; a `CannotCompile` of one that this Spark does not compile."""
+_compiling: Final = threading.Lock()
+
+
+class CannotCompile(Exception):
+    """Spark has other classes than the source uses."""
+
+
+def new_object(context: SparkContext, package: str, name: str, *arguments: Any) -> Any:
+    """A JVM object of the class ``weft.NAME``, whose source is ``NAME.java`` in a Python package.
+
+    The first call for a context compiles the class and adds it to the jars that each executor loads before its next
+    task.
+
+    Args:
+        context: The context whose executors use the object.
+        package: The Python package.
+        name: Of the class, which has one constructor.
+        arguments: Of its constructor.
+
+    Raises:
+        CannotCompile: Spark has other classes than those that the source uses.
+    """
+    with _compiling:
+        known = _constructors.setdefault(context, {})
+        if name not in known:
+            known[name] = _compiled(context, package, name)
+        constructor = known[name]
+    if isinstance(constructor, CannotCompile):
+        raise constructor
+    given = context._gateway.new_array(context._jvm.Object, len(arguments))  # type: ignore[union-attr]  # noqa: SLF001 - no public way to the JVM
+    for place, argument in enumerate(arguments):
+        given[place] = argument
+    return constructor.newInstance(given)
+
+
+def source_of(package: str, name: str) -> str:
+    """The source of the class ``weft.NAME``; weft may be in an archive (`spark-submit --py-files`)."""
+    return (files(package) / f"{name}.java").read_text(encoding="utf-8")
+
+
+def _compiled(context: SparkContext, package: str, name: str) -> Any:
+    """The constructor of the class, which executors can load from now on; or a `CannotCompile`."""
+    jvm: Any = context._jvm  # noqa: SLF001 - as above
+    try:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
+        compiler.cook(source_of(package, name))
+    except (Py4JError, TypeError) as error:  # a TypeError if there is no such class
+        return CannotCompile(f"Spark {context.version} has other classes than Spark 4.3: {error}")
+    # Executors ask the driver for the jar for as long as the context lives. So does its folder for temporary files.
+    folder = tempfile.mkdtemp(prefix="weft-", dir=context._temp_dir)  # noqa: SLF001 - no public name
+    path = Path(folder, f"weft.{name}.jar")
+    with zipfile.ZipFile(path, "w") as jar:
+        for compiled, code in compiler.getBytecodes().items():
+            jar.writestr(f"{compiled.replace('.', '/')}.class", bytes(code))
+    context._jsc.sc().addJar(str(path))  # noqa: SLF001 - PySpark has no method for it
+    (constructor,) = compiler.getClassLoader().loadClass(f"weft.{name}").getConstructors()
+    return constructor
