@@ -19,6 +19,7 @@ from storage.engine import (
     config_from_properties,
     format_type,
     make_namespace,
+    parse_names,
     remove_namespace,
 )
 from storage.engine import (
@@ -98,7 +99,8 @@ def create_table(
     partitions = _partitions(partitioning)
     if partitions:
         given.setdefault("partition_by", ",".join(f"`{name.replace('`', '``')}`" for name in partitions))
-    config = config_from_properties([_column(catalog, column, given.get("key", "")) for column in columns], given)
+    key = parse_names(given["key"]) if "key" in given else None
+    config = config_from_properties([_column(catalog, column, key) for column in columns], given)
     if with_rows and len(config.streams) > 1:
         raise InvalidInput(
             f"CREATE TABLE {'.'.join((catalog.name(), *names))} AS SELECT: the table has several streams, and the rows "
@@ -152,11 +154,11 @@ def _partitions(partitioning: Iterable[Any]) -> list[str]:
     return found
 
 
-def _column(catalog: LakeCatalog, column: Any, key: str) -> SqlColumn:
-    """A column of CREATE TABLE; ``key`` is the property of that name."""
+def _column(catalog: LakeCatalog, column: Any, key: Sequence[str] | None) -> SqlColumn:
+    """A column of CREATE TABLE; ``key`` has the key columns, None if the statement does not name them."""
     name = column.name()
     kind = column_type(name, column.dataType())
-    if key and not column.nullable() and name not in key.replace("`", "").replace(" ", "").split(","):
+    if key is not None and not column.nullable() and name not in key:
         raise InvalidInput(
             f"column {name!r}: NOT NULL: a column outside the key is NULL where its group has no event",
             hint="leave NOT NULL out; DEFAULT says what such a row shows",

@@ -61,13 +61,21 @@ class TaskReport:
 TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def task_writer(ticket: WriteTicket, letters: DeadLetters | None) -> TaskFunction:
-    """The function for `DataFrame.mapInArrow`: yields one row, a pickled `TaskReport`; none for an empty partition."""
+def task_writer(ticket: WriteTicket, letters: DeadLetters | None, columns: Sequence[str]) -> TaskFunction:
+    """The function for `DataFrame.mapInArrow`: yields one row, a pickled `TaskReport`; none for an empty partition.
+
+    Args:
+        ticket: As in `write_task`.
+        letters: As in `write_task`.
+        columns: Names of the columns, in the order of the frame, whose own names do not matter.
+    """
+    names = list(columns)
 
     def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None, "runs in a Spark task"
-        report = write_task(ticket, letters, context.partitionId(), batches)
+        named = (batch.rename_columns(names) for batch in batches)
+        report = write_task(ticket, letters, context.partitionId(), named)
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], schema=REPORT)
 
     return write_partition
