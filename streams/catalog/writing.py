@@ -28,6 +28,7 @@ from streams.catalog.stream_writes import (
     delete_rows,
     is_by_position,
 )
+from streams.catalog.table_entry import shown_columns
 from streams.read.arrow_filters import translate
 from streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
 from streams.read.relation.pushed_filters import parse_predicate
@@ -111,7 +112,9 @@ class StreamTable(PlainTable, WithoutMetrics):
         return self.jvm.columns(self._struct())
 
     def _struct(self) -> StructType:
-        shown = from_arrow_schema(self._schema.event_schema(columns_of(self._schema, self._stream)))
+        # With the defaults, which Spark puts where a statement says DEFAULT.
+        events = self._schema.event_schema(columns_of(self._schema, self._stream))
+        shown = shown_columns(from_arrow_schema(events), self._schema)
         hidden = [StructField(OP_COLUMN, StringType()), StructField(_SUPPLIED, ArrayType(StringType()))]
         return StructType([*shown.fields, *hidden])
 

@@ -35,6 +35,25 @@ SELECT * FROM weft.shop.orders_wide ORDER BY order_id;
 --> 1 | new | 10 | NULL | NULL
 --> 4 | first | 1 | NULL | NULL
 
+-- DEFAULT is the column's default; a later change of it does not change the row.
+CREATE TABLE weft.shop.defaults (id BIGINT, s STRING DEFAULT 'it''s \\new', d DATE DEFAULT date'2024-01-01',
+    t TIMESTAMP DEFAULT timestamp'2024-01-01 00:00:00.123456', n TIMESTAMP_NTZ DEFAULT timestamp_ntz'2024-01-01 01:02:03',
+    b BINARY DEFAULT X'00FF', g DOUBLE DEFAULT double('-Infinity'), m DECIMAL(10,2) DEFAULT 1.50, o BOOLEAN DEFAULT true,
+    i TINYINT DEFAULT -1, no INT, total BIGINT DEFAULT 7, part STRING DEFAULT 'p')
+    TBLPROPERTIES ('key' = 'id', 'group.g' = 's,d,t,n,b,g,m,o,i,no', 'group.sum' = 'total', 'group.sum.merge' = 'aggregate',
+    'group.sum.function.total' = 'sum', 'group.part' = 'part', 'group.part.merge' = 'latest_non_null', 'stream.s' = 'g,sum,part');
+INSERT INTO weft.shop.defaults VALUES
+    (1, DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT, default, DEFAULT, DEFAULT, DEFAULT),
+    (2, 'x', DEFAULT, NULL, DEFAULT, DEFAULT, 1, DEFAULT, DEFAULT, 2, 3, 4, 'q');
+INSERT INTO weft.shop.defaults (total, id) VALUES (DEFAULT, 1), (DEFAULT, 3);
+ALTER TABLE weft.shop.defaults ALTER COLUMN s SET DEFAULT 'newer';
+SELECT id, s, d, string(t), string(n), hex(b), g, m, o, i, no, total, part FROM weft.shop.defaults ORDER BY id;
+--> 1 | it's \new | 2024-01-01 | 2024-01-01 00:00:00.123456 | 2024-01-01 01:02:03 | 00FF | -inf | 1.50 | true | -1 | NULL | 14 | p
+--> 2 | x | 2024-01-01 | NULL | 2024-01-01 01:02:03 | 00FF | 1.0 | 1.50 | true | 2 | 3 | 4 | q
+--> 3 | newer | 2024-01-01 | 2024-01-01 00:00:00.123456 | 2024-01-01 01:02:03 | 00FF | -inf | 1.50 | true | -1 | NULL | 7 | p
+INSERT INTO weft.shop.defaults (id, total) VALUES (DEFAULT, 1);
+--! NO_DEFAULT_COLUMN_VALUE_AVAILABLE
+
 -- By position names do not matter: not even equal ones.
 INSERT INTO weft.shop.orders_wide.orders SELECT 4L, 'x', 0L AS x;
 INSERT INTO weft.shop.orders_wide.orders SELECT 5L, 'x', 5L;
