@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from storage import Table
-from storage.engine import format_type
+from storage.engine import format_type, python_rows
 from storage.errors import NotFound, StoreUnavailable, TableError
 from storage.plural import counted
 from streams.pipeline.model import CommandSettings
@@ -311,12 +311,12 @@ def _templates() -> Environment:
         size=size,
         type=format_type,
     )
-    made.globals.update(key_of=_key_of, key_query=key_query, paths=PATHS, urlencode=_encoded)
+    made.globals.update(python_rows=python_rows, key_of=_key_of, key_query=key_query, paths=PATHS, urlencode=_encoded)
     return made
 
 
-def _key_of(row: Mapping[str, Any], key: Sequence[str]) -> dict[str, Any]:
-    return {name: row[name] for name in key}
+def _key_of(names: Sequence[str], row: Sequence[Any], key: Sequence[str]) -> dict[str, Any]:
+    return {name: row[names.index(name)] for name in key}
 
 
 def _iso(milliseconds: int) -> str:
