@@ -280,16 +280,16 @@ def _index(config: TableConfig, columns: Mapping[str, Column]) -> tuple[str, ...
 
 
 def _check_names(config: TableConfig, problems: Problems) -> None:
-    states = {f"{prefix}{group}".lower(): group for group in config.groups for prefix in (PRESENT, ARRIVAL)}
+    states = {names.fold_case(f"{prefix}{group}"): group for group in config.groups for prefix in (PRESENT, ARRIVAL)}
     for kind, given in (("columns", config.columns), ("groups", config.groups), ("streams", config.streams)):
-        count = Counter(name.lower() for name in given)
+        count = Counter(names.fold_case(name) for name in given)
         for name in given:
             with problems.noted():
-                _check_name(kind, name, count[name.lower()], states)
+                _check_name(kind, name, count[names.fold_case(name)], states)
 
 
 def _check_name(kind: str, name: str, count: int, states: Mapping[str, str]) -> None:
-    folded = name.lower()
+    folded = names.fold_case(name)
     if not name:
         raise InvalidInput(f"{kind}: a name is empty", hint="give every name at least one character")
     if folded in RESERVED or folded.startswith(names.HIDDEN_PREFIX):

@@ -65,10 +65,10 @@ def build_references(
     Raises:
         InvalidInput: A name is taken or not allowed, or a foreign key is no column of the table or no key.
     """
-    taken = {name.lower(): f"column {name!r} of the table" for name in columns}
+    taken = {names.fold_case(name): f"column {name!r} of the table" for name in columns}
     states = (f"{prefix}{group}" for group in groups for prefix in (PRESENT, ARRIVAL))
-    taken |= {name.lower(): f"the state {name!r} of a group" for name in states}
-    folded_groups = {name.lower() for name in groups}
+    taken |= {names.fold_case(name): f"the state {name!r} of a group" for name in states}
+    folded_groups = {names.fold_case(name) for name in groups}
     found: list[Reference] = []
     for name, given in config.items():
         field = f"references.{name}"
@@ -77,7 +77,7 @@ def build_references(
                 f"{field}: not a name of a reference",
                 hint="up to 64 letters, digits and underscores, beginning with a letter; unique, also without case",
             )
-        if name.lower() in folded_groups:
+        if names.fold_case(name) in folded_groups:
             raise InvalidInput(
                 f"{field}: a group has this name", hint="`require` takes both: choose another name for the reference"
             )
@@ -92,7 +92,7 @@ def build_references(
         prefix = f"{name}_" if given.prefix is None else given.prefix
         reference = Reference(name, given.table, tuple(given.on), tuple(given.columns or ()), prefix)
         for column, shown in zip(reference.columns, reference.shown, strict=True):
-            folded = shown.lower()
+            folded = names.fold_case(shown)
             is_reserved = folded in reserved or folded.startswith(names.HIDDEN_PREFIX)
             if is_reserved or folded in taken:
                 what = "a reserved name" if is_reserved else f"that of {taken[folded]}"

@@ -36,6 +36,7 @@ from storage.core.plan.read_cost import ReadCost, read_cost
 from storage.core.plan.slices import FileSlice, LiveFile, base_slices, whole_files
 from storage.core.plan.watermarks import check_lateness
 from storage.core.predicate import And, Comparison, Condition, In, IsNull, Not, Operator, Or, StartsWith
+from storage.core.python_values import python_rows, python_value, python_values
 from storage.core.schema.evolution import widens
 from storage.core.schema.state_columns import state_columns
 from storage.core.schema.table_schema import TableSchema
@@ -238,6 +239,9 @@ __all__ = [
     "plan_fold",
     "plan_split",
     "probe_store",
+    "python_rows",
+    "python_value",
+    "python_values",
     "read_cost",
     "reference_reports",
     "referenced_cuts",

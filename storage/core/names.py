@@ -63,6 +63,16 @@ _ARCHIVE: Final = re.compile(r"(\d{20})\.entries")
 _BY_SLOT: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.(?:arrow|json|parquet)")
 
 
+def fold_case(name: str) -> str:
+    """A text that two names of columns have in common exactly if Spark may take one for the other.
+
+    Spark compares some names in lower case, and others with Java's ``equalsIgnoreCase``, for which more letters are
+    equal: i, dotless \u0131 and dotted \u0130, or both forms of a small sigma. That compares letter by letter, in upper
+    and then in lower case, and leaves out the letters that become two.
+    """
+    return "".join((letter.upper() if len(letter.upper()) == 1 else letter).lower()[0] for letter in name)
+
+
 def lane_name(text: str) -> LaneName:
     """Check the name of a lane, or of a stream, which is the default name of its lane.
 

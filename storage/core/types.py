@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from storage.core.names import fold_case
 from storage.errors import InvalidInput
 
 _SIMPLE: Final[dict[str, pa.DataType]] = {
@@ -179,7 +180,7 @@ class _Parser:
                 break
             if mark != ",":
                 raise self._error()
-        if len({field.name.lower() for field in fields}) != len(fields):
+        if len({fold_case(field.name) for field in fields}) != len(fields):
             raise InvalidInput(f"{self._text!r} has a field name twice", hint="Spark SQL ignores case: rename one")
         return pa.struct(fields)
 

@@ -24,6 +24,7 @@ from storage.core.names import BASES
 from storage.core.plan.current_files import CurrentFile
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
+from storage.plural import counted
 from storage.publish.deletion_vector import inline_deletion_vector
 from storage.publish.delta_files import add_action, delta_schema, relative_path
 from storage.publish.delta_log import (
@@ -64,7 +65,13 @@ _CONFIGURATION: Final = {
 }
 
 
-def publish_delta(table: Table, columns: Sequence[str] | None = None, *, progress: OnStage = unobserved) -> Published:
+def publish_delta(
+    table: Table,
+    columns: Sequence[str] | None = None,
+    *,
+    deletion_vectors: bool = True,
+    progress: OnStage = unobserved,
+) -> Published:
     """Publish the base files of a table as a Delta table, whose root is the folder ``base`` in the table's location.
 
     Publishing the same base files again changes nothing.
@@ -72,12 +79,15 @@ def publish_delta(table: Table, columns: Sequence[str] | None = None, *, progres
     Args:
         table: The weft table.
         columns: Columns to publish, with all key columns; None for all columns of the table.
+        deletion_vectors: Whether deletion vectors may hide the unused rows of shared files. Some readers refuse tables
+            that have had one, and some show the rows. Without them a state with unused rows is not published.
         progress: Called with the number of files that were looked at.
 
     Raises:
         NotFound: The table has no such column.
-        InvalidInput: A key column is missing; a name is not allowed in Delta; or some base files have an older schema,
-            in which a column does not show what the table shows.
+        InvalidInput: A key column is missing; a name is not allowed in Delta; some base files have an older schema, in
+            which a column does not show what the table shows; or there are unused rows, and no deletion vectors. What
+            was published before stays.
         Conflict: The log in the folder is not weft's, or another process published at the same time.
         StoreUnavailable: The store does not answer.
         CommitUnknown: The store did not say whether it has published. Publish again.
@@ -90,7 +100,7 @@ def publish_delta(table: Table, columns: Sequence[str] | None = None, *, progres
         raise Conflict(
             f"the Delta log in folder {BASES} of {table.uri} is not of this table", hint="delete the folder of the log"
         )
-    publication = _Publication(table, log, table.writable_snapshot(), columns, progress)
+    publication = _Publication(table, log, table.writable_snapshot(), columns, progress, deletion_vectors)
     result = publication.run(overtakes=any(_may_still_commit(name, log.version) for name in savepoints))
     needed = {publication.log.publication.get(name) for name in ("savepoint", "previous")}
     release_unneeded(table, savepoints, _SAVEPOINTS, needed)
@@ -107,8 +117,9 @@ class _Publication:
         snapshot: Snapshot,
         columns: Sequence[str] | None,
         progress: OnStage,
+        deletion_vectors: bool,  # noqa: FBT001
     ) -> None:
-        self._progress = progress
+        self._progress, self._deletion_vectors = progress, deletion_vectors
         self._table, self.log, self._snapshot = table, log, snapshot
         self._schema = snapshot.state.schema
         self._columns = columns_to_publish(self._schema, columns)
@@ -116,6 +127,23 @@ class _Publication:
         _check_keys(self._schema, files)
         self._files = {relative_path(current): current for current in files}
         self._deleted = {path: inline_deletion_vector(current.unused) for path, current in self._files.items()}
+        if not deletion_vectors:
+            self._check_whole_files()
+
+    def _check_whole_files(self) -> None:
+        """Check that nothing needs a deletion vector.
+
+        Raises:
+            InvalidInput: A file has unused rows.
+        """
+        partly = [deleted["cardinality"] for deleted in self._deleted.values() if deleted is not None]
+        if partly:
+            raise InvalidInput(
+                f"{counted(sum(partly), 'row')} of {counted(len(partly), 'shared base file')} are not current, and "
+                "only deletion vectors can hide them",
+                hint="allow deletion vectors; or publish again after a compaction that has replaced these files; with "
+                "fewer buckets file groups are large and share no files",
+            )
 
     def run(self, *, overtakes: bool) -> Published:
         """Put the next version of the log, unless it would be the same.
@@ -129,8 +157,14 @@ class _Publication:
         unused = sum(deleted["cardinality"] for deleted in self._deleted.values() if deleted is not None)
         actions = self._changed_actions(same)
         if actions or overtakes or self.log.publication.get("savepoint") not in self._snapshot.state.savepoints:
-            self.log = self._publish(actions)
-            if sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries) >= CHECKPOINT_EVERY:
+            before, self.log = self.log.protocol, self._publish(actions)
+            # A reader that does not know a feature must not meet actions that have it, so it begins after them.
+            drops = set(before.get("readerFeatures", ())) - set(self.log.protocol.get("readerFeatures", ()))
+            if (
+                drops
+                or sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries)
+                >= CHECKPOINT_EVERY
+            ):
                 with contextlib.suppress(
                     TableError
                 ):  # a checkpoint only saves reading: the next publication tries again
@@ -178,6 +212,8 @@ class _Publication:
     def _protocol(self) -> dict[str, Any]:
         """The features that the files need, and those of earlier versions. Without any, every reader can read it."""
         needed = set(self.log.protocol.get("readerFeatures", ()))
+        if not self._deletion_vectors:
+            needed.discard(_DELETION_VECTORS)
         if any(self._deleted.values()):
             needed.add(_DELETION_VECTORS)
         if any(_has_time_without_zone(self._schema.column(name).type) for name in self._columns):

@@ -24,6 +24,7 @@ from storage.errors import InvalidInput
 from storage.files.base_file import column_ranges
 from storage.files.footers import Footer
 from storage.publish.deletion_vector import inline_deletion_vector
+from storage.publish.upper_bound import cut_up
 
 INDEXED: Final = 32
 """Columns with statistics, from the first on; the default of Delta's own writers."""
@@ -45,8 +46,6 @@ _TYPES: Final[dict[pa.DataType, str]] = {
     pa.timestamp("us"): "timestamp_ntz",
 }
 _FORBIDDEN: Final = re.compile(r"[ ,;{}()\n\t=]")
-_LARGEST_CHARACTER: Final = 0x10FFFF
-_SURROGATES: Final = range(0xD800, 0xE000)
 
 
 def delta_schema(schema: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def _bounds(kind: pa.DataType, ranges: Sequence[ColumnRange]) -> tuple[str | Non
         # Parquet's statistics leave NaN out, and Spark orders it after all numbers.
         return json.dumps(smallest), None
     if pa.types.is_string(kind):
-        end = _cut_up(longest)
+        end = cut_up(longest, BOUND_LENGTH)
         return json.dumps(smallest[:BOUND_LENGTH]), None if end is None else json.dumps(end)
     return _encode(smallest, up=False), _encode(longest, up=True)
 
@@ -179,16 +178,3 @@ def _encode(value: Any, *, up: bool) -> str:
 
 
 _LATEST: Final = dt.datetime.max.replace(microsecond=0)  # noqa: DTZ901 - compared with times without a zone
-
-
-def _cut_up(text: str) -> str | None:
-    """A text of at most `BOUND_LENGTH` characters that is not smaller, in the order of UTF-8; None without one."""
-    if len(text) <= BOUND_LENGTH:
-        return text
-    for position in reversed(range(BOUND_LENGTH)):
-        following = ord(text[position]) + 1
-        if following in _SURROGATES:
-            following = _SURROGATES.stop
-        if following <= _LARGEST_CHARACTER:
-            return text[:position] + chr(following)
-    return None

@@ -45,8 +45,10 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
     TableUpdate,
 )
+from pyiceberg.types import BinaryType, NestedField
 
 from storage.core.log.cut import parse_cut
+from storage.core.model import FIELD_ID
 from storage.core.plan.current_files import CurrentFile
 from storage.core.plan.slices import base_slices
 from storage.errors import CommitUnknown, Conflict, TableError
@@ -55,7 +57,7 @@ from storage.publish.iceberg_buckets import bucket_spec, files_of_one_bucket
 from storage.publish.iceberg_catalog import TABLE_ID, catalog_errors, create_table, find_table, has_no_answer
 from storage.publish.iceberg_files import data_file, deletes_file, deletes_name, encode_deletes, unused_rows
 from storage.publish.iceberg_names import name_mapping
-from storage.publish.iceberg_schema import iceberg_schema
+from storage.publish.iceberg_schema import iceberg_schema, iceberg_type
 from storage.publish.iceberg_snapshot import Listed, SnapshotWriter
 from storage.publish.publication import (
     Published,
@@ -175,7 +177,7 @@ class _Publication:
         if changed:
             current = self._add_snapshot(listed, kept, encoded if renew_deletes else None, unused)
         else:
-            self._commit(self._property_updates(), None)
+            self._commit([*self._schema_updates(), *self._property_updates()], None)
         assert current is not None, "a table without a snapshot gets one"
         return Published(
             cut=str(self._snapshot.cut),
@@ -246,11 +248,27 @@ class _Publication:
 
     def _schema_updates(self) -> list[TableUpdate]:
         metadata, number = self._target.metadata, self._schema.schema_id
-        if number == metadata.current_schema_id:
+        updates: list[TableUpdate] = []
+        if number != metadata.current_schema_id:
+            known = any(known.schema_id == number for known in metadata.schemas)
+            updates += [] if known else [AddSchemaUpdate(schema=self._schema)]
+            updates.append(SetCurrentSchemaUpdate.model_validate({"schema-id": number if known else -1}))
+        # Catalogs may number schemas themselves, and snapshots have the number of the one before.
+        return [*updates, *self._hidden_columns()]
+
+    def _hidden_columns(self) -> list[TableUpdate]:
+        """A schema that is never current, with the last hidden column of base files, if the metadata lacks it.
+
+        Base files have more columns than the table. Readers such as ClickHouse take a field id above the last one of
+        the metadata for damage, and one up to it for a column that was dropped.
+        """
+        metadata = self._target.metadata
+        number, hidden = max((int(field.metadata[FIELD_ID]), field) for field in self._snapshot.state.schema.slice)
+        if number <= metadata.last_column_id:
             return []
-        if any(known.schema_id == number for known in metadata.schemas):
-            return [SetCurrentSchemaUpdate.model_validate({"schema-id": number})]
-        return [AddSchemaUpdate(schema=self._schema), SetCurrentSchemaUpdate.model_validate({"schema-id": -1})]
+        dropped = NestedField(number, hidden.name, iceberg_type(hidden.type) or BinaryType(), required=False)
+        schema_id = 1 + max(self._schema.schema_id, *(known.schema_id for known in metadata.schemas))
+        return [AddSchemaUpdate(schema=Schema(*self._schema.fields, dropped, schema_id=schema_id))]
 
     def _property_updates(self) -> list[TableUpdate]:
         """The name mapping and the comment, as far as the Iceberg table lacks them."""

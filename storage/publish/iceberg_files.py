@@ -17,7 +17,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import BinaryType, DoubleType, FloatType, PrimitiveType, StringType
-from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
+from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
 from storage.core.model import FIELD_ID
 from storage.core.plan.current_files import CurrentFile
@@ -25,6 +25,7 @@ from storage.core.predicate import ColumnRange
 from storage.core.schema.table_schema import TableSchema
 from storage.files.base_file import column_ranges
 from storage.files.footers import Footer
+from storage.publish.upper_bound import cut_up
 
 BOUND_LENGTH: Final = 16
 """Longest bound of a text or binary value, in characters or bytes; the default of Iceberg's own writers."""
@@ -121,7 +122,7 @@ def _cut(kind: PrimitiveType, value: Any) -> Any:
 def _cut_up(kind: PrimitiveType, value: Any) -> Any:
     """A short value that is not smaller; None if there is none."""
     if isinstance(kind, StringType):
-        return truncate_upper_bound_text_string(value, BOUND_LENGTH)
+        return cut_up(value, BOUND_LENGTH)
     if isinstance(kind, BinaryType):
         return truncate_upper_bound_binary_string(value, BOUND_LENGTH)
     return value

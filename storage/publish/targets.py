@@ -65,9 +65,11 @@ class DeltaTarget:
 
     Attributes:
         columns: Published columns; None for all.
+        deletion_vectors: Whether deletion vectors may hide unused rows.
     """
 
     columns: Sequence[str] | None = None
+    deletion_vectors: bool = True
 
     def __str__(self) -> str:
         return "Delta table"
@@ -82,7 +84,7 @@ class DeltaTarget:
         """Publish; raises as `storage.publish.delta.publish_delta` does."""
         from storage.publish.delta import publish_delta
 
-        return publish_delta(table, self.columns, progress=progress)
+        return publish_delta(table, self.columns, deletion_vectors=self.deletion_vectors, progress=progress)
 
 
 Target = IcebergTarget | DeltaTarget

@@ -39,6 +39,7 @@ from storage.core.modes.partial import supplier_numbers
 from storage.core.names import LaneName
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 from storage.core.plan.watermarks import to_ticks, watermark_type
+from storage.core.python_values import python_value
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import decode_scalar
 from storage.errors import InvalidInput, NotFound
@@ -76,7 +77,7 @@ def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> 
     """
     schema = snapshot.schema
     columns = key_columns(schema, key_table(schema, _one_key(schema, key)))
-    shown_key = {name: _python(column[0]) for name, column in columns.items()}
+    shown_key = {name: python_value(column[0]) for name, column in columns.items()}
     with explain_missing_file(snapshot.table_log.env, snapshot.cut):
         state = _oldest(snapshot) if history else snapshot.state
         located = locate_keys(schema, columns, state.levels)
@@ -185,10 +186,10 @@ class _Found:
                 version = Version(
                     live.arrival,
                     Op(rows[names.OP][i].as_py()),
-                    tuple(rows[name][i].as_py() for name in group.ordering),
+                    tuple(python_value(rows[name][i]) for name in group.ordering),
                     frozenset(name for name, mask in supplied.items() if mask[i]),
                 )
-                values = {name: _python(rows[name][i]) for name in given}
+                values = {name: python_value(rows[name][i]) for name in given}
                 self._add(group, version, values, "log", live.file.file.path, live.lane, live.seq)
 
     def add_registers(self, rows: Arrays, groups: Sequence[int], stored_in: StoredIn, file: str) -> None:
@@ -235,7 +236,7 @@ def _in_register(schema: TableSchema, group: Group, rows: Arrays) -> list[tuple[
     if not any(value.is_valid for value in state.values()):
         return []
     arrival = state[names.arrival(group.id)].as_py()
-    shown = {name: _python(rows[name][0]) for name in group.values if name in rows and arrival is not None}
+    shown = {name: python_value(rows[name][0]) for name in group.values if name in rows and arrival is not None}
     ordering = tuple(rows[name][0].as_py() if arrival is not None else None for name in group.ordering)
     if mode.retracts or mode.runs_merger:
         supplied = frozenset(name for name, value in shown.items() if value is not None)
@@ -361,7 +362,7 @@ def _row(schema: TableSchema, key: Mapping[str, Any], registers: Mapping[int, Re
         register = registers[group.id]
         present = register is not None and register.columns[names.arrival(group.id)][0].is_valid
         row[column.name] = (
-            _python(register.columns[column.name][0]) if register is not None and present else column.default
+            python_value(register.columns[column.name][0]) if register is not None and present else column.default
         )
     return row
 
@@ -440,13 +441,3 @@ class _Commits:
 
 def _time(milliseconds: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=milliseconds)
-
-
-def _python(value: pa.Scalar) -> Any:
-    """A value as Python has it, a map as a mapping if its keys can be those of one; times that Python lacks as text."""
-    try:
-        return value.as_py(maps_as_pydicts="strict")
-    except (KeyError, TypeError):  # a key that is there twice, or is nested itself
-        return value.as_py()
-    except (OverflowError, ValueError):
-        return str(value)

@@ -207,7 +207,7 @@ class CatalogJvm(Jvm):
     def statement(self) -> tuple[str, str, str]:
         """The text of the statement that is resolved on this thread, its part that is the relation, and what follows.
 
-        All are empty for a DataFrame. Options follow the relation.
+        All are empty for a DataFrame. Options follow the relation. In an INSERT the part is all before the query.
         """
         origin = self.CurrentOrigin.get()
         found, start, stop = origin.sqlText(), origin.startIndex(), origin.stopIndex()
@@ -216,17 +216,6 @@ class CatalogJvm(Jvm):
             return text, "", ""
         end = stop.get() + 1
         return text, text[start.get() : end], text[end:]
-
-    def statement_from(self) -> tuple[str, str]:
-        """The text of the statement that is resolved on this thread, and its part from INSERT or the relation on.
-
-        Both are empty for a DataFrame.
-        """
-        origin = self.CurrentOrigin.get()
-        text, start = origin.sqlText(), origin.startIndex()
-        if not (text.isDefined() and start.isDefined()):
-            return "", ""
-        return text.get(), text.get()[start.get() :]
 
     def can_store(self, given: DataType, target: DataType) -> bool:
         """Whether Spark stores values of a type in a column of another type, as INSERT does."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from storage import Table
 from storage.engine import (
@@ -19,6 +19,8 @@ from storage.engine import (
     config_from_properties,
     format_type,
     make_namespace,
+    parse_names,
+    parse_type,
     remove_namespace,
 )
 from storage.engine import (
@@ -50,6 +52,17 @@ _CLAUSES: Final[Mapping[str, tuple[str, str]]] = {
     "hive.": ("STORED AS and ROW FORMAT", "leave them out: the files of a table are Parquet"),
 }
 """Clauses of CREATE TABLE and ALTER TABLE that Spark passes on as properties, by the beginning of their names."""
+_TYPES: Final = "deploy/docs/configuration.md has the types"
+_INSTEAD: Final[Mapping[str, str]] = {
+    "VARIANT": "use STRING for JSON, and parse_json in queries; or a STRUCT of the fields",
+    "COLLATE": "leave COLLATE out, and use it in queries",
+    "GEOMETRY": "use BINARY for the WKB form",
+    "GEOGRAPHY": "use BINARY for the WKB form",
+    "NOT NULL": "leave NOT NULL out of the type: nobody would check it",
+    "CHAR": "for text use STRING",
+    "INTERVAL": "use BIGINT for the number of units",
+}
+"""What to use instead of types that a table cannot have, by a word of the type."""
 _PARTITIONING: Final = "the number of buckets is a property: 'buckets' = '8'"
 _REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "RenameColumn": ("a column cannot be renamed", "use a view with another name for it"),
@@ -98,7 +111,8 @@ def create_table(
     partitions = _partitions(partitioning)
     if partitions:
         given.setdefault("partition_by", ",".join(f"`{name.replace('`', '``')}`" for name in partitions))
-    config = config_from_properties([_column(catalog, column, given.get("key", "")) for column in columns], given)
+    key = parse_names(given["key"]) if "key" in given else None
+    config = config_from_properties([_column(catalog, column, key) for column in columns], given)
     if with_rows and len(config.streams) > 1:
         raise InvalidInput(
             f"CREATE TABLE {'.'.join((catalog.name(), *names))} AS SELECT: the table has several streams, and the rows "
@@ -152,11 +166,11 @@ def _partitions(partitioning: Iterable[Any]) -> list[str]:
     return found
 
 
-def _column(catalog: LakeCatalog, column: Any, key: str) -> SqlColumn:
-    """A column of CREATE TABLE; ``key`` is the property of that name."""
+def _column(catalog: LakeCatalog, column: Any, key: Sequence[str] | None) -> SqlColumn:
+    """A column of CREATE TABLE; ``key`` has the key columns, None if the statement does not name them."""
     name = column.name()
     kind = column_type(name, column.dataType())
-    if key and not column.nullable() and name not in key.replace("`", "").replace(" ", "").split(","):
+    if key is not None and not column.nullable() and name not in key:
         raise InvalidInput(
             f"column {name!r}: NOT NULL: a column outside the key is NULL where its group has no event",
             hint="leave NOT NULL out; DEFAULT says what such a row shows",
@@ -169,18 +183,36 @@ def _column(catalog: LakeCatalog, column: Any, key: str) -> SqlColumn:
 def column_type(name: str, given: Any) -> str:
     """The type of a column, for Spark a `DataType`, as the name of a type of weft.
 
+    The type reads back as it is given. PySpark knows Arrow forms of more types than that, in which they are other ones.
+
     Raises:
         InvalidInput: A table cannot have the type.
     """
     struct = f'{{"type":"struct","fields":[{{"name":"c","type":{given.json()},"nullable":true,"metadata":{{}}}}]}}'
     kind = StructType.fromJson(json.loads(struct)).fields[0].dataType
     try:
-        return format_type(to_arrow_type(kind, timezone="UTC"))
+        stored = format_type(to_arrow_type(kind, timezone="UTC"))
+        if from_arrow_type(parse_type(stored)).simpleString() == kind.simpleString() and not _has_not_null(kind):
+            return stored
     except (PySparkException, InvalidInput):
-        raise InvalidInput(
-            f"column {name!r}: a table cannot have the type {given.sql()}",
-            hint="for text use STRING; deploy/docs/configuration.md has the types",
-        ) from None
+        pass
+    written = given.sql()
+    raise InvalidInput(
+        f"column {name!r}: a table cannot have the type {written}",
+        hint=next((hint for word, hint in _INSTEAD.items() if word in written), _TYPES),
+    )
+
+
+def _has_not_null(kind: DataType) -> bool:
+    """Whether a field inside of a type is NOT NULL, which nobody would check."""
+    match kind:
+        case StructType():
+            return any(not field.nullable or _has_not_null(field.dataType) for field in kind)
+        case ArrayType():
+            return not kind.containsNull or _has_not_null(kind.elementType)
+        case MapType():
+            return not kind.valueContainsNull or _has_not_null(kind.keyType) or _has_not_null(kind.valueType)
+    return False
 
 
 def _evaluated(catalog: LakeCatalog, name: str, sql: str, kind: str) -> Any:

@@ -259,10 +259,12 @@ def publish(
     columns: str | None = None,
     *,
     delta: bool = False,
+    deletion_vectors: bool = True,
 ) -> Row:
     """Show the base files to other engines as an Iceberg table of that name, or with ``delta`` as a Delta table.
 
-    Nothing is copied. Run it after ``compact``.
+    Nothing is copied. Run it after ``compact``. Without ``deletion_vectors`` any reader of Delta can read the table,
+    and a state with unused rows in shared files is not published.
     """
     if (iceberg is None) == (not delta):
         raise InvalidInput(
@@ -273,7 +275,10 @@ def publish(
     if iceberg is None:
         from storage.publish.delta import publish_delta
 
-        return _published(f"{target.uri}/base", publish_delta(target, wanted))
+        result = publish_delta(target, wanted, deletion_vectors=deletion_vectors)
+        return _published(f"{target.uri}/base", result)
+    if not deletion_vectors:
+        raise InvalidInput("publish: an Iceberg table has no deletion vectors", hint="leave deletion_vectors out")
     from storage.publish.open_catalog import open_catalog
 
     opened = open_catalog(catalog, catalog_options or {})

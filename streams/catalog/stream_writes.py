@@ -9,6 +9,7 @@ An INSERT of a key that exists is an update. UPDATE and MERGE are refused: they 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -18,19 +19,11 @@ import pyarrow as pa
 from storage import Commit, Table
 from storage.engine import OP_COLUMN, Condition, Stream, TableSchema, lane_name
 from storage.errors import InvalidInput, NotFound
-from streams.spark.sql_parts import without_comments
+from streams.spark.sql_parts import Kind, parts
+from streams.spark.sql_text import quoted
 from streams.write.write_batch import close_after, lane_for
 
-_NAME: Final = r"(?:`(?:[^`]|``)+`|[^\s.(`]+)"
-_INSERT: Final = re.compile(
-    rf"\s*(?:INSERT\s+INTO\s+(?:TABLE\s+)?)?{_NAME}(?:\s*\.\s*{_NAME})*(?:\s*WITH\s*\([^()]*\))?", re.IGNORECASE
-)
-_BY_NAME: Final = re.compile(
-    r"\s*(BY\s+NAME\b|\((?!\s*(SELECT|VALUES|WITH|FROM|TABLE|MAP|REDUCE|\()\b))", re.IGNORECASE
-)
-_SUBQUERY: Final = re.compile(r"\(\s*(SELECT|WITH|FROM|TABLE|VALUES)\b", re.IGNORECASE)
-_QUOTED: Final = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
-_ADD_CONSTRAINT: Final = re.compile(r"\s*ALTER\s+TABLE\b.*\bADD\b.*\bCHECK\b", re.IGNORECASE | re.DOTALL)
+_QUERY_WORDS: Final = ("SELECT", "WITH", "FROM", "TABLE", "VALUES")
 NO_CONSTRAINTS: Final = (
     "a table has no constraints",
     "leave out wrong rows where they are written: the WHERE of an INSERT, or where: in the pipeline file",
@@ -72,7 +65,7 @@ def check_statement(text: str, table: str, privileges: frozenset[str], target: s
         target: What the hints write to instead; ``table`` by default.
 
     Raises:
-        InvalidInput: It is UPDATE, MERGE or INSERT OVERWRITE, or a DELETE with a subquery.
+        InvalidInput: It is UPDATE, MERGE or INSERT OVERWRITE.
     """
     word = _first_word(text)
     target = target or table
@@ -88,11 +81,33 @@ def check_statement(text: str, table: str, privileges: frozenset[str], target: s
             hint="INSERT INTO updates rows by key; DELETE FROM ... WHERE deletes rows",
         )
 
-    if word == "DELETE" and _SUBQUERY.search(_QUOTED.sub("''", without_comments(text))):
-        raise InvalidInput(
-            f"DELETE of {table}: the condition has a subquery",
-            hint=f"INSERT INTO {target} SELECT the key and the ordering columns, and 'delete' AS {OP_COLUMN}",
-        )
+
+def check_delete(text: str, condition: str, schema: TableSchema, stream: Stream, table: str, part: str) -> None:
+    """Refuse a DELETE with a subquery, with the INSERT that does the same.
+
+    Args:
+        text: The statement; empty for a DataFrame.
+        condition: What follows the name in the statement: an alias, if there is one, and WHERE.
+        schema: The table's schema.
+        stream: The stream of which the statement deletes.
+        table: Name of the table, as in SQL.
+        part: Name of the stream in the statement, as in SQL; empty if it names the table.
+
+    Raises:
+        InvalidInput: The condition has a subquery; or see `delete_rows`.
+    """
+    words = _words(text)
+    if words[:1] != ["DELETE"] or not any(
+        sign == "(" and word in _QUERY_WORDS for sign, word in itertools.pairwise(words)
+    ):
+        return
+    _check_deletable(schema, stream)
+    columns = ", ".join(quoted(name) for name in columns_of(schema, stream))
+    target = f"{table}.{part}" if part else table
+    # The condition may name columns by the stream.
+    alias = f" AS {part}" if part and _first_word(condition) == "WHERE" else ""
+    rows = f"SELECT {columns}, 'delete' AS {OP_COLUMN} FROM {table}{alias} {condition.strip()}"  # noqa: S608 - only shown
+    raise InvalidInput(f"DELETE of {target}: the condition has a subquery", hint=f"INSERT INTO {target} BY NAME {rows}")
 
 
 def check_readable(text: str, table: str) -> None:
@@ -105,27 +120,48 @@ def check_readable(text: str, table: str) -> None:
     Raises:
         InvalidInput: It is ALTER TABLE ... ADD CONSTRAINT ... CHECK.
     """
-    if _ADD_CONSTRAINT.match(_QUOTED.sub("''", without_comments(text))):
+    words = _words(text)
+    if words[:2] == ["ALTER", "TABLE"] and "ADD" in words and "CHECK" in words[words.index("ADD") :]:
         what, hint = NO_CONSTRAINTS
         raise InvalidInput(f"ALTER TABLE {table}: {what}", hint=hint)
 
 
 def _first_word(text: str) -> str:
-    return next(iter(re.findall(r"\w+", without_comments(text))), "").upper()
+    return next(iter(_words(text)), "")
 
 
-def is_by_position(text: str, insert: str) -> bool:
+def _words(text: str) -> list[str]:
+    """Words, quoted texts and signs of a statement, without comments; words in upper case."""
+    words: list[str] = []
+    for kind, start, end in parts(text):
+        if kind is Kind.QUOTED:
+            words.append(text[start:end])
+        elif kind is not Kind.COMMENT:
+            words += re.findall(r"\w+|\S", text[start:end].upper())
+    return words
+
+
+def is_by_position(text: str, head: str) -> bool:
     """Whether a statement gives values by position: an INSERT with neither a list of columns nor BY NAME.
 
     Args:
         text: The statement; empty for a DataFrame, whose columns have names.
-        insert: Its text from INSERT or from the name of the table on.
+        head: Its part from INSERT up to the query, as Spark's parser divides it.
     """
-    if _first_word(text) in {"", "CREATE", "REPLACE"}:
+    if not head or _first_word(text) in {"", "CREATE", "REPLACE"}:
         return False
-    plain = without_comments(insert)
-    head = _INSERT.match(plain)
-    return head is not None and _BY_NAME.match(plain, head.end()) is None
+    words = _words(head)
+    if words[-2:] == ["BY", "NAME"]:
+        return False
+    if words[-1] != ")":
+        return True
+    depth = 0
+    for index in reversed(range(len(words))):
+        depth += (words[index] == ")") - (words[index] == "(")
+        if depth == 0:
+            before = words[:index]
+            return before[-1] in {"WITH", "IDENTIFIER", "PARTITION"} and before[-2] != "."
+    raise AssertionError(f"Spark has parsed {head!r}")
 
 
 def delete_rows(table: Table, stream: Stream, condition: Condition) -> Commit | None:
@@ -148,19 +184,8 @@ def delete_rows(table: Table, stream: Stream, condition: Condition) -> Commit | 
             rows, and so no ordering value. The table is unchanged.
     """
     schema = table.schema
-    if stream.on_delete == "ignore":
-        raise InvalidInput(
-            f"DELETE: deletes of stream {stream.name!r} are ignored",
-            hint="name a stream whose on_delete is row or group",
-        )
+    _check_deletable(schema, stream)
     groups = [schema.group(name) for name in stream.groups]
-    for group in groups:
-        if group.merge not in _MODES_WITH_DELETES:
-            raise InvalidInput(
-                f"DELETE: group {group.name!r} is merged by {group.merge!r}, whose deletes take back the values of one "
-                "event",
-                hint="use INSERT with the values to take back, and _op = 'delete'",
-            )
     ordering = [name for group in groups for name in group.ordering]
     present = [f"_present_{group.name}" for group in groups]
     found = table.snapshot(references=False).to_arrow([*schema.key, *ordering, *present], condition)
@@ -186,23 +211,44 @@ def delete_rows(table: Table, stream: Stream, condition: Condition) -> Commit | 
         return writer.append(rows)
 
 
+def _check_deletable(schema: TableSchema, stream: Stream) -> None:
+    """Check that a stream can delete rows that are only known by what the table shows.
+
+    Raises:
+        InvalidInput: The stream ignores deletes, or a group of it aggregates.
+    """
+    if stream.on_delete == "ignore":
+        raise InvalidInput(
+            f"DELETE: deletes of stream {stream.name!r} are ignored",
+            hint="name a stream whose on_delete is row or group",
+        )
+    for group in (schema.group(name) for name in stream.groups):
+        if group.merge not in _MODES_WITH_DELETES:
+            raise InvalidInput(
+                f"DELETE: group {group.name!r} is merged by {group.merge!r}, whose deletes take back the values of one "
+                "event",
+                hint="use INSERT with the values to take back, and _op = 'delete'",
+            )
+
+
 def columns_of(schema: TableSchema, stream: Stream) -> list[str]:
     """The columns that a stream writes, in the order of the table."""
     written = set(schema.stream_columns(stream))
     return [column.name for column in schema.columns if column.name in written]
 
 
-def column_order(schema: TableSchema, stream: Stream, given: Sequence[str], *, by_position: bool) -> dict[str, str]:
+def column_order(schema: TableSchema, stream: Stream, given: Sequence[str], *, by_position: bool) -> list[str]:
     """The column of the stream for each column of a query, by name or by position.
 
     Args:
         schema: The table's schema.
         stream: The stream.
-        given: Names of the query's columns, in order.
+        given: Names of the query's columns, in order. By position they do not matter, and may be equal.
         by_position: Whether the first value is that of the first column, and so on.
 
     Raises:
-        InvalidInput: By position, the number of columns is not that of the stream; or a name is not that of a column.
+        InvalidInput: By position, the number of columns is not that of the stream. By name, one is not that of a
+            column, or two are that of the same column.
     """
     known = columns_of(schema, stream)
     hint = f"name the columns, INSERT INTO ... (...): {', '.join(known)}; also {OP_COLUMN}"
@@ -212,9 +258,13 @@ def column_order(schema: TableSchema, stream: Stream, given: Sequence[str], *, b
                 f"the query has {len(given)} columns, and stream {stream.name!r} {len(known)}: {', '.join(known)}",
                 hint=hint,
             )
-        return dict(zip(given, known, strict=True))
+        return known
     allowed = {name.lower(): name for name in (*known, OP_COLUMN, "_supplied")}
     for name in given:
         if name.lower() not in allowed:
             raise InvalidInput(f"column {name!r} is not one of stream {stream.name!r}", hint=hint)
-    return {name: allowed[name.lower()] for name in given}
+    chosen = [allowed[name.lower()] for name in given]
+    for name in chosen:
+        if chosen.count(name) > 1:
+            raise InvalidInput(f"the query has column {name!r} twice", hint="keep one of them")
+    return chosen

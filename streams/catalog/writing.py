@@ -20,6 +20,7 @@ from storage.engine import OP_COLUMN, And, Condition
 from storage.errors import InvalidInput, NotFound
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.stream_writes import (
+    check_delete,
     check_statement,
     choose_stream,
     column_order,
@@ -27,9 +28,11 @@ from streams.catalog.stream_writes import (
     delete_rows,
     is_by_position,
 )
+from streams.catalog.table_entry import shown_columns
 from streams.read.arrow_filters import translate
 from streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
 from streams.read.relation.pushed_filters import parse_predicate
+from streams.spark.sql_text import sql_name
 from streams.write.sink_task import HINT
 from streams.write.write_batch import write_batch
 
@@ -67,14 +70,15 @@ def table_for_write(
         table, part = catalog.lake.resolve(names)
     except NotFound:
         catalog.jvm.no_such_table(names)
-    text, insert = catalog.jvm.statement_from()
+    text, head, rest = catalog.jvm.statement()
     shown = ".".join((catalog.name(), *names))
     schema = catalog.lake.table(table).schema
     check_statement(text, shown, privileges, shown if part or len(schema.streams) == 1 else f"{shown}.<stream>")
     if options.get("as_of") is not None:
         raise InvalidInput(f"{shown}: a state of the past cannot be written", hint="leave the time out")
-    choose_stream(schema, ".".join((catalog.name(), *table)), part)
-    by_position = is_by_position(text, insert)
+    stream = choose_stream(schema, ".".join((catalog.name(), *table)), part)
+    check_delete(text, rest, schema, stream, sql_name((catalog.name(), *table)), sql_name((part,)) if part else "")
+    by_position = is_by_position(text, head)
     return StreamTable(catalog, table, part, by_position=by_position, is_new=catalog.jvm.creates_from_query())
 
 
@@ -108,7 +112,9 @@ class StreamTable(PlainTable, WithoutMetrics):
         return self.jvm.columns(self._struct())
 
     def _struct(self) -> StructType:
-        shown = from_arrow_schema(self._schema.event_schema(columns_of(self._schema, self._stream)))
+        # With the defaults, which Spark puts where a statement says DEFAULT.
+        events = self._schema.event_schema(columns_of(self._schema, self._stream))
+        shown = shown_columns(from_arrow_schema(events), self._schema)
         hidden = [StructField(OP_COLUMN, StringType()), StructField(_SUPPLIED, ArrayType(StringType()))]
         return StructType([*shown.fields, *hidden])
 
@@ -141,21 +147,22 @@ class StreamTable(PlainTable, WithoutMetrics):
         target = column_order(self._schema, self._stream, frame.columns, by_position=self._by_position)
         kinds = {field.name: field.dataType for field in self._struct()}
         columns = []
-        for given in frame.schema:
-            name = target[given.name]
+        # By position columns may have equal names, so each gets one of its own first.
+        numbered = frame.toDF(*(f"c{number}" for number in range(len(target))))
+        for name, given in zip(target, numbered.schema, strict=True):
             if not self.jvm.can_store(given.dataType, kinds[name]):
                 raise InvalidInput(
                     f"column {name!r} is {kinds[name].simpleString()}, not {given.dataType.simpleString()}",
                     hint=f"CAST it to {kinds[name].simpleString()} in the query",
                 )
-            column = sf.col("`" + given.name.replace("`", "``") + "`")
+            column = sf.col(given.name)
             if given.dataType != kinds[name]:
                 column = _key_cast(column, kinds[name], name) if name in self._schema.key else column.cast(kinds[name])
             columns.append(column.alias(name))
         batch = _batch(options)
         try:
             commit = write_batch(
-                frame.select(*columns),
+                numbered.select(*columns),
                 self._table.uri,
                 self._stream.name,
                 batch=batch,

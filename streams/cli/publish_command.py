@@ -33,6 +33,14 @@ def publish(
     delta: Annotated[
         bool, typer.Option("--delta", help="Publish as a Delta table: folder base in the table's location.")
     ] = False,
+    deletion_vectors: Annotated[
+        bool,
+        typer.Option(
+            "--deletion-vectors/--no-deletion-vectors",
+            help="Whether readers of the Delta table have to know deletion vectors, which hide unused rows of shared "
+            "files. Without them a state with such rows is not published.",
+        ),
+    ] = True,
     catalog: Annotated[
         str, typer.Option(help="Name of the Iceberg catalog in the configuration of pyiceberg.")
     ] = "default",
@@ -62,8 +70,10 @@ def publish(
             raise InvalidInput("the format is missing", hint="give either --iceberg NAMESPACE.TABLE or --delta")
         if delta and (catalog_option or catalog != "default"):
             raise InvalidInput("a Delta table has no catalog", hint="remove --catalog and --catalog-option")
+        if iceberg is not None and not deletion_vectors:
+            raise InvalidInput("an Iceberg table has no deletion vectors", hint="remove --no-deletion-vectors")
         properties = _properties(catalog_option or ())
-    to = DeltaTarget(names) if iceberg is None else IcebergTarget(iceberg, catalog, properties, names)
+    to = DeltaTarget(names, deletion_vectors) if iceberg is None else IcebergTarget(iceberg, catalog, properties, names)
     table = open_table(target, storage_option)
     name = iceberg or f"{table.uri}/base"
     try:

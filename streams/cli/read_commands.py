@@ -7,6 +7,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
+from storage.engine import python_rows
 from storage.plural import counted
 from streams.cli import completion
 from streams.cli.arguments import Json, StorageOption, Target, column_names, console, errors, open_table, usage_errors
@@ -14,7 +15,6 @@ from streams.cli.examples import examples
 from streams.cli.output import limit_note, print_rows
 from streams.cli.progress import Quiet, progress
 from streams.read.as_of import EARLIEST, parse_point, warn_if_unsettled
-from streams.read.plain_values import python_rows
 
 reads = typer.Typer()
 
@@ -68,15 +68,15 @@ def changes(
     names = answer.schema.names
     with progress("comparing", quiet=quiet):
         rows, more = _head(answer, limit)
-    print_rows(names, [[row[name] for name in names] for row in rows], as_json=as_json)
+    print_rows(names, rows, as_json=as_json)
     note = limit_note(limit) if more else f"{counted(len(rows), 'row')}; continue with --since {end}"
     # With --json standard output contains only rows.
     (errors if as_json else console()).print(note, style="dim", soft_wrap=True)
 
 
-def _head(answer: pa.RecordBatchReader, limit: int) -> tuple[list[dict[str, object]], bool]:
+def _head(answer: pa.RecordBatchReader, limit: int) -> tuple[list[tuple[object, ...]], bool]:
     """The first rows, and whether there are more."""
-    rows: list[dict[str, object]] = []
+    rows: list[tuple[object, ...]] = []
     for batch in answer:
         rows.extend(python_rows(batch.slice(0, limit + 1 - len(rows))))
         if len(rows) > limit:

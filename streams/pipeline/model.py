@@ -226,9 +226,10 @@ class IcebergSection(_Model):
 
 
 class DeltaSection(_Model):
-    """The Delta table to publish to."""
+    """The Delta table to publish to, and whether readers have to know deletion vectors."""
 
     columns: list[str] | None = None
+    deletion_vectors: bool = True
 
 
 class PublishSection(_Model):
@@ -245,7 +246,7 @@ class PublishSection(_Model):
         if (iceberg := self.iceberg) is not None:
             found.append(IcebergTarget(iceberg.table, iceberg.catalog, iceberg.properties, iceberg.columns))
         if self.delta is not None:
-            found.append(DeltaTarget(self.delta.columns))
+            found.append(DeltaTarget(self.delta.columns, self.delta.deletion_vectors))
         return found
 
 

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-import pyarrow as pa
-
 from storage.engine import TableSchema
 
 _FORMULA: Final = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
@@ -38,21 +36,6 @@ def json_value(value: Any) -> Any:
     if isinstance(value, dt.datetime | dt.date):
         return value.isoformat()
     return value.hex() if isinstance(value, bytes | bytearray) else str(value)
-
-
-def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values of a column, a map as a mapping; a list of pairs if a key is in one twice, or is nested itself."""
-    try:
-        values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
-    except (KeyError, TypeError):
-        values = column.to_pylist()
-    return values
-
-
-def python_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
-    """Rows by column, with the values of `python_values`."""
-    columns = [python_values(column) for column in rows.columns]
-    return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def csv_cell(value: Any) -> str:

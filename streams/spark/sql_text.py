@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from typing import Final
+
 from pyspark.errors import PySparkException
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quoted(name: str) -> str:
     """A name as an identifier, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def sql_name(parts: Iterable[str]) -> str:
+    """A name of several parts, with backquotes only where they are needed."""
+    return ".".join(part if _PLAIN.fullmatch(part) else quoted(part) for part in parts)
 
 
 def spark_message(error: PySparkException) -> str:

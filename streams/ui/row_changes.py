@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from storage import Table
-from storage.engine import BEFORE, CHANGE, CHANGED_GROUPS
+from storage.engine import BEFORE, CHANGE, CHANGED_GROUPS, python_rows
 from storage.errors import InvalidInput
-from streams.read.plain_values import python_rows
 from streams.ui.page_times import page_point
 
 _SECONDS: Final = 20.0
@@ -81,7 +80,8 @@ def find_changes(table: Table, since: str, until: str, limit: int, created_at_ms
     rows: list[ChangedRow] = []
     began = time.monotonic()
     for batch in reader:
-        rows += [_row(row, names, key) for row in python_rows(batch.slice(0, limit + 1 - len(rows)))]
+        found = python_rows(batch.slice(0, limit + 1 - len(rows)))
+        rows += [_row(dict(zip(batch.schema.names, row, strict=True)), names, key) for row in found]
         if len(rows) > limit or time.monotonic() - began > _SECONDS:
             break
     return RowChanges(

@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from storage.engine import Inspection
+from storage.engine import Inspection, python_rows
 from storage.errors import InvalidInput, TableError
-from streams.read.plain_values import python_values, spreadsheet_cell
+from streams.read.plain_values import spreadsheet_cell
 from streams.read.text_values import parse_key, split_key
 from streams.ui.page_times import page_point
 from streams.ui.row_changes import find_changes
@@ -119,8 +119,7 @@ def _csv_parts(schema: pa.Schema, found: Iterator[pa.RecordBatch]) -> Iterator[s
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([spreadsheet_cell(name) for name in schema.names])
     for batch in found:
-        columns = [python_values(column) for column in batch.columns]
-        writer.writerows([spreadsheet_cell(value) for value in row] for row in zip(*columns, strict=True))
+        writer.writerows([spreadsheet_cell(value) for value in row] for row in python_rows(batch))
         yield text.getvalue()
         text.seek(0)
         text.truncate()

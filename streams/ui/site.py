@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from storage import Table
-from storage.engine import format_type
+from storage.engine import format_type, python_rows
 from storage.errors import NotFound, StoreUnavailable, TableError
 from storage.plural import counted
 from streams.pipeline.model import CommandSettings
 from streams.pipeline.part_states import PartState
 from streams.pipeline.quantities import age, duration, moment, size
-from streams.read.plain_values import json_value, python_rows
+from streams.read.plain_values import json_value
 from streams.ui.checks import Checks
 from streams.ui.lane_history import LaneHistory
 from streams.ui.letter_book import LetterBook
@@ -323,16 +323,15 @@ def _templates() -> Environment:
         percent=_percent,
         per_second=_per_second,
         plural=counted,
-        rows=python_rows,
         size=size,
         type=format_type,
     )
-    made.globals.update(key_of=_key_of, key_query=key_query, paths=PATHS, urlencode=_encoded)
+    made.globals.update(python_rows=python_rows, key_of=_key_of, key_query=key_query, paths=PATHS, urlencode=_encoded)
     return made
 
 
-def _key_of(row: Mapping[str, Any], key: Sequence[str]) -> dict[str, Any]:
-    return {name: row[name] for name in key}
+def _key_of(names: Sequence[str], row: Sequence[Any], key: Sequence[str]) -> dict[str, Any]:
+    return {name: row[names.index(name)] for name in key}
 
 
 def _iso(milliseconds: int) -> str:

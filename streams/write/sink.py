@@ -329,8 +329,11 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
     Raises:
         InvalidInput: A row cannot be stored. What the tasks wrote is removed.
     """
+    # `mapInArrow` reads names of columns as expressions, in which dots and backquotes have a meaning.
+    numbered = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
+    task = task_writer(ticket, letters, df.columns)
     with worker_hints():
-        reported = df.mapInArrow(for_workers(task_writer(ticket, letters)), REPORT_TYPE)
+        reported = numbered.mapInArrow(for_workers(task), REPORT_TYPE)
         rows = run_despite_deaths(df.sparkSession.sparkContext, reported.collect)
     reports: list[TaskReport] = [pickle.loads(row.report) for row in rows]  # noqa: S301 - written by our own tasks
     reports.sort(key=lambda report: report.task)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from storage.engine import Problem, WriteTicket, Written, write_rows
+from storage.engine import Problem, WriteTicket, Written, python_rows, write_rows
 from storage.errors import InvalidInput
 from streams.write.batch_trace import TaskClock, TaskTimes
 from streams.write.dead_letter import IGNORED, SOURCE, DeadLetterFile, DeadLetters
@@ -61,13 +61,21 @@ class TaskReport:
 TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def task_writer(ticket: WriteTicket, letters: DeadLetters | None) -> TaskFunction:
-    """The function for `DataFrame.mapInArrow`: yields one row, a pickled `TaskReport`; none for an empty partition."""
+def task_writer(ticket: WriteTicket, letters: DeadLetters | None, columns: Sequence[str]) -> TaskFunction:
+    """The function for `DataFrame.mapInArrow`: yields one row, a pickled `TaskReport`; none for an empty partition.
+
+    Args:
+        ticket: As in `write_task`.
+        letters: As in `write_task`.
+        columns: Names of the columns, in the order of the frame, whose own names do not matter.
+    """
+    names = list(columns)
 
     def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None, "runs in a Spark task"
-        report = write_task(ticket, letters, context.partitionId(), batches)
+        named = (batch.rename_columns(names) for batch in batches)
+        report = write_task(ticket, letters, context.partitionId(), named)
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], schema=REPORT)
 
     return write_partition
@@ -174,28 +182,11 @@ def _refuse(
     # Batch by batch, so that a million refused messages are not a million Python objects at once.
     for start in range(0, len(chosen), _LETTERS_AT_ONCE):
         part = chosen.slice(start, _LETTERS_AT_ONCE)
-        values = _plain_rows(rows.take(part)) if sources is None else [{}] * len(part)
+        values = _as_objects(rows.take(part)) if sources is None else [{}] * len(part)
         origins = sources.take(part).to_pylist() if sources is not None else [None] * len(part)
         for reason, source, row in zip(reasons[start : start + len(part)], origins, values, strict=True):
             file.add(reason, source, row)
 
 
-def _plain_rows(rows: pa.Table) -> list[dict[str, Any]]:
-    """Rows as Python values. Values that Python cannot represent, such as dates before year 1, become text."""
-    try:
-        return rows.to_pylist()
-    except (ValueError, OverflowError):
-        columns = {name: [_plain(value) for value in rows.column(name)] for name in rows.column_names}
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _plain(value: pa.Scalar) -> Any:
-    try:
-        return value.as_py()
-    except (ValueError, OverflowError):
-        if pa.types.is_string(value.type):
-            return value.as_buffer().to_pybytes()
-        if pa.types.is_temporal(value.type):  # before year 1 or after 9999
-            number = value.cast(pa.int32() if pa.types.is_date32(value.type) else pa.int64())
-            return f"{number.as_py()} of {value.type}"
-        return f"a {value.type} without a Python value"
+def _as_objects(rows: pa.Table) -> list[dict[str, Any]]:
+    return [dict(zip(rows.column_names, row, strict=True)) for row in python_rows(rows, mappings=False)]

@@ -1,8 +1,10 @@
-"""Runs the dbt project beside this file over a catalog of weft tables, and prints what its models hold, as JSON.
+"""Runs a dbt project over a catalog of weft tables, and prints what its models hold, as JSON.
 
-    python -m tests.dbt.run_dbt LAKE WORK
+    python -m tests.dbt.run_dbt PROJECT LAKE WORK
 
-LAKE is the folder of the tables; WORK is a folder for everything that Spark and dbt write.
+PROJECT is ``outside``, whose models are tables and views of Spark, or ``inside``, whose models are tables of weft: it
+is run twice, and then the columns of its documentation are printed, too. LAKE is the folder of the tables; WORK is a
+folder for everything that Spark and dbt write.
 """
 
 from __future__ import annotations
@@ -15,23 +17,33 @@ from pathlib import Path
 import streams
 from streams.spark.session import temporary_session
 
-MODELS = ("orders_by_status", "busy_statuses")
+HERE = Path(__file__).parent
+FOLDERS = {"outside": HERE, "inside": HERE / "in_catalog"}
+MODELS = {"outside": ("orders_by_status", "busy_statuses"), "inside": ("orders_by_status", "orders_so_far")}
 
 
-def main(lake: str, work: str) -> int:
+def main(project: str, lake: str, work: str) -> int:
     from dbt.cli.main import dbtRunner  # installed in an environment of its own
 
     os.chdir(work)
-    here = str(Path(__file__).parent)
+    here = str(FOLDERS[project])
+    folders = ["--project-dir", here, "--profiles-dir", here, "--target-path", f"{work}/target"]
+    options = [*folders, "--log-path", f"{work}/logs", "--no-send-anonymous-usage-stats"]
+    commands = [["build"]] if project == "outside" else [["build"], ["build"], ["docs", "generate"]]
     with temporary_session("dbt", {"spark.sql.warehouse.dir": f"{work}/warehouse"}) as spark:
         streams.register_catalog(spark, "weft", lake)
-        folders = ["--project-dir", here, "--profiles-dir", here, "--target-path", f"{work}/target"]
-        done = dbtRunner().invoke(["build", *folders, "--log-path", f"{work}/logs", "--no-send-anonymous-usage-stats"])
-        if not done.success:
-            return 1
-        for name in MODELS:
+        if project == "inside":
+            spark.sql("USE weft")
+        for command in commands:
+            if not dbtRunner().invoke([*command, *options]).success:
+                return 1
+        for name in MODELS[project]:
             rows = [row.asDict() for row in spark.table(f"analytics.{name}").orderBy("status").collect()]
             print(json.dumps({name: rows}))
+    if project == "inside":
+        shown = json.loads(Path(work, "target", "catalog.json").read_text(encoding="utf-8"))
+        for kind in ("nodes", "sources"):
+            print(json.dumps({kind: {name: list(of["columns"]) for name, of in shown[kind].items()}}))
     return 0
 
 

@@ -32,6 +32,10 @@ CREATE TABLE weft.shop.bad (id BIGINT, v STRING) TBLPROPERTIES ('key' = 'id', 'g
 --! did you mean
 CREATE TABLE weft.shop.bad (id BIGINT, v VARCHAR(10)) TBLPROPERTIES ('key' = 'id', 'group.g' = 'v', 'stream.s' = 'g');
 --! InvalidInput: column 'v': a table cannot have the type VARCHAR(10)
+CREATE TABLE weft.shop.bad (id BIGINT, v VARIANT) TBLPROPERTIES ('key' = 'id', 'group.g' = 'v', 'stream.s' = 'g');
+--! hint: use STRING for JSON, and parse_json in queries; or a STRUCT of the fields
+CREATE TABLE weft.shop.bad (id STRING COLLATE UTF8_LCASE, v INT) TBLPROPERTIES ('key' = 'id', 'group.g' = 'v', 'stream.s' = 'g');
+--! hint: leave COLLATE out, and use it in queries
 CREATE TABLE weft.shop.bad (id BIGINT, v INT NOT NULL) TBLPROPERTIES ('key' = 'id', 'group.g' = 'v', 'stream.s' = 'g');
 --! InvalidInput: column 'v': NOT NULL
 CREATE TABLE weft.shop.bad (id BIGINT, v INT) USING parquet;

@@ -35,7 +35,44 @@ SELECT * FROM weft.shop.orders_wide ORDER BY order_id;
 --> 1 | new | 10 | NULL | NULL
 --> 4 | first | 1 | NULL | NULL
 
+-- DEFAULT is the column's default; a later change of it does not change the row.
+CREATE TABLE weft.shop.defaults (id BIGINT, s STRING DEFAULT 'it''s \\new', d DATE DEFAULT date'2024-01-01',
+    t TIMESTAMP DEFAULT timestamp'2024-01-01 00:00:00.123456', n TIMESTAMP_NTZ DEFAULT timestamp_ntz'2024-01-01 01:02:03',
+    b BINARY DEFAULT X'00FF', g DOUBLE DEFAULT double('-Infinity'), m DECIMAL(10,2) DEFAULT 1.50, o BOOLEAN DEFAULT true,
+    i TINYINT DEFAULT -1, no INT, total BIGINT DEFAULT 7, part STRING DEFAULT 'p')
+    TBLPROPERTIES ('key' = 'id', 'group.g' = 's,d,t,n,b,g,m,o,i,no', 'group.sum' = 'total', 'group.sum.merge' = 'aggregate',
+    'group.sum.function.total' = 'sum', 'group.part' = 'part', 'group.part.merge' = 'latest_non_null', 'stream.s' = 'g,sum,part');
+INSERT INTO weft.shop.defaults VALUES
+    (1, DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT, default, DEFAULT, DEFAULT, DEFAULT),
+    (2, 'x', DEFAULT, NULL, DEFAULT, DEFAULT, 1, DEFAULT, DEFAULT, 2, 3, 4, 'q');
+INSERT INTO weft.shop.defaults (total, id) VALUES (DEFAULT, 1), (DEFAULT, 3);
+ALTER TABLE weft.shop.defaults ALTER COLUMN s SET DEFAULT 'newer';
+SELECT id, s, d, string(t), string(n), hex(b), g, m, o, i, no, total, part FROM weft.shop.defaults ORDER BY id;
+--> 1 | it's \new | 2024-01-01 | 2024-01-01 00:00:00.123456 | 2024-01-01 01:02:03 | 00FF | -inf | 1.50 | true | -1 | NULL | 14 | p
+--> 2 | x | 2024-01-01 | NULL | 2024-01-01 01:02:03 | 00FF | 1.0 | 1.50 | true | 2 | 3 | 4 | q
+--> 3 | newer | 2024-01-01 | 2024-01-01 00:00:00.123456 | 2024-01-01 01:02:03 | 00FF | -inf | 1.50 | true | -1 | NULL | 7 | p
+INSERT INTO weft.shop.defaults (id, total) VALUES (DEFAULT, 1);
+--! NO_DEFAULT_COLUMN_VALUE_AVAILABLE
+
+-- By position names do not matter: not even equal ones.
+INSERT INTO weft.shop.orders_wide.orders SELECT 4L, 'x', 0L AS x;
+INSERT INTO weft.shop.orders_wide.orders SELECT 5L, 'x', 5L;
+INSERT INTO IDENTIFIER('weft.shop.' || 'orders_wide.orders') SELECT status, status, status FROM VALUES (6L) AS t(status);
+INSERT INTO IDENTIFIER('weft.shop.' || 'orders_wide.orders') (order_ts, order_id, status) VALUES (7, 6, 'seven');
+-- Words of a query are names in a list of columns.
+CREATE TABLE weft.shop.words (from BIGINT, values BIGINT, table BIGINT)
+    TBLPROPERTIES ('key' = 'from', 'group.g' = 'values,table', 'stream.s' = 'g');
+INSERT INTO weft.shop.words (table, values, from) VALUES (3, 2, 1);
+SELECT from, values, table FROM weft.shop.words;
+--> 1 | 2 | 3
+SELECT order_id, status, order_ts FROM weft.shop.orders_wide WHERE order_id > 4 ORDER BY order_id;
+--> 5 | x | 5
+--> 6 | seven | 7
+DELETE FROM weft.shop.orders_wide.orders WHERE order_id > 4;
+
 -- Bad statements change nothing.
+INSERT INTO weft.shop.orders_wide.orders BY NAME SELECT 9L AS order_id, 'x' AS status, 1L AS order_ts, 2L AS ORDER_TS;
+--! the query has column 'order_ts' twice
 INSERT INTO weft.shop.orders_wide VALUES (9, 'x', 1);
 --! write to weft.shop.orders_wide.orders, weft.shop.orders_wide.payments
 INSERT INTO weft.shop.orders_wide.order VALUES (9, 'x', 1);
@@ -55,7 +92,7 @@ INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts) VALUES (NU
 DELETE FROM weft.shop.orders_wide.orders WHERE order_id IN (SELECT 1);
 --! InvalidInput: DELETE of weft.shop.orders_wide.orders: the condition has a subquery
 DELETE FROM weft.shop.orders_wide.orders WHERE EXISTS (SELECT 1);
---! hint: INSERT INTO weft.shop.orders_wide.orders SELECT the key and the ordering columns, and 'delete' AS _op
+--! hint: INSERT INTO weft.shop.orders_wide.orders BY NAME SELECT `order_id`, `status`, `order_ts`, 'delete' AS _op FROM weft.shop.orders_wide AS orders WHERE EXISTS (SELECT 1)
 DELETE FROM weft.shop.orders_wide.orders WHERE status = 'not a (SELECT 1)';
 INSERT INTO weft.shop.orders_wide.orders WITH ('batch' = '1') VALUES (9, 'x', 1);
 --! options query_id and batch

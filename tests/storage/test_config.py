@@ -182,6 +182,14 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "two names differ only in case",
         "rename",
     ),
+    "column names of which Spark takes one for the other": (
+        both(
+            put("columns", "pa\u0131d", to="double"),
+            put("groups", "order", "columns", to=["status", "ots", "pa\u0131d"]),
+        ),
+        "two names differ only in case",
+        "rename",
+    ),
     "group names that differ in case": (
         put("groups", "Order", to={"columns": ["paid"]}),
         "two names differ only in case",

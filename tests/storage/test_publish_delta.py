@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaProtocolError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,6 +119,35 @@ def test_unused_rows_of_shared_files_are_deleted_by_vectors(table: Table) -> Non
         seen.append(published.unused_rows)
     assert seen == [*sorted(seen[:3]), 0]  # the shared file is unused at last
     assert seen[2] > seen[0] > 0
+
+
+def test_without_deletion_vectors_any_reader_can_read(tmp_path: Path) -> None:
+    """A state that needs them is refused, and what was published before stays; then the feature is dropped."""
+    table = Table.create(tmp_path / "shared", SHOP)
+    append(table, orders(*range(40), status="old"))
+    table.compact()  # one file for all file groups
+    publish_delta(table, deletion_vectors=False)
+    append(table, orders(*range(40), status="new", ts=5))
+    first, *rest = [each.group for each in table.snapshot().slices]
+    table.compact(only=lambda file_slice: file_slice.group == first)
+    with pytest.raises(InvalidInput, match=r"rows? of 1 shared base file are not current") as caught:
+        publish_delta(table, deletion_vectors=False)
+    assert "deletion vectors" in caught.value.hint
+    log = DeltaTable(root_of(table))
+    assert set(log.to_pyarrow_table()["status"].to_pylist()) == {"old"}
+    assert publish_delta(table).unused_rows
+    with pytest.raises(DeltaProtocolError, match="deletionVectors"):
+        DeltaTable(root_of(table)).to_pyarrow_table()
+    table.compact(only=lambda file_slice: file_slice.group in rest)
+    assert publish_delta(table).unused_rows == 0
+    with pytest.raises(DeltaProtocolError, match="deletionVectors"):
+        DeltaTable(root_of(table)).to_pyarrow_table()  # it is refused although there is none any more
+    assert publish_delta(table, deletion_vectors=False).changed
+    log = DeltaTable(root_of(table))
+    assert set(log.to_pyarrow_table()["status"].to_pylist()) == {"new"}
+    assert log.protocol().reader_features is None
+    assert (root_of(table) / f"_delta_log/{log.version():020d}.checkpoint.parquet").exists()
+    assert not publish_delta(table, deletion_vectors=False).changed
 
 
 @pytest.mark.parametrize(

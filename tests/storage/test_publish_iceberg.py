@@ -13,6 +13,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo, Reference
@@ -20,10 +22,12 @@ from pyiceberg.table import CommitTableResponse
 from pyiceberg.table import Table as IcebergTable
 
 from storage import Table
+from storage.core.model import FIELD_ID
 from storage.environment import open_environment
 from storage.errors import Conflict, InvalidInput, NotFound
 from storage.publish.iceberg import publish_iceberg
 from storage.publish.publication import Published
+from storage.publish.upper_bound import cut_up
 from tests.storage.every_type import EVERY_TYPE, append_every_type
 from tests.storage.shop import SHOP, append, fill_with_every_state, orders, payments
 from tests.tuning import tune
@@ -123,6 +127,57 @@ def test_the_bounds_of_a_file_cover_all_its_row_groups(tmp_path: Path, catalog: 
     for number in (0, 50, 99):
         assert published.scan(f"id = {number}").to_arrow().num_rows == 1
     assert files_of(catalog, "id > 99") == 0
+
+
+BOUND = 16
+FOLLOWED_BY_NONE = "\U0010ffff" * (BOUND + 1)
+
+
+@pytest.mark.parametrize("last", ["\ud7ff", "\U0010ffff", "\uffff", "z", "\x7f"])
+@pytest.mark.parametrize("first", ["a", "\ud7ff", "\U0010ffff"])
+def test_bounds_of_texts_whose_character_at_the_end_has_no_next_one(
+    first: str, last: str, table: Table, catalog: SqlCatalog
+) -> None:
+    texts = [first * (BOUND - 1) + last + "tail", first * BOUND + last, first]
+    append(table, orders(1, 2, 3).set_column(1, "status", [texts]))
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    check_same_rows(table, catalog)
+    for text in texts:
+        found = catalog.load_table(NAME).scan(EqualTo(Reference("status"), text)).to_arrow()
+        assert text in found["status"].to_pylist()
+    assert files_of(catalog, f"status > '{FOLLOWED_BY_NONE}'") <= 1
+
+
+@given(text=st.text(st.characters(codec="utf-8"), max_size=6), length=st.integers(1, 5))
+@example(text="ab\ud7ff", length=3).via("the character before the surrogates")
+@example(text="\ud7ff" * 4, length=3)
+@example(text="\U0010ffff" * 4, length=3)
+def test_a_cut_text_is_not_smaller(text: str, length: int) -> None:
+    end = cut_up(text, length)
+    if end is None:
+        assert set(text[:length]) == {"\U0010ffff"}
+    else:
+        assert len(end) <= length
+        assert end.encode() >= text.encode()
+
+
+def test_field_ids_of_base_files_are_not_above_the_last_one(table: Table, catalog: SqlCatalog) -> None:
+    """ClickHouse takes a higher one for damage, and others for columns that were dropped."""
+    fill_with_every_state(table)
+    table.compact()
+    publish_iceberg(table, catalog, NAME)
+    metadata = catalog.load_table(NAME).metadata
+    files = [task.file.file_path for task in catalog.load_table(NAME).scan().plan_files()]
+    ids = {int(field.metadata[FIELD_ID]) for file in files for field in pq.read_schema(file.removeprefix("file://"))}
+    assert max(ids) <= metadata.last_column_id < 2_147_483_447, "higher ones are reserved"
+    shown = catalog.load_table(NAME).schema()
+    assert shown.schema_id == metadata.current_schema_id
+    assert [field.name for field in shown.fields] == table.schema.arrow.names
+    assert all(snapshot.schema_id == shown.schema_id for snapshot in metadata.snapshots)
+    assert not publish_iceberg(table, catalog, NAME).changed
+    assert catalog.load_table(NAME).metadata.last_updated_ms == metadata.last_updated_ms
+    check_same_rows(table, catalog)
 
 
 def test_unused_rows_of_shared_files_are_listed_as_deleted(table: Table, catalog: SqlCatalog) -> None:

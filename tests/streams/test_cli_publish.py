@@ -10,8 +10,11 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from storage import Table
+from storage.errors import InvalidInput
+from streams.pipeline.model import PublishSection
 from tests.storage.shop import SHOP, append, orders
 from tests.streams.pipelines import weft
+from tests.streams.test_procedures import Lake, call
 
 
 @pytest.fixture
@@ -49,12 +52,28 @@ def test_publish_as_delta(table: Table) -> None:
     ]
 
 
+def test_every_door_can_do_without_deletion_vectors(table: Table, tmp_path: Path) -> None:
+    append(table, orders(1, 2, 3, status="new", ts=5))
+    chosen = table.snapshot().slices[0].group
+    table.compact(only=lambda file_slice: file_slice.group == chosen)
+    refused = weft("publish", table.uri, "--delta", "--no-deletion-vectors")
+    assert refused.exit_code == 2
+    assert "only deletion vectors can hide them" in refused.stderr
+    with pytest.raises(InvalidInput, match="only deletion vectors can hide them"):
+        call(Lake(tmp_path), "publish", table="wide", delta=True, deletion_vectors=False)
+    section = PublishSection.model_validate({"delta": {"deletion_vectors": False}})
+    with pytest.raises(InvalidInput, match="only deletion vectors can hide them"):
+        section.targets[0].publish(table)
+    assert weft("publish", table.uri, "--delta").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ([], "the format is missing"),
         (["--delta", "--iceberg", "a.b"], "the format is missing"),
         (["--delta", "--catalog", "lake"], "a Delta table has no catalog"),
+        (["--iceberg", "a.b", "--no-deletion-vectors"], "an Iceberg table has no deletion vectors"),
     ],
 )
 def test_a_wrong_format_is_a_usage_error(table: Table, options: list[str], message: str) -> None:

@@ -13,6 +13,7 @@ from storage import Table
 from storage.engine import And, Comparison, Condition, IsNull, Not
 from storage.errors import InvalidInput, NotFound
 from streams.catalog.stream_writes import (
+    check_delete,
     check_statement,
     choose_stream,
     column_order,
@@ -115,25 +116,33 @@ def test_a_table_with_one_stream_needs_no_name_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rest", "how"),
     [
-        (" VALUES (1)", "position"),
-        (" SELECT a FROM t", "position"),
-        (" (SELECT a FROM t)", "position"),
-        ("\n((SELECT a FROM t))", "position"),
-        (" TABLE x", "position"),
-        (" (a, b) VALUES (1, 2)", "name"),
-        ("(selected) SELECT 1", "name"),
-        (" BY NAME SELECT 1 AS a", "name"),
-        (" /* (a) */ SELECT 1", "position"),
-        (" -- (a)\n (a) SELECT 1", "name"),
-        (" WITH ('query_id' = 'a', 'batch' = '1') (a) SELECT 1", "name"),
-        (" WITH ('query_id' = 'a', 'batch' = '1') SELECT 1", "position"),
+        ("", "position"),
+        (" (a, b)", "name"),
+        ("(selected)", "name"),
+        (" (table, values)", "name"),
+        ("(`a)`, `b``(`)", "name"),
+        (" BY NAME", "name"),
+        ("  by -- name\n  name", "name"),
+        (" /* (a) */", "position"),
+        (" -- (a)\n (a)", "name"),
+        (" WITH ('query_id' = 'a', 'batch' = '1') (a)", "name"),
+        (" WITH ('query_id' = '--(', 'batch' = '1')  (a)", "name"),
+        (" WITH ('query_id' = 'a', 'batch' = '1')", "position"),
     ],
 )
-@pytest.mark.parametrize("table_name", ["weft.shop.o.orders", "weft . `sh.op` . `a``(b` .orders"])
-@pytest.mark.parametrize("verb", ["", "INSERT INTO ", "insert  into table "])
+@pytest.mark.parametrize(
+    "table_name",
+    [
+        "weft.shop.o.orders",
+        "weft . `sh.op` . `a``(b` .orders",
+        "weft.d.with",
+        "IDENTIFIER('weft.d.' || concat('a', 'b'))",
+    ],
+)
+@pytest.mark.parametrize("verb", ["INSERT INTO ", "insert  into table "])
 def test_whether_values_are_given_by_position(verb: str, table_name: str, rest: str, how: str) -> None:
-    insert = f"{verb}{table_name}{rest}"
-    assert is_by_position(f"WITH x AS (SELECT 1) {insert}", insert) is (how == "position")
+    head = f"{verb}{table_name}{rest}"
+    assert is_by_position(f"WITH x AS (SELECT 1) {head} SELECT (1)", head) is (how == "position")
 
 
 def test_a_frame_and_create_table_as_select_give_values_by_name() -> None:
@@ -159,13 +168,50 @@ def test_statements_that_are_refused(text: str, privileges: set[str]) -> None:
     check_statement("DELETE FROM t WHERE a = 1", "weft.t.orders", frozenset({"DELETE"}))
 
 
+@pytest.mark.parametrize(
+    ("stream", "part", "rest", "statement"),
+    [
+        (
+            "orders",
+            "orders",
+            " WHERE id IN (SELECT 1)",
+            (
+                "INSERT INTO weft.t.orders BY NAME SELECT `id`, `status`, `ots`, 'delete' AS _op FROM weft.t AS orders "
+                "WHERE id IN (SELECT 1)"
+            ),
+        ),
+        (
+            "payments",
+            "payments",
+            " AS p WHERE EXISTS (TABLE x)",
+            (
+                "INSERT INTO weft.t.payments BY NAME SELECT `id`, `paid`, `pts`, 'delete' AS _op FROM weft.t AS p "
+                "WHERE EXISTS (TABLE x)"
+            ),
+        ),
+        ("imports", "imports", " WHERE id IN (SELECT 1)", "name a stream whose on_delete is row or group"),
+        ("counts", "counts", " WHERE id IN (SELECT 1)", "use INSERT with the values to take back"),
+    ],
+)
+def test_the_hint_of_a_delete_with_a_subquery(table: Table, stream: str, part: str, rest: str, statement: str) -> None:
+    given = table.schema, table.schema.stream(stream), "weft.t", part
+    with pytest.raises(InvalidInput) as caught:
+        check_delete(f"/* ( */ DELETE FROM weft.t.{part}{rest}", rest, *given)
+    assert statement in caught.value.hint
+    check_delete(f"DELETE FROM weft.t.{part} WHERE status = '(SELECT' -- (SELECT", " WHERE ...", *given)
+    check_delete(f"INSERT INTO weft.t.{part} (SELECT 1)", "", *given)
+    check_delete("", "", *given)
+
+
 def test_columns_by_name_and_by_position(table: Table) -> None:
     stream = table.schema.stream("orders")
     assert columns_of(table.schema, stream) == ["id", "status", "ots"]
     by_name = column_order(table.schema, stream, ["OTS", "id", "_op"], by_position=False)
-    assert by_name == {"OTS": "ots", "id": "id", "_op": "_op"}
-    by_position = column_order(table.schema, stream, ["col1", "ots", "x"], by_position=True)
-    assert by_position == {"col1": "id", "ots": "status", "x": "ots"}
+    assert by_name == ["ots", "id", "_op"]
+    by_position = column_order(table.schema, stream, ["x", "ots", "x"], by_position=True)
+    assert by_position == ["id", "status", "ots"]
+    with pytest.raises(InvalidInput, match="the query has column 'ots' twice"):
+        column_order(table.schema, stream, ["id", "ots", "OTS"], by_position=False)
     with pytest.raises(InvalidInput, match="the query has 2 columns, and stream 'orders' 3: id, status, ots"):
         column_order(table.schema, stream, ["a", "b"], by_position=True)
     with pytest.raises(InvalidInput, match="column 'paid' is not one of stream 'orders'"):

@@ -11,6 +11,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +29,7 @@ from streams.ui.mark_picture import draw_marks
 from streams.ui.problems import ALERT_TEXTS, find_problems
 from streams.ui.site import PATHS
 from streams.ui.watched_table import WatchedTable
+from tests.awkward_names import AWKWARD_NAMES, awkward_rows, awkward_table
 from tests.faulty_store import FakeClock
 from tests.storage.shop import SHOP, append, fill_with_every_state, orders, payments
 from tests.streams.letters.rig import CONFIG, Place, bad, good
@@ -65,6 +67,23 @@ def test_the_overview_has_the_numbers_of_weft_show(client: TestClient, table: Ta
     assert overview.cut in shown
     for stream in ("orders", "payments"):
         assert f'<th scope="row">{stream}' in shown
+
+
+def test_columns_of_awkward_names(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "awkward", awkward_table())
+    append(table, awkward_rows(1, 2), "s")
+    table.savepoint("before")
+    table.compact()
+    append(table, awkward_rows(2, 3), "s")
+    client = client_of(make_site(table.uri))
+    for path in PATHS.values():
+        assert text_of(client, path)
+    for number, name in enumerate(AWKWARD_NAMES):
+        query = urlencode({"column": name, "operator": "=", "value": f"{number}-3", "show": name})
+        assert list(csv.reader(io.StringIO(text_of(client, f"/data/rows.csv?{query}"), newline="")))[1:] == [
+            ["3", f"{number}-3"]
+        ]
+    assert all(f"{number}-1" in text_of(client, "/row?key=1") for number in (0, 7, len(AWKWARD_NAMES) - 1))
 
 
 def test_a_request_of_htmx_gets_the_living_part_alone(client: TestClient) -> None:
