@@ -57,6 +57,7 @@ class _Part(BaseModel):
     first: FileGroup
     last: FileGroup
     bits: list[int]
+    slices: int
     packed: int
     size: int
 
@@ -81,7 +82,14 @@ def encode_table(state: TableState) -> bytes:
     """
     slices = state.slices.packed()
     parts = [
-        _Part(first=part.first, last=part.last, bits=sorted(part.levels), packed=len(part.packed), size=part.size)
+        _Part(
+            first=part.first,
+            last=part.last,
+            bits=sorted(part.levels),
+            slices=part.slices,
+            packed=len(part.packed),
+            size=part.size,
+        )
         for part in slices.parts
     ]
     head = _json(_PackedOfTable, replace(state, slices=Slices()), reached=dict(slices.reached), parts=parts)
@@ -104,7 +112,7 @@ def decode_table(data: bytes) -> TableState | None:
         return None
     ends = list(itertools.accumulate((part.packed for part in packed.parts), initial=0))
     parts = [
-        SlicePart(part.first, part.last, part.bits, body[begin:end], part.size)
+        SlicePart(part.first, part.last, part.bits, part.slices, body[begin:end], part.size)
         for part, (begin, end) in zip(packed.parts, itertools.pairwise(ends), strict=True)
     ]
     return replace(packed.state, slices=Slices(None, parts, packed.reached))

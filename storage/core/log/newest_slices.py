@@ -42,14 +42,18 @@ class SlicePart:
     Attributes:
         first, last: The range of their file groups.
         levels: Their numbers of bits.
+        slices: How many they are.
         packed: The compressed JSON list of the slices, in order of file group.
         size: Bytes of that list.
     """
 
-    __slots__ = ("_stored", "first", "last", "levels", "packed", "size")
+    __slots__ = ("_stored", "first", "last", "levels", "packed", "size", "slices")
 
-    def __init__(self, first: FileGroup, last: FileGroup, levels: Collection[int], packed: bytes, size: int) -> None:
-        self.first, self.last, self.levels, self.packed, self.size = first, last, frozenset(levels), packed, size
+    def __init__(
+        self, first: FileGroup, last: FileGroup, levels: Collection[int], slices: int, packed: bytes, size: int
+    ) -> None:
+        self.first, self.last, self.levels, self.slices = first, last, frozenset(levels), slices
+        self.packed, self.size = packed, size
         self._stored: dict[FileGroup, StoredSlice] | None = None
 
     @classmethod
@@ -58,7 +62,7 @@ class SlicePart:
         text = f"[{','.join(item.text for item in slices)}]".encode()
         levels = {item.group.bits for item in slices}
         packed = pa.compress(text, codec=_CODEC, asbytes=True)
-        return cls(slices[0].group, slices[-1].group, levels, packed, len(text))
+        return cls(slices[0].group, slices[-1].group, levels, len(slices), packed, len(text))
 
     @property
     def is_unpacked(self) -> bool:
@@ -163,7 +167,26 @@ class Slices(Mapping[FileGroup, SliceFile]):
         return iter(self.stored)
 
     def __len__(self) -> int:
-        return len(self.stored)
+        if self._all is not None:
+            return len(self._all)
+        return sum(part.slices for part in self.parts) + sum(not self._is_packed(group) for group in self._newer)
+
+    def _is_packed(self, group: FileGroup) -> bool:
+        """Whether the parts have a slice of a file group with newer ones; unpacks its part if that is not known."""
+        number = self._part_of(group)
+        if number is None:
+            return False
+        assumed = self._assumed.get(number, {}).get(group)
+        return bool(assumed) or (assumed is None and group in self._of_part(number))
+
+    def in_partitions(self, partitions: Iterable[str]) -> list[FileGroup]:
+        """The file groups of some partitions; unpacks the parts that may have any. Raises as `stored`."""
+        wanted = frozenset(partitions)
+        found = {group for group in self._newer if group.partition in wanted}
+        for number, part in enumerate(self.parts):
+            if any(part.first.partition <= partition <= part.last.partition for partition in wanted):
+                found.update(group for group in self._of_part(number) if group.partition in wanted)
+        return sorted(found)
 
     def __contains__(self, group: object) -> bool:
         return isinstance(group, FileGroup) and self.find(group) is not None
