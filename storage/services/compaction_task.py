@@ -25,7 +25,7 @@ from storage.core.merge.locate_keys import buckets
 from storage.core.merge.merge_sorted import merge_sorted
 from storage.core.merge.stitch import Stitched
 from storage.core.modes import Mergers
-from storage.core.plan.memory_cost import block_bytes, group_bytes
+from storage.core.plan.memory_cost import block_bytes, group_bytes, merging_bytes
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment, Tuning
@@ -117,7 +117,8 @@ class CompactionTask:
         else:
             steps, written = plan_steps(env, schema, self.targets()), row_group
         needed = max(step.memory_bytes(env, schema, self.files) for step in steps)
-        return WORKING_BYTES + needed + min(written, rows) + block_bytes(self.slices, self.files)
+        columns = merging_bytes(schema) + block_bytes(self.slices, self.files)
+        return WORKING_BYTES + needed + min(written, rows) + columns
 
     def _split_bits(self, file_slice: FileSlice) -> int:
         """How many bits the parts of a file group have more than it; 0 if it is not split."""

@@ -13,7 +13,7 @@ from storage import mergers
 from storage.core import names
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup, LogFile
-from storage.core.plan.memory_cost import block_bytes, cut_by_memory, log_memory_bytes
+from storage.core.plan.memory_cost import block_bytes, cut_by_memory, log_memory_bytes, merging_bytes
 from storage.core.plan.slices import FileSlice, LiveFile, combine_slices
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -70,7 +70,8 @@ class FoldTask:
     def memory_bytes(self) -> int:
         """Estimate of the memory that the task needs: everything that it reads."""
         rows = sum(fold_bytes(self.schema, ranges) for ranges in self.slices)
-        return WORKING_BYTES + COPIES * rows + block_bytes(self.slices, self.files)
+        columns = merging_bytes(self.schema) + block_bytes(self.slices, self.files)
+        return WORKING_BYTES + COPIES * rows + columns
 
     def run(self) -> FoldedRows:
         """Write the file.

@@ -27,7 +27,7 @@ from storage import Table
 from storage.services.tasks import Task
 from tests.benchmarks.checkpoints import peak
 
-SHAPES: Final = ("9x1024x4", "1021x64x4", "1021x1024x4", "1021x16x4096", "60x16x65536")
+SHAPES: Final = ("9x1024x4", "1021x64x4", "1021x1024x4", "1021x16x4096", "60x4x65536")
 UPDATED: Final = 50
 """Every how many keys are updated."""
 

@@ -24,6 +24,8 @@ UNPACKED: Final = 4
 APART_BYTES: Final = 2 * 1024
 """A column of a few rows: the objects of Arrow and Python, and buffers that are rounded up. Measured 1.2 to 2 KiB."""
 
+_BATCHES: Final = 16
+
 
 def group_bytes(schema: TableSchema, file_slice: FileSlice) -> int:
     """Estimate of the memory for all rows of a file group, before they are merged."""
@@ -34,6 +36,11 @@ def group_bytes(schema: TableSchema, file_slice: FileSlice) -> int:
 def log_memory_bytes(schema: TableSchema, log_bytes: int, log_rows: int) -> int:
     """Estimate of the memory for some rows of logs."""
     return max(UNPACKED * log_bytes, log_rows * schema.row_bytes)
+
+
+def merging_bytes(schema: TableSchema) -> int:
+    """Memory for the columns of a merge, without their rows: what is read, merged and written, in some batches each."""
+    return _BATCHES * APART_BYTES * len(schema.slice)
 
 
 def block_bytes(slices: Iterable[FileSlice], files: Sequence[LiveFile]) -> int:
