@@ -93,7 +93,7 @@ def test_the_slices_are_those_of_a_merge_one_by_one(
     assert any(sizes[1] for *_, sizes, _, _ in expected)
 
 
-@given(stories())
+@given(stories(max_steps=6))
 def test_any_story_gives_the_same_slices(story: Story) -> None:
     with World(story.config) as world:
         world.run(story.steps)
