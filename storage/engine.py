@@ -32,6 +32,7 @@ from storage.core.merge.events import OP_COLUMN, Problem, count_unordered, prepa
 from storage.core.model import Stream, Ttl
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_name
 from storage.core.plan.due_policy import Due, DuePolicy, Work
+from storage.core.plan.memory_cost import UNPACKED
 from storage.core.plan.read_cost import ReadCost, read_cost
 from storage.core.plan.slices import FileSlice, LiveFile, base_slices, whole_files
 from storage.core.plan.watermarks import check_lateness
@@ -87,7 +88,7 @@ from storage.services.rewrite import RewriteResult, check_rewritable
 from storage.services.schema_changes import SchemaChange
 from storage.services.steps import Steps, cancel, finish
 from storage.services.stream_report import StreamReport
-from storage.services.tasks import UNPACKED, Execute, Shared, Task, one_by_one
+from storage.services.tasks import Execute, Shared, Task, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
 from storage.shown import Shown
 from storage.store.object_store import ObjectStore

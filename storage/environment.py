@@ -93,6 +93,8 @@ class Tuning:
             by key.
         shared_row_group_rows: The same in files that several small file groups share: a reader of one of them decodes
             this many rows.
+        row_group_bytes: Memory of the rows of a row group, about: a merge holds several, and of a table of a thousand
+            columns they would need gigabytes.
         coalesce_rows: Log ranges with fewer rows are decoded together.
         fetch_bytes: Maximum number of bytes of log files that are fetched before they are needed.
         compaction_part_bytes: New files after which a compaction publishes: a crash loses about this much work.
@@ -105,6 +107,8 @@ class Tuning:
         overlay_files: The most overlays of a slice: a read of all columns opens each of them.
         merge_bytes: Stored logs of a file group that a compaction merges at once. A file group with more is merged in
             key ranges of about this many bytes of logs, one after the other, if its statistics have keys to divide at.
+        merge_together_bytes: Memory, by estimate, of the rows of small file groups that a compaction or a fold merges
+            together: each column of each merge has a fixed cost.
         fold_file_bytes: Stored logs that a fold makes into one file, or those of one larger file group: memory is a
             small multiple of it.
         scan_run_bytes: Stored bytes of logs and shadows that a read holds in memory at once.
@@ -137,6 +141,7 @@ class Tuning:
     block_max_bytes: int = 4 * MIB
     inline_index_bytes: int = 16 * KIB
     row_group_rows: int = 64 * KIB
+    row_group_bytes: int = 64 * MIB
     shared_row_group_rows: int = 8 * KIB
     coalesce_rows: int = 64 * KIB
     fetch_bytes: int = 8 * MIB
@@ -146,6 +151,7 @@ class Tuning:
     overlay_percent: int = 25
     overlay_files: int = 4
     merge_bytes: int = 128 * MIB
+    merge_together_bytes: int = 32 * MIB
     fold_file_bytes: int = 64 * MIB
     scan_run_bytes: int = 16 * MIB
     task_bytes: int = 128 * MIB

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -71,6 +72,31 @@ def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
         valid[rows] = np.asarray(values.is_valid())
         validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(column.type, len(column), [validity, memory])
+
+
+@dataclass(frozen=True, slots=True)
+class SomeRows(Mapping[str, pa.Array]):
+    """Consecutive rows of columns. A column is sliced when it is asked for: most are not, and each slice has a cost."""
+
+    columns: Arrays
+    first: int
+    end: int
+
+    def __getitem__(self, name: str) -> pa.Array:
+        return self.columns[name].slice(self.first, self.end - self.first)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+def join_rows(parts: Sequence[Arrays]) -> Arrays:
+    """The rows of several parts with the same columns, one after the other; without parts no columns."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
 def nulls_or_default(field: pa.Field, count: int, default: Any) -> pa.Array:

@@ -26,7 +26,7 @@ from storage.core.plan.overlaid import ReadFile, files_of_columns
 from storage.core.predicate import ColumnRange, Known
 from storage.core.schema.evolution import Adaptation
 from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
+from storage.environment import Environment, Tuning
 from storage.errors import CorruptData
 from storage.files.bloom_filter import may_contain
 from storage.files.footers import FOOTERS, Footer
@@ -88,7 +88,7 @@ def read_row_groups(
             numbers = [number for number in spans if chosen(_Known(opened, number, schema, usable, not overlays).known)]
             _check_aligned(opened, schema, file)
             reads = columns if older is None else older.reads
-            for coalesced in _coalesce(footer, numbers, env.tuning.row_group_rows):
+            for coalesced in _coalesce(footer, numbers, env.tuning):
                 rows = _decoded(opened, coalesced, reads)
                 if older is not None:
                     rows = older.apply(rows, _row_count(footer, coalesced))
@@ -300,14 +300,19 @@ def _read_footer(source: pa.NativeFile, file: FileRef) -> pq.FileMetaData:
     return pq.read_metadata(source)
 
 
-def _coalesce(footer: Footer, numbers: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """Row groups to decode at once: neighbours of up to ``limit`` rows, because each call has a fixed cost."""
+def _coalesce(footer: Footer, numbers: Sequence[int], tuning: Tuning) -> Iterator[list[int]]:
+    """Row groups to decode at once: neighbours with the rows and bytes of one, because each call has a fixed cost."""
     found: list[int] = []
+    held = 0
     for number in numbers:
-        if found and (number != found[-1] + 1 or footer.starts[number + 1] - footer.starts[found[0]] > limit):
+        size = footer.metadata.row_group(number).total_byte_size
+        rows = footer.starts[number + 1] - footer.starts[found[0]] if found else 0
+        full = rows > tuning.row_group_rows or held + size > tuning.row_group_bytes
+        if found and (number != found[-1] + 1 or full):
             yield found
-            found = []
+            found, held = [], 0
         found.append(number)
+        held += size
     if found:
         yield found
 

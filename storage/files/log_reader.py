@@ -33,6 +33,7 @@ from storage.core.schema.evolution import adapt_events, adapt_registers
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.files.fetch_blocks import BlockId, LogBlocks
+from storage.files.row_buffer import RowBuffer
 
 AnyRange = TypeVar("AnyRange", LogRange, RegisterRange)
 
@@ -187,16 +188,16 @@ class LogReader:
                     yield from self._log_range(other, pending.pop(other), wanted)
                 coalesced = pending.setdefault(kind, _Coalesced())
             coalesced.add(batch, self._files[number].arrival, slice_ordinal)
-            if coalesced.rows >= self._env.tuning.coalesce_rows:
+            if coalesced.batches.rows >= self._env.tuning.coalesce_rows:
                 yield from self._log_range(kind, pending.pop(kind), wanted)
         for kind, coalesced in pending.items():
             yield from self._log_range(kind, coalesced, wanted)
 
     def _log_range(self, kind: _Kind, coalesced: _Coalesced, wanted: KeyVector | None) -> Iterator[LogRange]:
-        batches = coalesced.batches
+        batches = coalesced.batches.take()
         # Several times as fast for many small batches as a table of chunks, of which each column is combined.
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        arrival = np.repeat(coalesced.arrivals, [len(batch) for batch in batches])
+        arrival = np.repeat(coalesced.arrivals, coalesced.counts)
         vector = key_vector(rows.column(self._schema.sort_column))
         slice_ordinal = np.concatenate(coalesced.slice_ordinals) if coalesced.slice_ordinals else None
         if wanted is not None:
@@ -275,17 +276,17 @@ class _Kind:
 class _Coalesced:
     """Rows of files of one kind, with the arrival of every batch."""
 
-    batches: list[pa.RecordBatch] = field(default_factory=list)
+    batches: RowBuffer = field(default_factory=RowBuffer)
     arrivals: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
     slice_ordinals: list[Indices] = field(default_factory=list)
-    rows: int = 0
 
     def add(self, batch: pa.RecordBatch, arrival: int, slice_ordinal: Indices | None) -> None:
-        self.batches.append(batch)
+        self.batches.add(batch)
         self.arrivals.append(arrival)
+        self.counts.append(len(batch))
         if slice_ordinal is not None:
             self.slice_ordinals.append(slice_ordinal)
-        self.rows += len(batch)
 
 
 def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:

@@ -6,11 +6,12 @@ registers with the columns of slices, see `storage.core.merge.registers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from storage.core import names
 from storage.core.keys import Indices
 from storage.core.log.file_refs import FileGroup, LogFile
 from storage.core.merge.registers import RegisterRows, register_rows
@@ -22,7 +23,7 @@ from storage.files.log_file import SortedRows, put_log_file
 
 
 def write_register_file(
-    env: Environment, schema: TableSchema, path: Path, states: Iterable[tuple[FileGroup, LogState]]
+    env: Environment, schema: TableSchema, path: Path, states: Iterable[tuple[Sequence[FileGroup], LogState]]
 ) -> LogFile | None:
     """Write the registers of some file groups as one file, durably. Returns None if there are no registers.
 
@@ -30,36 +31,46 @@ def write_register_file(
         env: The environment of the table.
         schema: The schema of the snapshot.
         path: Path of the file, which no other writer uses.
-        states: Registers with all columns, in order of file group; all file groups have the same bits.
+        states: Runs of file groups (or single ones), and their registers with all columns; in order of file group. All
+            file groups have the same bits.
     """
     collapsed = list(states)
     carried = {group for _, state in collapsed for group in state.registers}
     groups = tuple(group for group in schema.groups if group.id in carried)
-    parts = [(file_group, register_rows(schema, groups, state)) for file_group, state in collapsed]
-    parts = [(file_group, rows) for file_group, rows in parts if len(rows)]
+    parts = [(run, register_rows(schema, groups, state)) for run, state in collapsed]
+    parts = [(run, rows) for run, rows in parts if len(rows)]
     if not parts:
         return None
-    partitions = sorted({file_group.partition for file_group, _ in parts})
-    sizes = [len(rows) for _, rows in parts]
+    partitions = sorted({run[i].partition for run, rows in parts for i in np.unique(_ordinals(rows)).tolist()})
+    number_of = {partition: number for number, partition in enumerate(partitions)}
     content = SortedRows(
         form="register",
         groups=groups,
         rows=_table(schema, [rows for _, rows in parts]),
         partitions=partitions,
-        partition=_each([partitions.index(file_group.partition) for file_group, _ in parts], sizes),
-        bits=parts[0][0].bits,
-        bucket=_each([file_group.bucket for file_group, _ in parts], sizes),
+        partition=_each_row(parts, lambda file_group: number_of.get(file_group.partition, -1)),
+        bits=parts[0][0][0].bits,
+        bucket=_each_row(parts, lambda file_group: file_group.bucket),
         deletes=np.concatenate([rows.deletes for _, rows in parts]),
     )
     return put_log_file(env, schema, path, content)
 
 
-def _each(values: Sequence[int], sizes: Sequence[int]) -> Indices:
-    return np.repeat(np.array(values, np.int64), sizes)
+def _each_row(
+    parts: Sequence[tuple[Sequence[FileGroup], RegisterRows]], value_of: Callable[[FileGroup], int]
+) -> Indices:
+    """A value of the file group of each row."""
+    values = [np.array([value_of(file_group) for file_group in run], np.int64) for run, _ in parts]
+    return np.concatenate([of_run[_ordinals(rows)] for of_run, (_, rows) in zip(values, parts, strict=True)])
+
+
+def _ordinals(rows: RegisterRows) -> Indices:
+    """The file group of each row, by its position in its run."""
+    return np.asarray(rows.columns.get(names.SLICE_ORDINAL, np.zeros(len(rows), np.int64)))
 
 
 def _table(schema: TableSchema, parts: Sequence[RegisterRows]) -> pa.Table:
-    """All rows, one chunk for each file group; columns in the order of the slice schema."""
+    """All rows, one chunk for each run; columns in the order of the slice schema."""
     file_schema = pa.schema([field for field in schema.slice if field.name in parts[0].columns])
     batches = [
         pa.RecordBatch.from_arrays([rows.columns[name] for name in file_schema.names], schema=file_schema)

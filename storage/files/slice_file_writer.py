@@ -19,6 +19,7 @@ from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.files.bloom_filter import writer_options
 from storage.files.column_encoding import choose_encodings
+from storage.files.row_buffer import RowBuffer
 
 _WRITE_BYTES: Final = 1024 * 1024  # pages have a few KiB, and each call of Python has a fixed cost
 
@@ -54,8 +55,7 @@ class SliceFileWriter:
         self._row_groups = list(reversed(row_groups))
         self._index = index
         self._sort_column = self._schema.get_field_index(schema.sort_column)
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = 0
+        self._pending = RowBuffer()
         self._rows = self._part_from = 0
         self._stack = contextlib.ExitStack()
         self._sink: _ChecksumFile | None = None
@@ -64,26 +64,45 @@ class SliceFileWriter:
 
     def write(self, columns: Mapping[str, pa.Array]) -> None:
         """Append rows with all columns of the file; keys must be greater than all earlier keys of the part."""
-        if not columns or len(next(iter(columns.values()))) == 0:
-            return
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
-        self._pending.append(batch)
-        self._pending_rows += len(batch)
-        while self._pending_rows >= self._next_rows():
-            self._write_row_group(self._next_rows())
+        if columns and len(next(iter(columns.values()))):
+            self._append(self._batch(columns))
+
+    def write_parts(self, columns: Mapping[str, pa.Array], sizes: Sequence[int]) -> list[FilePart | None]:
+        """Append the rows of several file groups, and end the part of each.
+
+        Args:
+            columns: All columns of the file, the rows of one file group after those of another; none without rows.
+            sizes: Number of rows of each file group.
+
+        Returns:
+            As `end_part`, of each.
+        """
+        first, batch = self._part_from, self._batch(columns) if columns else None
+        parts: list[FilePart | None] = []
+        begin = end = 0
+        for size in sizes:
+            parts.append(FilePart(first=first, rows=size) if size else None)
+            first, end = first + size, end + size
+            if batch is not None and self._pending.rows + end - begin >= self._env.tuning.shared_row_group_rows:
+                self._append(batch.slice(begin, end - begin))
+                self._write_pending()
+                begin = end
+        if batch is not None and end > begin:
+            self._append(batch.slice(begin))
+        self._part_from = first
+        return parts
 
     def end_part(self) -> FilePart | None:
         """End the rows of a file group. Returns their position in the file; None if there are none."""
-        first, end = self._part_from, self._rows + self._pending_rows
+        first, end = self._part_from, self._rows + self._pending.rows
         self._part_from = end
-        if self._pending_rows >= self._env.tuning.shared_row_group_rows:
-            self._write_row_group(self._pending_rows)
+        if self._pending.rows >= self._env.tuning.shared_row_group_rows:
+            self._write_pending()
         return FilePart(first=first, rows=end - first) if end > first else None
 
     def close(self) -> FileRef | None:
         """Finish the file, durably. Returns None if there were no rows."""
-        if self._pending_rows:
-            self._write_row_group(self._pending_rows)
+        self._write_pending()
         if self._writer is None or self._sink is None or self._buffer is None:
             return None
         self._buffer.flush()
@@ -108,12 +127,29 @@ class SliceFileWriter:
                 self._writer.close()
         self._stack.__exit__(type(error), error, error.__traceback__)
 
+    def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+    def _append(self, batch: pa.RecordBatch) -> None:
+        self._pending.add(batch)
+        while self._pending.rows >= self._next_rows():
+            self._write_row_group(self._next_rows())
+
+    def _write_pending(self) -> None:
+        while self._pending.rows:
+            self._write_row_group(min(self._next_rows(), self._pending.rows))
+
     def _next_rows(self) -> int:
         """Rows of the next row group."""
-        return self._row_groups[-1] if self._row_groups else self._env.tuning.row_group_rows
+        if self._row_groups:
+            return self._row_groups[-1]
+        tuning, held = self._env.tuning, self._pending
+        if held.bytes <= tuning.row_group_bytes:
+            return tuning.row_group_rows
+        return min(max(held.rows * tuning.row_group_bytes // held.bytes, 1), tuning.row_group_rows)
 
     def _write_row_group(self, rows: int) -> None:
-        table = pa.Table.from_batches(self._pending, self._schema)
+        table = pa.Table.from_batches(self._pending.take(), self._schema)
         if self._writer is None:
             first = table.slice(0, rows)
             encodings = choose_encodings(first)
@@ -133,8 +169,8 @@ class SliceFileWriter:
             )
         self._writer.write_table(table.slice(0, rows), row_group_size=rows)
         rest = table.slice(rows)
-        self._pending = rest.to_batches()
-        self._pending_rows = len(rest)
+        for batch in rest.to_batches():
+            self._pending.add(batch)
         self._rows += rows
         if self._row_groups:
             self._row_groups.pop()

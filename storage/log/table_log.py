@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from storage.clock import Stamps, arrival, stamps_of
@@ -77,6 +78,8 @@ class TableLog:
             for fresh in self.commit_log.read_on(TABLE_LANE, known, window=window, doubts=doubts):
                 self._state = fold_table(self._state, table_entries(fresh))
                 self.commit_log.forget_before(TABLE_LANE, fresh[-1].seq)
+            if self._state is not None and self._state.slices.has_many_newer:
+                self._state = replace(self._state, slices=self._state.slices.packed())
             if self._state is None:
                 if self.lacks_first():
                     raise self._lost_first()

@@ -31,7 +31,7 @@ from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data
 from storage.core.log.file_refs import FileGroup, SliceFile
-from storage.core.log.slice_list import Slices
+from storage.core.log.newest_slices import Slices
 from storage.core.log.table_state import TableState
 from storage.core.merge.diff import ChangeShape, diff
 from storage.core.merge.locate_keys import locate_keys

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
+from typing import Final
 
-from storage.core.plan.slices import base_slices, whole_files
+from storage.core.log.file_refs import FileGroup
+from storage.core.plan.slices import FileSlices, base_slices, whole_files
 from storage.read.divide_scan import divide
-from storage.read.projection import make_projection
-from storage.read.pruning import keys_in, matching
+from storage.read.projection import Projection, make_projection
+from storage.read.pruning import Keys, keys_in, matching, partitions_in
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot_files import SnapshotFiles
+
+FEWEST_PARTS: Final = 8
+"""Parts of packed slices from which on the file groups that a filter leaves out are not planned: some thousands."""
 
 
 def plan_scan(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
@@ -40,7 +46,8 @@ def choose_slices(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
     elif request.keys is not None:
         slices = snapshot.slices_of(request.keys)
     else:
-        slices = snapshot.slices
+        few = _few(snapshot, projection, keys)
+        slices = few if few is not None else snapshot.slices
     chosen = matching(schema, slices, projection.predicate, keys)
     return Scan(
         env=snapshot.table_log.env,
@@ -50,6 +57,28 @@ def choose_slices(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
         tasks=(),
         at=snapshot.cut,
         keys=keys,
-        skipped=len(slices) - len(chosen),
+        skipped=max(len(slices), len(snapshot.state.slices)) - len(chosen),
         whole=whole_files(slices),
     )
+
+
+def _few(snapshot: SnapshotFiles, projection: Projection, keys: Keys | None) -> FileSlices | None:
+    """The file groups that a filter allows, of a table with very many; None if all have to be planned.
+
+    All are planned if a file has rows of others, too: whether it can be read as it is depends on them.
+    """
+    state, schema = snapshot.state, snapshot.schema
+    if len(state.slices.parts) < FEWEST_PARTS or snapshot.is_planned:
+        return None
+    if len(state.levels.union(live.file.bits for live in snapshot.log_files)) > 1:
+        return None  # a log range may belong to file groups of other bits
+    groups: Collection[FileGroup] | None = keys
+    if keys is None:
+        partitions = partitions_in(schema, projection.predicate)
+        groups = None if partitions is None else snapshot.groups_in(partitions)
+    if groups is None:
+        return None
+    slices = snapshot.slices_of(groups)
+    clean = zip(slices.made, slices.has_logs.tolist(), strict=True)
+    bases = {made.base.path for made, logs in clean if made is not None and made.base is not None and not logs}
+    return slices if bases <= whole_files(slices) else None

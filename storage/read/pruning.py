@@ -146,6 +146,16 @@ def matching(schema: TableSchema, slices: FileSlices, predicate: Condition | Non
     return slices.chosen([number for number, group in enumerate(slices.groups) if group.partition in kept])
 
 
+def partitions_in(schema: TableSchema, predicate: Condition | None) -> list[str] | None:
+    """The folders of all partitions that a filter allows; None if it does not limit them to a few."""
+    if predicate is None or not schema.partition_by:
+        return None
+    named = _folders_in(schema, predicate)
+    if named.keys() != set(schema.partition_by) or math.prod(map(len, named.values())) > MAX_KEYS:
+        return None
+    return ["/".join(folders) for folders in itertools.product(*(named[name] for name in schema.partition_by))]
+
+
 def _folders_in(schema: TableSchema, predicate: Condition) -> Mapping[str, frozenset[str]]:
     """Folders of the partition values that a filter allows, by partition column; columns without a limit are left out.
 

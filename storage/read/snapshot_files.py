@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
 import pyarrow as pa
 
 from storage.core.log.cut import Cut
@@ -51,6 +52,25 @@ class SnapshotFiles:
             with explain_missing_file(self.table_log.env, self.cut):  # a large index is in a sidecar
                 self._log_files = self.table_log.live_files(self.state, self.cut)
         return self._log_files
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether `slices` was computed."""
+        return self._slices is not None
+
+    def groups_in(self, partitions: Collection[str]) -> set[FileGroup]:
+        """The file groups of some partitions (folders), those that have only logs among them."""
+        wanted = frozenset(partitions)
+        found = set(self.state.slices.in_partitions(wanted))
+        for live in self.log_files:
+            index = live.index
+            places = [place for place, name in enumerate(index.partitions) if name in wanted]
+            if places:
+                ranges = index.ranges.arrays
+                chosen = np.isin(ranges["partition"], places)
+                pairs = zip(ranges["partition"][chosen].tolist(), ranges["bucket"][chosen].tolist(), strict=True)
+                found.update(FileGroup(index.partitions[place], live.file.bits, bucket) for place, bucket in pairs)
+        return found
 
     @property
     def slices(self) -> FileSlices:

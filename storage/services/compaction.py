@@ -24,6 +24,7 @@ from storage.core.log.regroup import may_follow, overlapping
 from storage.core.log.table_state import TableState
 from storage.core.names import Path
 from storage.core.plan.covered import covered_up_to
+from storage.core.plan.memory_cost import cut_by_memory, group_bytes
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.overlaid import overlaid_groups
 from storage.core.plan.regroup_slices import as_targets, in_order, merged_parts, other_bits, without
@@ -145,6 +146,7 @@ def compaction_steps(
             # replaced.
             tuning = table_log.env.tuning
             runs = [*cut_tasks(chosen, tuning), *cut_tasks(remaining, tuning)]
+            runs = [part for run in runs for part in _split_at_once(table_log, snapshot, run, bits)]
             tasks = [_regrouped(_task(table_log, snapshot, plan, run, parts), run, bits) for run in runs]
             work = _Work(table_log, plan, {str(task.slices[0].group): task for task in tasks})
             while waiting := len(work.waiting):
@@ -218,6 +220,20 @@ def cut_tasks(slices: Sequence[FileSlice], tuning: Tuning) -> list[list[FileSlic
             runs[-1].append(file_slice)
             filled += size
     return runs
+
+
+def _split_at_once(
+    table_log: TableLog, snapshot: Snapshot, run: list[FileSlice], bits: int
+) -> Iterator[list[FileSlice]]:
+    """The file groups of a task, as several tasks if they are split and are not merged in one step.
+
+    The parts of one file group are among those of another one, and the next read needs them in order in a file.
+    """
+    if all(each.group.bits >= bits for each in run):
+        yield run
+        return
+    sizes = [group_bytes(snapshot.table_schema, each) for each in run]
+    yield from (run[span] for span in cut_by_memory(sizes, table_log.env.tuning.merge_together_bytes))
 
 
 def _task(

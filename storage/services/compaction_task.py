@@ -6,6 +6,7 @@ until a BASE entry names them (`storage.services.compaction`).
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from storage import mergers
-from storage.core import names
-from storage.core.arrays import Arrays, take_rows
+from storage.core import keys, names
+from storage.core.arrays import Arrays, SomeRows, join_rows, take_rows
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup, FilePart, FileRef, Replaced, SliceFile
 from storage.core.merge.locate_keys import buckets
 from storage.core.merge.merge_sorted import merge_sorted
 from storage.core.merge.stitch import Stitched
 from storage.core.modes import Mergers
+from storage.core.plan.memory_cost import block_bytes, group_bytes, merging_bytes
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment, Tuning
@@ -31,11 +33,12 @@ from storage.files.slice_file_writer import SliceFileWriter
 from storage.files.slice_statistics import SliceStatistics
 from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import only_needed
+from storage.services.merge_steps import MergeStep, plan_steps
 from storage.services.merged_rows import MergedRows
 from storage.services.overlay_task import overlaid_slice, plan_overlay, write_overlay
 from storage.services.row_change import RowChange
 from storage.services.service_plan import delete_files
-from storage.services.tasks import UNPACKED, WORKING_BYTES
+from storage.services.tasks import WORKING_BYTES
 
 OPEN_ROW_GROUPS: Final = 4
 """Rows that wait in memory while the parts of a large file group are written, in row groups."""
@@ -103,26 +106,19 @@ class CompactionTask:
 
     @property
     def memory_bytes(self) -> int:
-        """Estimate of the memory that the task needs: the logs of one file group, or of a key range of it.
-
-        File groups that become one are read at the same time, so the logs of all of them are. So are the parts of file
-        groups that share files, and some row groups of large ones.
+        """Estimate of the memory that the task needs: that of its largest step, or of the parts of a large file group
+        that are written at the same time, and of what waits to be written.
         """
-        split = sum(each.base_bytes for each in self.slices if self._split_bits(each))
+        env, schema = self.env, self.schema
+        row_group, rows = env.tuning.row_group_bytes, sum(group_bytes(schema, each) for each in self.slices)
         if self.apart:
-            rows = max(self.slices[0].stored_rows, 1)
-            split = split * min(OPEN_ROW_GROUPS * self.env.tuning.row_group_rows, rows) // rows
-        logs = max(sum(map(self._log_bytes_at_once, before)) for _, before in self.targets())
-        return WORKING_BYTES + UNPACKED * (split + logs)
-
-    def _log_bytes_at_once(self, file_slice: FileSlice) -> int:
-        """Stored bytes of logs of a file group that are in memory: those of a key range, and a block of each file."""
-        if file_slice.log_bytes <= self.env.tuning.merge_bytes:
-            return file_slice.log_bytes
-        largest: dict[int, int] = {}
-        for file, block in zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True):
-            largest[file] = max(largest.get(file, 0), self.files[file].index.blocks.length[block])
-        return min(self.env.tuning.merge_bytes + sum(largest.values()), file_slice.log_bytes)
+            step = MergeStep(((self.slices[0],),), ((self.slices[0].group, self.slices),))
+            steps, written = [step], OPEN_ROW_GROUPS * row_group
+        else:
+            steps, written = plan_steps(env, schema, self.targets()), row_group
+        needed = max(step.memory_bytes(env, schema, self.files) for step in steps)
+        columns = merging_bytes(schema) + block_bytes(self.slices, self.files)
+        return WORKING_BYTES + needed + min(written, rows) + columns
 
     def _split_bits(self, file_slice: FileSlice) -> int:
         """How many bits the parts of a file group have more than it; 0 if it is not split."""
@@ -172,55 +168,60 @@ class _WrittenSlice:
     left_out: tuple[int, int]
 
 
-class _TargetRows:
-    """The rows of the new slices of a task, each once, in about the order of the task."""
-
-    def __init__(self, task: CompactionTask, loaded: Mergers) -> None:
-        self._task, self._mergers = task, loaded
-        self._rows = _merged_rows(task, loaded)
-        self._parts: dict[FileGroup, list[Stitched]] = {}
-
-    def of(self, target: FileGroup, before: Sequence[FileSlice]) -> Iterator[Stitched]:
-        """The rows of a new slice, in key order. The other parts of a file group that is split wait in memory."""
-        first, schema = before[0], self._task.schema
-        if first.group.bits >= target.bits:
-            yield from merge_sorted(schema, list(map(self._rows.of, before)))
-            return
-        if target not in self._parts:
-            parts = list(first.group.parts(target.bits))
-            self._parts |= {part: [] for part in parts}
-            for stitched in self._rows.of(first):
-                for part, rows in zip(parts, rows_of_parts(schema, stitched, parts), strict=True):
-                    self._parts[part].append(rows)
-        yield from self._parts.pop(target)
-
-    def overlaid(self, before: FileSlice) -> MadeSlice | None:
-        """The next slice of a file group as an overlay of its base; None if a base has to be written."""
-        task, made = self._task, before.slice
-        env, schema = task.env, task.schema
-        plan = plan_overlay(env, schema, before, self._changed(before))
-        if plan is None or made is None:
-            return None
-        path = names.overlay_path(str(before.group), task.plan, env.ids.new())
-        overlay = write_overlay(env, schema, before, plan, path, self._rows.logs(before), self._mergers)
-        if overlay is None:
-            if len(self._rows.ranges(before)) > 1:  # their logs were read, which is possible once
-                self._rows = _merged_rows(task, self._mergers)
-            return None
-        changes = overlaid_slice(schema, made, overlay)
-        cuts = {"parent": dict(made.cut), "cut": dict(task.at.lanes), "replaces": []}
-        return MadeSlice(made.model_copy(update=cuts | changes), 0, 0)
-
-    def _changed(self, before: FileSlice) -> set[int]:
-        """The column groups that the logs of a file group change; or that they may change, if there are many logs."""
-        if len(self._rows.ranges(before)) > 1:
-            return {group for number in set(before.file.tolist()) for group in self._task.files[number].file.groups}
-        ((_, logs),) = self._rows.logs(before)
-        return {group for group, registers in logs.registers.items() if len(registers)} if logs is not None else set()
+def _steps(task: CompactionTask) -> list[MergeStep]:
+    return plan_steps(task.env, task.schema, task.targets())
 
 
-def _merged_rows(task: CompactionTask, loaded: Mergers) -> MergedRows:
-    return MergedRows(task.env, task.schema, task.slices, task.files, loaded)
+def _merged_rows(task: CompactionTask, steps: Sequence[MergeStep], loaded: Mergers) -> MergedRows:
+    return MergedRows(task.env, task.schema, [run for step in steps for run in step.runs], task.files, loaded)
+
+
+def _overlaid(task: CompactionTask, rows: MergedRows, before: FileSlice, loaded: Mergers) -> MadeSlice | None:
+    """The next slice of a file group as an overlay of its base; None if a base has to be written."""
+    env, schema, made = task.env, task.schema, before.slice
+    plan = plan_overlay(env, schema, before, _changed(task, rows, before))
+    if plan is None or made is None:
+        return None
+    path = names.overlay_path(str(before.group), task.plan, env.ids.new())
+    overlay = write_overlay(env, schema, before, plan, path, rows.logs(before), loaded)
+    if overlay is None:
+        return None
+    changes = overlaid_slice(schema, made, overlay)
+    cuts = {"parent": dict(made.cut), "cut": dict(task.at.lanes), "replaces": []}
+    return MadeSlice(made.model_copy(update=cuts | changes), 0, 0)
+
+
+def _changed(task: CompactionTask, rows: MergedRows, before: FileSlice) -> set[int]:
+    """The column groups that the logs of a file group change; or that they may change, if there are many logs."""
+    if len(rows.ranges(before)) > 1:
+        return {group for number in set(before.file.tolist()) for group in task.files[number].file.groups}
+    ((_, logs),) = rows.logs(before)
+    return {group for group, registers in logs.registers.items() if len(registers)} if logs is not None else set()
+
+
+def _rows_of(task: CompactionTask, rows: MergedRows, step: MergeStep) -> Iterator[Stitched]:
+    """The rows of a step; those of one new slice in key order."""
+    if len(step.runs) == 1:
+        return rows.of(step.runs[0])
+    return merge_sorted(task.schema, list(map(rows.of, step.runs)))
+
+
+def _by_target(task: CompactionTask, step: MergeStep, parts: Sequence[Arrays]) -> Arrays:
+    """The rows of a step in order of new slice, then of key; ``names.SLICE_ORDINAL`` is the number of the new slice."""
+    rows, ((sources,), targets) = join_rows([part for part in parts if part]), (step.runs, step.targets)
+    if not rows or [target for target, _ in targets] == [source.group for source in sources]:
+        return rows
+    numbered = names.SLICE_ORDINAL in rows
+    ordinal = (
+        np.asarray(rows[names.SLICE_ORDINAL]) if numbered else np.zeros(len(rows[task.schema.sort_column]), np.int64)
+    )
+    bits, partitions = targets[0][0].bits, sorted({target.partition for target, _ in targets})
+    partition = np.array([partitions.index(source.group.partition) for source in sources], np.int64)
+    codes = [partitions.index(target.partition) << bits | target.bucket for target, _ in targets]
+    number = np.searchsorted(codes, partition[ordinal] << bits | buckets(task.schema, rows, bits))
+    order = keys.stable_order(keys.key_vector(rows[task.schema.sort_column]))
+    order = order[np.argsort(number[order], kind="stable")]
+    return {**take_rows(rows, order), names.SLICE_ORDINAL: pa.array(number[order])}
 
 
 class _Files:
@@ -241,13 +242,9 @@ class _Files:
 
     def write(self, stitched: Stitched) -> None:
         """Append rows of the slice that was begun."""
-        schema, change = self._task.schema, self._task.change
         for i, (writer, found) in enumerate(((self._base, stitched.visible), (self._shadow, stitched.hidden))):
-            rows: Arrays = found
-            if change is not None and found:
-                changed = change.apply(schema, rows)
-                self._left_out[i] += len(rows[schema.sort_column]) - len(changed[schema.sort_column])
-                rows = changed
+            rows = self._change(found)
+            self._left_out[i] += _count(self._task.schema, found) - _count(self._task.schema, rows)
             self._statistics.add(rows)
             writer.write(rows)
 
@@ -256,6 +253,29 @@ class _Files:
         base, shadow, (visible, hidden) = self._base.end_part(), self._shadow.end_part(), self._left_out
         self._written.append(_WrittenSlice(group, tuple(before), base, shadow, self._statistics, (visible, hidden)))
         self._begin()
+
+    def write_slices(self, step: MergeStep, visible: Arrays, hidden: Arrays) -> None:
+        """Append all slices of a step: rows as from `_by_target`."""
+        count = len(step.targets)
+        statistics = [SliceStatistics(self._task.schema) for _ in step.targets]
+        parts, left_out = list[list[FilePart | None]](), list[list[int]]()
+        for writer, found in ((self._base, visible), (self._shadow, hidden)):
+            rows = self._change(found)
+            sizes = _sizes(rows, count)
+            bounds = np.cumsum([0, *sizes]).tolist()
+            for i, (first, end) in enumerate(itertools.pairwise(bounds)):
+                if end > first:
+                    statistics[i].add(SomeRows(rows, first, end))
+            parts.append(writer.write_parts(rows, sizes))
+            left_out.append([before - after for before, after in zip(_sizes(found, count), sizes, strict=True)])
+        for (group, before), of_slice, base, shadow, counts in zip(
+            step.targets, statistics, *parts, zip(*left_out, strict=True), strict=True
+        ):
+            self._written.append(_WrittenSlice(group, before, base, shadow, of_slice, counts))
+
+    def _change(self, rows: Arrays) -> Arrays:
+        change = self._task.change
+        return change.apply(self._task.schema, rows) if change is not None and rows else rows
 
     def close(self) -> list[MadeSlice]:
         """Finish the files, durably."""
@@ -270,23 +290,44 @@ class _Files:
 
 def _write_together(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
     """Write the slices of a task, of several file groups into the same files."""
-    targets, rows, alone = task.targets(), _TargetRows(task, loaded), task.slices[0]
-    shared = len(targets) > 1
+    targets, steps, alone = task.targets(), _steps(task), task.slices[0]
+    rows, shared = _merged_rows(task, steps, loaded), len(targets) > 1
     continued = targets[0][0] == alone.group and not alone.shared
     if not shared and task.change is None and task.schema.overlays and continued:
-        overlaid = rows.overlaid(alone)
+        overlaid = _overlaid(task, rows, alone, loaded)
         if overlaid is not None:
             return [overlaid]
+        if len(rows.ranges(alone)) > 1:  # their logs were read, which is possible once
+            rows = _merged_rows(task, steps, loaded)
     files = _Files(task, task.env, names.SHARED if shared else str(targets[0][0]), shared=shared)
     try:
-        for group, before in targets:
-            for stitched in rows.of(group, before):
-                files.write(stitched)
-            files.end_slice(group, before)
+        for step in steps:
+            stitched = _rows_of(task, rows, step)
+            if step.in_memory:
+                found = list(stitched)
+                visible = _by_target(task, step, [each.visible for each in found])
+                files.write_slices(step, visible, _by_target(task, step, [each.hidden for each in found]))
+            else:
+                ((group, before),) = step.targets
+                for part in stitched:
+                    files.write(part)
+                files.end_slice(group, before)
         return files.close()
     except BaseException as error:
         files.discard(error)
         raise
+
+
+def _sizes(rows: Arrays, count: int) -> list[int]:
+    """Number of rows of each of ``count`` slices."""
+    if not rows:
+        return [0] * count
+    sizes: list[int] = np.bincount(np.asarray(rows[names.SLICE_ORDINAL]), minlength=count).tolist()
+    return sizes
+
+
+def _count(schema: TableSchema, rows: Arrays) -> int:
+    return len(rows[schema.sort_column]) if rows else 0
 
 
 def _write_apart(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
@@ -297,10 +338,13 @@ def _write_apart(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
         parts = targets[start : start + most]
         # All files together have the pending rows of a few row groups.
         rows = max(OPEN_ROW_GROUPS * tuning.row_group_rows // len(parts), 1)
-        env = task.env.tuned(row_group_rows=min(rows, tuning.row_group_rows))
+        env = task.env.tuned(
+            row_group_rows=min(rows, tuning.row_group_rows),
+            row_group_bytes=max(OPEN_ROW_GROUPS * tuning.row_group_bytes // len(parts), 1),
+        )
         files = [_Files(task, env, str(part), shared=False) for part in parts]
         try:
-            for stitched in _merged_rows(task, loaded).of(before):
+            for stitched in MergedRows(task.env, task.schema, [[before]], task.files, loaded).of([before]):
                 for of_part, of_file in zip(rows_of_parts(task.schema, stitched, parts), files, strict=True):
                     of_file.write(of_part)
             for part, of_file in zip(parts, files, strict=True):

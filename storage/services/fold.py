@@ -101,7 +101,7 @@ def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_b
     if folds:
         mergers.load(snapshot.table_schema, table_log.env.mergers)  # refused before a plan is published
         with open_plan(table_log, snapshot.cut, len(folds)) as plan:
-            runs = list(cut_runs(folds, table_log.env.tuning.fold_file_bytes))
+            runs = list(cut_runs(folds, snapshot.table_schema, table_log.env.tuning.fold_file_bytes))
             tasks = [_task(table_log, snapshot, plan, run) for run in runs]
             for run, task, made in zip(runs, tasks, execute(tasks), strict=True):
                 # Of shared ranges a file group may have no row: a fold of it would live until it gets one.

@@ -5,6 +5,7 @@ The file is not visible until a FOLD entry names it (`storage.services.fold`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +13,15 @@ from storage import mergers
 from storage.core import names
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup, LogFile
-from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.plan.memory_cost import block_bytes, cut_by_memory, log_memory_bytes, merging_bytes
+from storage.core.plan.slices import FileSlice, LiveFile, combine_slices
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.files.log_reader import LogReader
 from storage.files.register_file import write_register_file
 from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import only_needed
-from storage.services.tasks import UNPACKED, WORKING_BYTES
+from storage.services.tasks import COPIES, WORKING_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,9 @@ class FoldTask:
     @property
     def memory_bytes(self) -> int:
         """Estimate of the memory that the task needs: everything that it reads."""
-        return WORKING_BYTES + UNPACKED * self.bytes
+        rows = sum(fold_bytes(self.schema, ranges) for ranges in self.slices)
+        columns = merging_bytes(self.schema) + block_bytes(self.slices, self.files)
+        return WORKING_BYTES + COPIES * rows + columns
 
     def run(self) -> FoldedRows:
         """Write the file.
@@ -83,8 +87,24 @@ class FoldTask:
         schema, loaded = self.schema, mergers.load(self.schema, self.env.mergers)
         columns = tuple(schema.slice.names)
         wanted = frozenset((*columns, names.OP, names.SUPPLIED))
-        logs = LogReader(self.env, schema, self.files, self.slices, [wanted] * len(self.slices), loaded)
-        collapsed = ((ranges.group, logs.collapse(ranges, schema.groups, columns)) for ranges in self.slices)
-        states = [(group, state) for group, state in collapsed if state is not None]
+        runs = [self.slices[span] for span in self._runs(together=not loaded)]
+        ranges = [combine_slices(run) for run in runs]
+        logs = LogReader(self.env, schema, self.files, ranges, [wanted] * len(ranges), loaded)
+        collapsed = (
+            (run, logs.collapse(combined, schema.groups, columns)) for run, combined in zip(runs, ranges, strict=True)
+        )
+        states = [([each.group for each in run], state) for run, state in collapsed if state is not None]
         file = write_register_file(self.env, schema, names.fold_path(self.plan, self.env.ids.new()), states)
-        return FoldedRows(file, frozenset(group for group, _ in states))
+        return FoldedRows(file, frozenset(run[i] for run, state in states for i in state.slice_ordinals))
+
+    def _runs(self, *, together: bool) -> Iterator[slice]:
+        """File groups that are merged together, as in `storage.services.merge_steps`."""
+        limit = self.env.tuning.merge_together_bytes
+        alone = limit + 1
+        sizes = [fold_bytes(self.schema, each) if together and not each.shared else alone for each in self.slices]
+        return cut_by_memory(sizes, limit)
+
+
+def fold_bytes(schema: TableSchema, ranges: FileSlice) -> int:
+    """Estimate of the memory for the rows of one file group that are folded."""
+    return log_memory_bytes(schema, ranges.log_bytes, int(ranges.rows.sum()))

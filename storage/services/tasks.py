@@ -13,11 +13,11 @@ from typing import Final, Generic, Protocol, TypeVar
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-WORKING_BYTES: Final = 96 * 1024 * 1024
-"""Memory that any task needs: row groups that are read and written, and blocks that are fetched."""
+WORKING_BYTES: Final = 48 * 1024 * 1024
+"""Memory that any task needs: blocks that are fetched, buffers of files, objects."""
 
-UNPACKED: Final = 4
-"""Estimate of the bytes in memory for each stored byte."""
+COPIES: Final = 3
+"""Rows that are merged are in memory as they were read, as they were merged, and as they are written."""
 
 
 class Task(Protocol[T_co]):

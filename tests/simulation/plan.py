@@ -206,7 +206,11 @@ def _draw_referenced(seed: int, share: float) -> Plan | None:
 
 def _merge_bytes(seed: int) -> dict[str, int]:
     """Drawn separately, so that schedules stay as they were if their compactions have one key range."""
-    return {"merge_bytes": random.Random(f"merge {seed}").choice([1, 2_000, 128 * 1024 * 1024])}
+    together = random.Random(f"together {seed}").choice([1, 3_000, 32 * 1024 * 1024, 32 * 1024 * 1024])
+    return {
+        "merge_bytes": random.Random(f"merge {seed}").choice([1, 2_000, 128 * 1024 * 1024]),
+        "merge_together_bytes": together,
+    }
 
 
 def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | None) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -42,12 +43,21 @@ def one_after_the_other(_: Any) -> Any:
     return lambda schema, streams: itertools.chain(*streams)
 
 
+def an_even_one(buckets: Any) -> Any:
+    return lambda schema, rows, bits: buckets(schema, rows, bits) & ~1
+
+
+def in_the_order_of_the_old_ones(keys: Any) -> Any:
+    return SimpleNamespace(key_vector=keys.key_vector, stable_order=lambda vector: np.arange(len(vector)))
+
+
 def of_the_schema(_: Any) -> Any:
     return property(lambda self: frozenset({self.schema.bucket_bits}))
 
 
 SPLITS: Final[Mapping[str, Mutant]] = {
     "S15 a part has the rows of the others": Mutant(compaction_task, "rows_of_parts", all_rows, THEME),
+    "S15 a row is in the part of another bucket": Mutant(compaction_task, "buckets", an_even_one, THEME),
     "S11 every part reads all rows of older buckets": Mutant(log_reader, "in_bucket", everything, THEME),
     "S15 slices are published beside their parts": Mutant(compaction, "may_follow", all_offered, THEME),
     "G2 logs without a slice are not merged": Mutant(compaction, "merged_parts", only_slices, THEME),
@@ -56,4 +66,7 @@ SPLITS: Final[Mapping[str, Mutant]] = {
     ),
     "G3 file groups of other buckets are overlooked": Mutant(TableState, "levels", of_the_schema, THEME),
     "G2 merged rows are not in order": Mutant(compaction_task, "merge_sorted", one_after_the_other, THEME),
+    "G2 rows that are merged together are not in order": Mutant(
+        compaction_task, "keys", in_the_order_of_the_old_ones, THEME
+    ),
 }

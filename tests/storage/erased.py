@@ -53,8 +53,16 @@ def _ends(path: str, data: bytes) -> Iterator[Any]:
         for size in sizes:
             yield from _ends_in(json.loads(rest[:size]))
             rest = rest[size:]
-    elif path.endswith(".json"):
-        yield from _ends_in(json.loads(data.partition(b"\n")[2] if data[:1] != b"{" and data[:1] != b"[" else data))
+    elif path.endswith(".json") and data[:1] in {b"{", b"["}:
+        yield from _ends_in(json.loads(data))
+    elif path.endswith(".json"):  # a checkpoint
+        _, head, *packed = data.split(b"\n", 2)
+        yield from _ends_in(json.loads(head))
+        rest = packed[0] if packed else b""
+        for part in json.loads(head).get("parts", ()):
+            text = pa.decompress(rest[: part["packed"]], part["size"], codec="zstd", asbytes=True)
+            yield from _ends_in(json.loads(text))
+            rest = rest[part["packed"] :]
 
 
 def _ends_in(value: Any) -> Iterator[Any]:

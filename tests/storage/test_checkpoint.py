@@ -126,10 +126,11 @@ def _batch(table: Table, number: int) -> None:
 
 
 def resealed(data: bytes, **changes: object) -> bytes:
-    values = json.loads(data.partition(b"\n")[2])
+    _, head, *slices = data.split(b"\n", 2)
+    values = json.loads(head)
     for name, value in changes.items():
         (values["state"] if name in values["state"] else values)[name] = value
-    body = json.dumps(values).encode()
+    body = b"\n".join([json.dumps(values).encode(), *slices])
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
@@ -139,11 +140,22 @@ DAMAGES = {
     "empty": lambda _: b"",
     "of another shape": lambda data: resealed(data, surprise=1),
     "of an earlier version": lambda data: resealed(data, version=1),
-    "of a later version": lambda data: resealed(data, version=3),
+    "of a later version": lambda data: resealed(data, version=4),
     "of another state": lambda data: resealed(data, fields=["head", "head_id"]),
     "of another log": lambda data: resealed(data, head_id="0" * 32),
     "of another head": lambda data: resealed(data, head=1),
 }
+
+
+def test_a_checkpoint_of_version_2_is_used(table: Table) -> None:
+    """It has the slices in its state."""
+    state = table.state()
+    assert len(state.slices)
+    head = json.loads(encode_table(state).split(b"\n", 2)[1])
+    del head["parts"], head["reached"]
+    head["version"], head["state"]["slices"] = 2, [made.model_dump() for made in state.slices.values()]
+    body = json.dumps(head, separators=(",", ":")).encode()
+    assert decode_table(hashlib.sha256(body).hexdigest().encode() + b"\n" + body) == state
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 
 from storage import Table
 from storage.core.plan.key_ranges import KeyRange
+from storage.core.plan.memory_cost import UNPACKED, group_bytes, log_memory_bytes
 from storage.environment import Environment
 from storage.files.fetch_blocks import LogBlocks
 from storage.read import divide_file_group
 from storage.services import merged_rows
 from storage.services.compaction_task import CompactionTask
-from storage.services.tasks import UNPACKED, WORKING_BYTES
+from storage.services.tasks import COPIES
 from tests.storage import overlay_table
 from tests.storage.divisions import any_bounds
 from tests.storage.shop import SHOP, append, contents, fill_with_every_state, new_uri, orders
@@ -149,8 +150,9 @@ def test_memory_is_that_of_a_range_and_the_blocks_that_reach_beyond_it(
     tune(monkeypatch, row_group_rows=8_192, block_min_bytes=16_384, block_max_bytes=65_536)
     at_once, in_ranges = random_load(20), random_load(20)
     expected = peak_bytes(at_once.compact)
-    log_bytes = in_ranges.snapshot().slices[0].log_bytes
-    found = peak_bytes(tuned(in_ranges, merge_bytes=log_bytes // 50).compact)
+    (file_slice,) = in_ranges.snapshot().slices
+    memory = log_memory_bytes(in_ranges.schema, file_slice.log_bytes, int(file_slice.rows.sum()))
+    found = peak_bytes(tuned(in_ranges, merge_bytes=memory // UNPACKED // 50).compact)
     assert 40 < ranges[0] <= 60
     assert found < expected / 4
     assert in_ranges.snapshot().to_arrow().sort_by("id") == at_once.snapshot().to_arrow().sort_by("id")
@@ -170,8 +172,10 @@ def test_the_estimated_memory_is_that_of_a_range(monkeypatch: pytest.MonkeyPatch
         return CompactionTask(env, snapshot.table_schema, (file_slice,), tuple(blocks), snapshot.cut, 1, 1).memory_bytes
 
     whole, least = estimate(1 << 40), estimate(1)
-    assert whole - estimate(file_slice.log_bytes) == 0
-    assert 0 < least - (whole - 4 * file_slice.log_bytes) < (whole - least) / 4
+    logs = log_memory_bytes(table.schema, file_slice.log_bytes, int(file_slice.rows.sum()))
+    assert logs >= UNPACKED * file_slice.log_bytes
+    assert whole - estimate(logs // UNPACKED + 1) == 0
+    assert 0 < least - (whole - logs) < (whole - least) / 4
 
 
 @pytest.mark.parametrize(
@@ -202,8 +206,9 @@ def test_the_estimated_memory_of_a_merge_is_that_of_all_file_groups_that_become_
     table = Table.create(new_uri(), {**SHOP, "buckets": 4})
     append(table, orders(*range(1_000), status="new", ts=1))
     snapshot = table.snapshot()
-    several = tuple(snapshot.slices)
-    task = CompactionTask(table.env, snapshot.table_schema, several, tuple(snapshot.files), snapshot.cut, 1, 1)
-    logs = [each.log_bytes for each in several]
-    assert task.memory_bytes == WORKING_BYTES + UNPACKED * max(logs)
-    assert replace(task, bits=0).memory_bytes == WORKING_BYTES + UNPACKED * sum(logs)
+    several, env = tuple(snapshot.slices), table.env.tuned(merge_together_bytes=1)
+    task = CompactionTask(env, snapshot.table_schema, several, tuple(snapshot.files), snapshot.cut, 1, 1)
+    rows = [group_bytes(table.schema, each) for each in several]
+    logs = [log_memory_bytes(table.schema, each.log_bytes, int(each.rows.sum())) for each in several]
+    needed = [COPIES * of_rows + of_logs for of_rows, of_logs in zip(rows, logs, strict=True)]
+    assert replace(task, bits=0).memory_bytes - task.memory_bytes == sum(needed) - max(needed)

@@ -18,8 +18,8 @@ from storage import Table
 from storage.clock import Stamps
 from storage.core.log.entries import BUCKETS, WRITER_FEATURES
 from storage.core.log.file_refs import FileGroup, Replaced, SliceFile
+from storage.core.log.newest_slices import Slices
 from storage.core.log.regroup import may_follow, reached
-from storage.core.log.slice_list import Slices
 from storage.core.names import LaneName
 from storage.core.plan.due_policy import SPLIT_BYTES, DuePolicy, propose_buckets
 from storage.environment import Environment

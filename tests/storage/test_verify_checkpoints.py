@@ -66,6 +66,7 @@ def test_a_checkpoint_of_an_entry_that_does_not_exist(table: Table) -> None:
 
 def _another(data: bytes, **changes: object) -> bytes:
     """Replace a checkpoint by that of another state, with a valid digest."""
-    values = json.loads(data.partition(b"\n")[2])
-    body = json.dumps(values | {"state": values["state"] | changes}).encode()
+    _, head, *slices = data.split(b"\n", 2)
+    values = json.loads(head)
+    body = b"\n".join([json.dumps(values | {"state": values["state"] | changes}).encode(), *slices])
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from storage.core.log.cut import Seqs
 from storage.core.log.file_refs import FileGroup, Replaced
-from storage.core.log.slice_list import Slices
+from storage.core.log.newest_slices import Slices
 
 
 class Offered(Protocol):

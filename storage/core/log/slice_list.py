@@ -12,8 +12,9 @@ this version does not know. So nothing that a reader must refuse is skipped.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, overload
 
 from pydantic import TypeAdapter, ValidationError
@@ -107,11 +108,23 @@ class StoredSlice:
         return self._stored
 
     @property
+    def text(self) -> str:
+        """The slice as JSON, as it is stored in lists."""
+        if isinstance(self._stored, tuple):
+            before, after = self._stored
+            return f'{before}"parent":{_seqs_text(self.parent)},"cut":{_seqs_text(self.cut)},{after}'
+        return json.dumps(self._stored.model_dump(), separators=(",", ":"), ensure_ascii=False)
+
+    @property
     def sizes(self) -> SliceSizes:
         """The sizes of its files; computed once, because every plan needs those of all slices."""
         if self._sizes is None:
             self._sizes = sizes_of(self.file)
         return self._sizes
+
+
+def _seqs_text(seqs: cut.Seqs) -> str:
+    return json.dumps(seqs, separators=(",", ":"))
 
 
 class SliceList(Sequence[SliceFile]):
@@ -146,49 +159,6 @@ class SliceList(Sequence[SliceFile]):
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # ruff wants what __eq__ implies written out; typeshed has a method
-
-
-class Slices(Mapping[FileGroup, SliceFile]):
-    """The newest slice of every file group that has one, by file group. Slices are decoded lazily, cuts are not."""
-
-    __slots__ = ("_levels", "stored")
-
-    def __init__(self, stored: Mapping[FileGroup, StoredSlice] | None = None) -> None:
-        self.stored = stored or {}
-        self._levels: frozenset[int] | None = None
-
-    @property
-    def levels(self) -> frozenset[int]:
-        """The numbers of bits of its file groups: several while file groups are being split or merged."""
-        if self._levels is None:
-            self._levels = frozenset(group.bits for group in self.stored)
-        return self._levels
-
-    @classmethod
-    def of(cls, slices: Sequence[SliceFile]) -> Slices:
-        """The slices of a list, which has at most one for each file group."""
-        return cls({item.group: item for item in SliceList.of(slices).stored})
-
-    def __getitem__(self, group: FileGroup) -> SliceFile:
-        return self.stored[group].file
-
-    def __iter__(self) -> Iterator[FileGroup]:
-        return iter(self.stored)
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def __contains__(self, group: object) -> bool:
-        return group in self.stored
-
-    def cut_of(self, group: FileGroup) -> cut.Seqs:
-        """The cut of a file group's slice; empty if it has none."""
-        item = self.stored.get(group)
-        return item.cut if item is not None else NOTHING
-
-    def cuts(self) -> Collection[cut.Seqs]:
-        """The cuts of all slices, see `distinct_cuts`."""
-        return distinct_cuts(self.stored.values())
 
 
 NOTHING: Final[cut.Seqs] = {}

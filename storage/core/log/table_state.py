@@ -7,6 +7,7 @@ shorter prefix. So memory is proportional to the size of the table, not to the l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -34,8 +35,9 @@ from storage.core.log.entries import (
 )
 from storage.core.log.features import readable_features
 from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
+from storage.core.log.newest_slices import Slices
 from storage.core.log.regroup import may_follow, overlapping
-from storage.core.log.slice_list import NOTHING, SliceList, Slices, StoredSlice, distinct_cuts
+from storage.core.log.slice_list import SliceList, StoredSlice, distinct_cuts
 from storage.core.log.stored_as import stored_as
 from storage.core.names import LaneName
 from storage.core.schema.table_schema import TableSchema
@@ -334,23 +336,26 @@ def _closed(state: TableState, plan_id: str) -> TableState:
 
 def _with_slices(state: TableState, entry: Base) -> TableState:
     made = SliceList.of(entry.slices).stored
-    slices = dict(state.slices.stored)
+    before = state.slices
     done = {item.group for item in made}
-    levels = state.slices.levels | {group.bits for group in (*done, *state.folded_groups)}
+    if len(done) < len(made):
+        raise _not_from_newest(entry.seq, Counter(item.group for item in made).most_common(1)[0][0])
+    levels = before.levels | {group.bits for group in (*done, *state.folded_groups)}
     if len(levels) > 1:
-        done |= _regrouped(state, made, levels, slices, entry.seq)
+        remaining = dict(before.stored)
+        done |= _regrouped(state, made, levels, remaining, entry.seq)
+        before = Slices(remaining)
     for item in made:
-        newest = slices[item.group].cut if item.group in slices else NOTHING
+        newest = before.expected(item.group, item.parent)
         # Most slices share one cut object, which has a number for every lane.
         if item.parent is not newest and item.parent != newest:
             raise _not_from_newest(entry.seq, item.group)
-        slices[item.group] = item
     # A new slice ends all folds of its file group, even folds of later entries.
     folded = reduce(cut.lowest, distinct_cuts(made), state.folded)
     folds = (replace(fold, groups=fold.groups - done) for fold in state.folds)
     state = replace(
         state,
-        slices=Slices(slices),
+        slices=before.continued(made),
         covered=cut.highest(state.covered, entry.covered),
         folds=tuple(fold for fold in folds if fold.groups),
         folded=folded,
@@ -432,9 +437,12 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
         raise _not_at_end(entry.seq, group)
     # Thousands of file groups share a few cut objects, each with a number for every lane: each is compared once.
     starts_anew: dict[tuple[int, ...], bool] = {}
+    bases: dict[FileGroup, cut.Seqs] = {}
     for folded in entry.file_groups:
         group = folded.group
-        base, reached = state.slices.cut_of(group), state.folded_to(group)
+        base = bases[group] = state.slices.expected(group, folded.parent)
+        ends = (fold.to for fold in reversed(state.folds) if group in fold.groups)
+        reached = next(ends, base)
         cuts = (id(folded.parent), id(folded.start), id(base), id(reached))
         if cuts not in starts_anew:
             if folded.parent != base or folded.start not in (base, reached) or not cut.within(reached, entry.to):
@@ -444,7 +452,8 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
             anew.add(group)
     folds = tuple(f for f in (replace(fold, groups=fold.groups - anew) for fold in state.folds) if f.groups)
     live = LiveFold(entry.seq, entry.to, tuple(entry.files), frozenset(groups))
-    state = replace(state, folds=(*folds, live), folded=cut.highest(state.folded, entry.covered))
+    slices = state.slices.continued(assumed=bases)
+    state = replace(state, slices=slices, folds=(*folds, live), folded=cut.highest(state.folded, entry.covered))
     return _ended(state, [entry.to])
 
 

@@ -128,10 +128,16 @@ class Keyed(Protocol):
     @property
     def columns(self) -> Mapping[str, pa.Array]: ...
 
+    @property
+    def slice_ordinal(self) -> Indices | None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class KeyDirectory:
-    """Every key of the logs, once: the sorted key vector, and the key columns in the same order."""
+    """Every key of the logs, once: the sorted key vector, and the key columns in the same order.
+
+    The columns of a run of file groups include ``names.SLICE_ORDINAL``.
+    """
 
     keys: KeyVector
     columns: Mapping[str, pa.Array]
@@ -144,4 +150,7 @@ class KeyDirectory:
         starts = keys.run_starts(ordered)
         chosen = pa.array(order[starts])
         columns = {name: _concat([log_range.columns[name] for log_range in ranges]).take(chosen) for name in key_names}
+        ordinals = [log_range.slice_ordinal for log_range in ranges if log_range.slice_ordinal is not None]
+        if ordinals:
+            columns[names.SLICE_ORDINAL] = pa.array(np.concatenate(ordinals)).take(chosen)
         return cls(keys.take(ordered, starts), columns)

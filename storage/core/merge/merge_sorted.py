@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from storage.core import keys
-from storage.core.arrays import Arrays, take_rows
+from storage.core.arrays import Arrays, join_rows, take_rows
 from storage.core.keys import KeyVector
 from storage.core.merge.stitch import Stitched
 from storage.core.schema.table_schema import TableSchema
@@ -59,7 +59,7 @@ class _Waiting:
         if not rows or not len(rows[self.schema.sort_column]):
             return
         self.last[number] = keys.key_vector(rows[self.schema.sort_column])[-1:]
-        self.rows[number] = _joined([self.rows[number], rows]) if number in self.rows else rows
+        self.rows[number] = join_rows([self.rows[number], rows]) if number in self.rows else rows
 
     def furthest_behind(self, streams: dict[int, Iterator[Stitched]]) -> int:
         """The stream with the smallest last key, or one without any."""
@@ -86,11 +86,5 @@ class _Waiting:
                 self.rows[number] = {name: column.slice(count) for name, column in rows.items()}
         if not found:
             return {}
-        together = _joined(found)
+        together = join_rows(found)
         return take_rows(together, keys.stable_order(keys.key_vector(together[self.schema.sort_column])))
-
-
-def _joined(parts: Sequence[Arrays]) -> Arrays:
-    if len(parts) == 1:
-        return parts[0]
-    return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]}

@@ -73,6 +73,12 @@ class LogState:
             return vector
         return self.run_keys.vector(vector, np.asarray(rows[names.SLICE_ORDINAL]))
 
+    @property
+    def slice_ordinals(self) -> list[int]:
+        """The file groups of the run that have keys, by their ordinals; of a single file group [0]."""
+        ordinals = self.directory.columns.get(names.SLICE_ORDINAL)
+        return [0] if ordinals is None else sorted(ordinals.unique().to_pylist())
+
     def lookup_in(self, vector: KeyVector) -> KeyLookup:
         """Finds the keys of the logs, and those of each group's registers, among the keys of rows."""
         return KeyLookup.of(vector, len(self.directory.keys) + sum(len(found) for found in self.registers.values()))
@@ -87,8 +93,8 @@ class Stitch:
         columns: Columns of base batches, shadow and result, named as in a slice.
         groups: Column groups whose state is among ``columns``; all of them if ``exact``.
         exact: Whether visibility is decided; without it the stitch is *plain* (see above).
-        ordered: Return rows in key order, and all rows of the shadow; for a single file group only. Else new rows
-            follow the batch in whose key range they are.
+        ordered: Return rows in key order, and all rows of the shadow; those of a run in order of file group, then of
+            key, with the column ``names.SLICE_ORDINAL``. Else new rows follow the batch in whose key range they are.
         result: Columns whose values are merged in the result; the others keep old values. All columns if ``ordered``.
         mergers: Custom mergers of the groups.
         bounds: Those of the slices of base and shadow, or none. If no register of a group is contested, what its mode
@@ -109,6 +115,7 @@ class Stitch:
 
         Args:
             base: Batches of ``columns`` in key order; for a run with logs, with the column ``names.SLICE_ORDINAL`` too.
+                Of an ordered run one batch: run keys do not tell which hidden rows are between two batches.
             shadow: The same columns of the whole shadow; None without a shadow.
             logs: None without logs.
         """
@@ -147,11 +154,11 @@ class Stitch:
             self._apply(part, lookup, logs)
         parts = [part for part, _ in found]
         if not self.exact:
-            return Stitched(self._combine(parts), {})
+            return Stitched(self._combine(parts, logs), {})
         masks = [visible_rows(part, self.schema) for part in parts]
         visible = [part if mask.all() else take_rows(part, mask) for part, mask in zip(parts, masks, strict=True)]
         hidden = [take_rows(part, ~mask) for part, mask in zip(parts, masks, strict=True) if not mask.all()]
-        return Stitched(self._combine(visible), self._combine(hidden) if self.ordered else {})
+        return Stitched(self._combine(visible, logs), self._combine(hidden, logs) if self.ordered else {})
 
     def _extra(
         self, base: KeyLookup | None, shadow: Arrays | None, logs: LogState
@@ -171,7 +178,7 @@ class Stitch:
             shadow_keys = logs.keys_of(self.schema, shadow)
             _, there = keys.find(shadow_keys, wanted)
             fresh = self._blank(take_rows(key_columns, ~there), int((~there).sum()))
-            both = self._in_key_order(dict(shadow), fresh)
+            both = self._in_key_order(logs, dict(shadow), fresh)
             return both, logs.keys_of(self.schema, both)
         if len(wanted) == 0:
             return None
@@ -240,17 +247,17 @@ class Stitch:
             return values
         return pc.if_else(present, values, pa.scalar(column.default, column.type))
 
-    def _combine(self, parts: Sequence[dict[str, pa.Array]]) -> dict[str, pa.Array]:
+    def _combine(self, parts: Sequence[dict[str, pa.Array]], logs: LogState) -> dict[str, pa.Array]:
         if len(parts) < len(("base", "extra")):
             return parts[0] if parts else {}
         if self.ordered:
-            return self._in_key_order(*parts)
+            return self._in_key_order(logs, *parts)
         first, second = parts
         return {name: pa.concat_arrays([first[name], second[name]]) for name in self.result}
 
-    def _in_key_order(self, first: Arrays, second: Arrays) -> dict[str, pa.Array]:
+    def _in_key_order(self, logs: LogState, first: Arrays, second: Arrays) -> dict[str, pa.Array]:
         both = {name: pa.concat_arrays([column, second[name]]) for name, column in first.items()}
-        order = pa.array(keys.stable_order(keys.key_vector(both[self.schema.sort_column])))
+        order = pa.array(keys.stable_order(logs.keys_of(self.schema, both)))
         return take_rows(both, order)
 
 

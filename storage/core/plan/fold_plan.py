@@ -18,7 +18,9 @@ from storage.core.log import cut
 from storage.core.log.entries import FoldedGroup
 from storage.core.log.file_refs import FileGroup
 from storage.core.log.table_state import TableState
+from storage.core.plan.memory_cost import UNPACKED, log_memory_bytes
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
+from storage.core.schema.table_schema import TableSchema
 
 MAX_CHAIN: Final = 4  # each fold of a file group is a range that every read of it fetches and merges
 
@@ -60,19 +62,21 @@ def _plan(state: TableState, events: FileSlice, whole: FileSlice) -> GroupFold:
     return GroupFold(folded, whole if anew else events)
 
 
-def cut_runs(folds: Sequence[GroupFold], run_bytes: int) -> Iterator[list[GroupFold]]:
+def cut_runs(folds: Sequence[GroupFold], schema: TableSchema, run_bytes: int) -> Iterator[list[GroupFold]]:
     """Runs of neighbouring file groups, each for one file, of at most ``run_bytes`` or of one larger file group.
 
-    The file groups of a run have the same bits.
+    The file groups of a run have the same bits. Logs that need more memory than others count for more bytes.
     """
     run: list[GroupFold] = []
     filled = 0
     for fold in folds:
-        if run and (filled + fold.ranges.log_bytes > run_bytes or fold.group.bits != run[-1].group.bits):
+        ranges = fold.ranges
+        size = log_memory_bytes(schema, ranges.log_bytes, int(ranges.rows.sum())) // UNPACKED
+        if run and (filled + size > run_bytes or fold.group.bits != run[-1].group.bits):
             yield run
             run, filled = [], 0
         run.append(fold)
-        filled += fold.ranges.log_bytes
+        filled += size
     if run:
         yield run
 

@@ -182,6 +182,11 @@ class TableSchema:
         )
 
     @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a slice in memory, without the characters of texts and the elements of lists."""
+        return sum(_width(field.type) for field in self.slice)
+
+    @cached_property
     def slice(self) -> pa.Schema:
         """Schema of base and shadow files: user columns, then the hidden state of every group."""
         fields = [self.field(column.name) for column in self.columns]
@@ -293,3 +298,13 @@ def _named(known: Mapping[str, T], name: str, what: str) -> T:
     if name not in known:
         raise NotFound(f"the table has no {what} {name!r}", hint=f"{what}s: {', '.join(known)}")
     return known[name]
+
+
+def _width(arrow_type: pa.DataType) -> int:
+    """Bytes of a value in memory, without what has no fixed width."""
+    if pa.types.is_struct(arrow_type):
+        return sum(_width(field.type) for field in arrow_type)
+    try:
+        return -(-int(arrow_type.bit_width) // 8)
+    except ValueError:  # texts, lists and maps have offsets
+        return 4

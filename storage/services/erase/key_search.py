@@ -178,7 +178,8 @@ class KeySearch:
         """Whether an entry, sidecar or checkpoint has an index in which a block begins or ends with one of the keys."""
         if _BOUND not in data:
             return False
-        return has_key_bound(json.loads(data[data.index(b"{") :]), self.forms)
+        # A checkpoint has a line before its object, and packed slices after it, which have no bounds of keys.
+        return has_key_bound(json.loads(data[data.index(b"{") :].partition(b"\n")[0]), self.forms)
 
     def _remembered(self, path: Path, read: Callable[[], bool]) -> bool:
         if path not in self._known:

@@ -1,0 +1,61 @@
+"""What file groups cost in memory, from what a plan knows of them: rows, stored bytes and the schema.
+
+Stored bytes alone say little: integers that repeat are stored in a bit and need eight bytes each in memory, and a
+column that is held apart needs kilobytes, however few rows it has. So a file group costs
+
+    rows x width of the columns of fixed width    (exact)
+    stored bytes x `UNPACKED`                     (an estimate, for texts)
+
+and what holds the rows of file groups, blocks or batches apart costs `APART_BYTES` for each of them and each column.
+`tests/benchmarks/memory.py` measures both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.schema.table_schema import TableSchema
+
+UNPACKED: Final = 4
+"""Estimate of the bytes in memory for each stored byte."""
+
+APART_BYTES: Final = 2 * 1024
+"""A column of a few rows: the objects of Arrow and Python, and buffers that are rounded up. Measured 1.2 to 2 KiB."""
+
+_BATCHES: Final = 16
+
+
+def group_bytes(schema: TableSchema, file_slice: FileSlice) -> int:
+    """Estimate of the memory for all rows of a file group, before they are merged."""
+    stored = file_slice.base_bytes + file_slice.log_bytes
+    return max(UNPACKED * stored, file_slice.stored_rows * schema.row_bytes)
+
+
+def log_memory_bytes(schema: TableSchema, log_bytes: int, log_rows: int) -> int:
+    """Estimate of the memory for some rows of logs."""
+    return max(UNPACKED * log_bytes, log_rows * schema.row_bytes)
+
+
+def merging_bytes(schema: TableSchema) -> int:
+    """Memory for the columns of a merge, without their rows: what is read, merged and written, in some batches each."""
+    return _BATCHES * APART_BYTES * len(schema.slice)
+
+
+def block_bytes(slices: Iterable[FileSlice], files: Sequence[LiveFile]) -> int:
+    """Memory for the columns of the log blocks that file groups read, without their rows: each block is held apart."""
+    blocks = {pair for each in slices for pair in zip(each.file.tolist(), each.block.tolist(), strict=True)}
+    return APART_BYTES * sum(len(files[number].file.columns) for number, _ in blocks)
+
+
+def cut_by_memory(sizes: Sequence[int], most_bytes: int) -> Iterator[slice]:
+    """Neighbours of up to some bytes together; what is larger is alone."""
+    first = filled = 0
+    for number, size in enumerate(sizes):
+        if number > first and filled + size > most_bytes:
+            yield slice(first, number)
+            first, filled = number, 0
+        filled += size
+    if len(sizes):
+        yield slice(first, len(sizes))

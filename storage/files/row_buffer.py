@@ -1,0 +1,38 @@
+"""Rows that wait until they are enough, in few batches.
+
+A batch has a fixed cost for each of its columns, kilobytes of memory: thousands of batches of a few rows and a thousand
+columns would need gigabytes. So batches are joined as they come, sixteen of about the same size at a time. Each row is
+copied once for each power of sixteen of the number of batches.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+_JOINED: Final = 16
+
+
+class RowBuffer:
+    """Batches with the same columns, in order."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[int, pa.RecordBatch]] = []  # of each how often its rows were joined
+        self.rows = self.bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Append the rows of a batch."""
+        self.rows += len(batch)
+        self.bytes += batch.nbytes
+        self._batches.append((0, batch))
+        while len(self._batches) >= _JOINED and self._batches[-_JOINED][0] == self._batches[-1][0]:
+            level, _ = self._batches[-1]
+            joined = pa.concat_batches([each for _, each in self._batches[-_JOINED:]])
+            self._batches[-_JOINED:] = [(level + 1, joined)]
+
+    def take(self) -> list[pa.RecordBatch]:
+        """Remove all rows; returns them in a few batches."""
+        taken = [batch for _, batch in self._batches]
+        self._batches, self.rows, self.bytes = [], 0, 0
+        return taken
