@@ -70,6 +70,8 @@ class Worker:
             while self.busy:
                 self._pause(process)
                 self.work(process, table)
+                if self.simulation.plan.verified:
+                    self.simulation.check_verified(process)
         except CorruptData as error:
             self.simulation.judge.excuse(error)
         except (Crash, *FAILURES) as error:

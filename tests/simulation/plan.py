@@ -59,7 +59,7 @@ class Theme:
     ``moods``: of the faults; all if empty. ``followed``: share of the schedules with followers. ``referring``: share of
     those whose table refers to another one. ``overlays``: share of those whose compactions may write overlays.
     ``most``: the largest numbers of batches of a lane and compactions of a compactor. ``limits``: sizes that replace
-    those that are drawn.
+    those that are drawn. ``verified``: whether the table is verified after each action of an operator or compactor.
     """
 
     actions: list[str]
@@ -71,6 +71,7 @@ class Theme:
     overlays: float = 1 / 2
     most: int = 4
     limits: Mapping[str, int] = field(default_factory=dict)
+    verified: bool = False
 
 
 THEMES: Mapping[str, Theme] = {
@@ -131,6 +132,15 @@ ASKED_FOR: Mapping[str, Theme] = {
         referring=1 / 4,
         most=8,
     ),
+    "verified": Theme(
+        [action for action in ACTIONS if action != "verify"] + ["split", "split"],
+        compactors=[1, 2, 3],
+        readers=[0],
+        moods=["quiet", "freezes", "crashes"],
+        followed=0,
+        most=8,
+        verified=True,
+    ),
     "ttl": Theme(["ttl", "ttl", "ttl", "clean", "savepoint", "restore"], compactors=[1, 2], followed=0),
     "changes": Theme(["savepoint", "savepoint", "clean", "restore"], moods=["quiet", "freezes"], followed=1),
     "references": Theme(
@@ -163,6 +173,7 @@ class Plan:
         follows: Number of reads of each follower of changes.
         operators: Actions of each operator.
         damage_step: Step at which the environment damages a file; None for never.
+        verified: Whether the table is verified after each action of an operator or compactor.
         referenced: The plan of the table that this one refers to; None if it refers to none.
     """
 
@@ -179,6 +190,7 @@ class Plan:
     stickiness: float
     damage_step: int | None
     limits: Mapping[str, int]
+    verified: bool = False
     referenced: Plan | None = None
 
     @property
@@ -242,6 +254,7 @@ def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | Non
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
         damage_step=chance.randrange(50, 400) if chance.random() < 1 / 12 else None,
         limits={name: chance.choice(values) for name, values in LIMITS.items()} | _merge_bytes(seed) | theme.limits,
+        verified=theme.verified,
     )
     if referenced is None:
         return plan

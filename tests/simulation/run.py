@@ -285,7 +285,8 @@ class Simulation:
         if self.plan.follows:
             Follower(self, "last", 0).look_back(process, self.table(process))
 
-    def _check_verified(self, process: Process) -> None:
+    def check_verified(self, process: Process) -> None:
+        """A verification finds no error, except damage that was there when it began."""
         damaged = self.judge.damaged
         self.judge.check_report(self.table(process).verify(), damaged)
 
@@ -380,7 +381,7 @@ class Simulation:
             if self.referenced is not None and not self.faults.rates:
                 check_no_savepoint_is_left(self.history.table, self.referenced.history.table)
             if self.chance.random() < 1 / 2:
-                self._check_verified(process)
+                self.check_verified(process)
             if not self.judge.damaged and self.chance.random() < 1 / 2:
                 if self.plan.follows:
                     self.table(process).compact()  # so that the logs that contain the changed keys become garbage
@@ -388,7 +389,7 @@ class Simulation:
                 self.check_read(process)
                 self._check_followed(process)
                 self._damage()
-                self._check_verified(process)
+                self.check_verified(process)
         except CorruptData as error:
             self.judge.excuse(error)
 
