@@ -16,9 +16,8 @@ from typing import Final
 import pyarrow as pa
 
 from storage import Commit, Table
-from storage.engine import OP_COLUMN, Condition, Stream, TableSchema, lane_name
+from storage.engine import OP_COLUMN, Condition, Stream, TableSchema
 from storage.errors import InvalidInput, NotFound
-from streams.write.write_batch import close_after, lane_for
 
 _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _NAME: Final = r"(?:`(?:[^`]|``)+`|[^\s.(`]+)"
@@ -181,8 +180,7 @@ def delete_rows(table: Table, stream: Stream, condition: Condition) -> Commit | 
         if field.name not in ordering:
             rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
     rows = rows.append_column(OP_COLUMN, pa.array(["delete"] * rows.num_rows))
-    lane = lane_name(lane_for(stream.name, None))
-    with close_after(table, lane), table.writer(stream.name, lane) as writer:
+    with table.batch_writer(stream.name) as writer:
         return writer.append(rows)
 
 

@@ -197,7 +197,8 @@ class Operator(Worker):
             table.fold()
 
     def _lane(self) -> str:
-        return self.simulation.chance.choice(list(self.simulation.plan.lanes))
+        batches = (name for name in self.simulation.history.table.streams if "-batches-" in name)
+        return self.simulation.chance.choice([*self.simulation.plan.lanes, *batches])
 
 
 def _time(milliseconds: int) -> dt.datetime:

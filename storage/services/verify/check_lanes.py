@@ -157,7 +157,10 @@ class LaneChecker:
                 seqs.append(seq)
                 self._check_commit(entry, at)
                 yield entry
-            elif entry.intent:
+                continue
+            if entry.for_batch and not in_spans(self._rolled_back, seq):
+                self._promised = {}  # the batch continues nothing of the lane
+            if entry.intent:
                 self.claims.setdefault(entry.intent, seq)
         order = np.argsort(stamps, kind="stable")
         self.stamps, self.seqs = np.asarray(stamps)[order], np.asarray(seqs)[order]
@@ -168,6 +171,11 @@ class LaneChecker:
         if (before is not None or entry.seq == 1) and entry.epoch != epoch + isinstance(entry, Claim):
             what = f"{entry.kind} of epoch {entry.epoch} follows an entry of epoch {epoch}: a fenced writer continued"
             at.violation("S3", what)
+        if before is not None and before.finishes and not isinstance(entry, Claim):
+            at.violation("S3", "it follows an entry that finishes the lane, without a claim: a writer went on")
+        if before is not None and isinstance(entry, Claim) and entry.for_batch and not before.finishes:
+            what = f"it is the claim of a batch, and the {before.kind} before does not finish the lane"
+            at.violation("L5", f"{what}: it fenced another writer")
         if before is not None and entry.table_rev < before.table_rev:
             what = f"its schema revision {entry.table_rev} is older than that of the previous entry, {before.table_rev}"
             at.violation("S19", what)
