@@ -120,7 +120,7 @@ def _find_chunks(
     if all(len(slots) < chunks.size for slots in by_chunk.values()) and lane not in state.archived:
         return  # most lanes have fewer entries than one chunk
     if lane:
-        last = max(seq for slots in by_chunk.values() for seq in slots)
+        last = max((seq for slots in by_chunk.values() for seq in slots), default=0)
         in_use = _in_use_of_lane(table_log, state, needed, lane, last, dry_run=dry_run)
     else:
         in_use = _in_use_of_table(table_log, state, held)

@@ -51,7 +51,7 @@ BATCHES: Final[Mapping[str, Mutant]] = {
     "W9 a batch without rows keeps its lane": Mutant(Writer, "_leave_batch_lane", always(None), THEME),
     "W9 the claim of a batch does not say so": Mutant(CommitLog, "publish", publishes(like_any_other), THEME),
     "W9 a fence of a finished lane opens it": Mutant(fencing_barrier, "is_left", always(False), THEME),
-    "W9 a clean leaves the lanes of dead batches": Mutant(clean, "fence_dead_batches", always(None), THEME),
+    "W9 a clean leaves the lanes of dead batches": Mutant(clean, "fence_dead_batches", always(None), THEME, rare=True),
     "R6 a finished lane holds back the watermark": Mutant(lane_watermarks, "finished_lanes", always(set()), THEME),
     "R6 a batch makes the promises of the one before": Mutant(lane_watermarks, "last_commits", keeps_promises, THEME),
 }
