@@ -1,4 +1,4 @@
-"""What a table costs after many batches without a query id, one a minute: lanes, MARKs, checkpoints, requests and time.
+"""What a table costs after many batches without a query id: its lanes, MARKs, checkpoints, requests and time.
 
 All are sent by one process, but those that are measured: each of these is a new process, which opens the table, appends
 a row and ends. The table is compacted and cleaned all the time, as services do. Beside it, fewer batches as they were
@@ -40,7 +40,7 @@ WINDOW = 30  # batches of which requests and time are averaged
 
 
 class World:
-    """A table in memory, whose clock advances a minute with each batch."""
+    """A table in memory, whose clock advances six seconds with each batch."""
 
     def __init__(self) -> None:
         self.uri, self.clock = f"memory://batches/{uuid.uuid4().hex}", FakeClock()
@@ -78,11 +78,12 @@ def own(table: Table, rows: pa.Table, number: int) -> None:
 def run(batches: int, write: Callable[[Table, pa.Table, int], None]) -> None:
     world = World()
     for number in range(1, batches + 1):
-        world.clock.time_ms += MARK_EVERY_MS
+        world.clock.time_ms += MARK_EVERY_MS // 10
+        world.service.state()
         write(world.service, pa.table({"id": [number % 1000], "value": ["v"], "version": [number]}), number)
         if number % CLEAN_EVERY == 0:
             world.service.compact()
-            world.service.clean(dt.timedelta(hours=1))
+            world.service.clean(dt.timedelta(minutes=10))
         if number in SHOWN:
             print(f"{number:7,} batches: {world.sizes()}; a batch: {measure(world, write, number)}", flush=True)
 
