@@ -400,7 +400,8 @@ class Table:
     def fence(self, lane: str) -> int:
         """Fence the writer of a lane that seems to be dead; returns the entry that fences it.
 
-        A writer that was only slow gets `Fenced`; its commits remain.
+        A writer that was only slow gets `Fenced`; its commits remain. The lane of a batch (`batch_writer`) is finished
+        by it, and used by later batches.
 
         Raises:
             NotFound: The table has no such lane.

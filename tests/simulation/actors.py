@@ -26,7 +26,7 @@ from storage.write.writer import Commit, Writer
 from tests.simulation.faults import Fault
 from tests.simulation.history import TABLE, Batch
 from tests.simulation.scheduler import Crash, Process, Violation
-from tests.simulation.tables import draw_lateness
+from tests.simulation.tables import draw_finish, draw_lateness
 from tests.simulation.two_tables import references_of
 from tests.storage.world import to_arrow
 
@@ -169,6 +169,9 @@ class Job:
                 simulation.scheduler.pause(process)
                 self.noted = max(self.noted, number)
                 number += 1
+            if draw_finish(simulation.plan.seed, self.lane):
+                writer.finish()
+                judge.check_left_lane(self.lane, writer.epoch)
 
     def _append(self, writer: Writer, batch: Batch) -> tuple[Commit, int]:
         """Append or repeat a batch; after a failure half of the jobs retry with the same writer.
