@@ -70,7 +70,7 @@ class Worker:
             while self.busy:
                 self._pause(process)
                 self.work(process, table)
-                if self.simulation.plan.verified:
+                if self.simulation.plan.verified and not isinstance(self, OneShot):
                     self.simulation.check_verified(process)
         except CorruptData as error:
             self.simulation.judge.excuse(error)
