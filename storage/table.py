@@ -185,6 +185,30 @@ class Table:
         table_log = self._table_log.with_own_cache()
         return Writer(table_log, stream, lane, takeover=takeover, owner=owner, query_id=query_id, lateness=lateness)
 
+    def batch_writer(self, stream: str, *, owner: str | None = None, lateness: Lateness | None = None) -> Writer:
+        """A writer of one commit beside all other writers: batches fence neither each other nor anybody else.
+
+        It uses one of the stream's lanes for batches, which other batches use before and after it, so the table does
+        not grow with the number of batches. When the block ends, the lane no longer holds back the watermark. There is
+        no query id, so a batch that is repeated is appended twice; after `CommitUnknown` the timeline shows whether it
+        exists.
+
+        Args:
+            stream: A stream of the configuration.
+            owner: As for `writer`.
+            lateness: As for `writer`. The promises of earlier batches in the lane do not count.
+
+        Returns:
+            The writer, to be used in a ``with`` block for one commit without a batch number.
+
+        Raises:
+            NotFound, InvalidInput: On entering: as for `writer`.
+        """
+        table_log = self._table_log.with_own_cache()
+        return Writer(
+            table_log, stream, None, takeover=False, owner=owner, query_id=None, lateness=lateness, one_batch=True
+        )
+
     def snapshot(
         self,
         as_of: dt.datetime | str | None = None,
@@ -377,7 +401,8 @@ class Table:
     def fence(self, lane: str) -> int:
         """Fence the writer of a lane that seems to be dead; returns the entry that fences it.
 
-        A writer that was only slow gets `Fenced`; its commits remain.
+        A writer that was only slow gets `Fenced`; its commits remain. The lane of a batch (`batch_writer`) is finished
+        by it, and used by later batches.
 
         Raises:
             NotFound: The table has no such lane.

@@ -13,7 +13,9 @@ EXTENDED_SCHEDULES = 550
 THEMES = {
     "references": 75,  # one schedule in twelve has two tables; here all have
     "publish": 50,  # few schedules publish; here operators do so most of the time
-    "splits": 60,  # no other schedule changes the number of buckets
+    "splits": 60,  # few other schedules change the number of buckets
+    "batches": 40,  # one schedule in six has batches without a query id
+    "verified": 40,  # a verification after each action of an operator or compactor, in whatever state the table is
 }
 """Schedules of a theme in the extended loop; the nightly loop runs `NIGHTLY_TIMES` as many."""
 NIGHTLY_TIMES = 4

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.core.log.entries import Claim, Done
+from storage.core.log.entries import FINISH, Claim, Data, Done, Header
 from storage.core.log.table_state import TableState
 from storage.core.names import LaneName
 from storage.errors import Conflict
@@ -46,8 +46,38 @@ def complete_fencing_barrier(table_log: TableLog) -> TableState:
     return table_log.refresh()
 
 
+def fence_after(table_log: TableLog, lane: LaneName, last: Header | None, owner: str, *, intent: int = 0) -> bool:
+    """Claim a lane in the slot after one of its entries; returns whether this claim has the slot.
+
+    ``last``: the entry; None for an empty lane. The other arguments are those of `fence_lane`.
+    """
+    # Stamps ascend within a lane: the last entry has the largest (W2).
+    table_log.stamps.observe(last.stamp if last is not None else 0)
+    header = next_header(
+        lane,
+        Head(last.seq, last.commit_id, last.committed_at_ms) if last is not None else NO_ENTRY,
+        epoch=(last.epoch if last is not None else 0) + 1,
+        table_rev=last.table_rev if last is not None else 0,
+        stamps=table_log.stamps,
+        env=table_log.env,
+    )
+    # Nobody is in a lane without entries either; versions that do not know the feature may use the table.
+    finishes = is_left(last) if last is not None else FINISH in table_log.refresh().writer_features
+    claim = Claim(**header, owner=owner, intent=intent, finishes=finishes)
+    return table_log.commit_log.publish(claim).commit_id == claim.commit_id
+
+
+def is_left(last: Header) -> bool:
+    """Whether nobody goes on in a lane with this last entry once it is fenced: it finishes, or is a batch's claim."""
+    if isinstance(last, Claim):
+        return last.finishes or last.for_batch
+    return isinstance(last, Data) and last.finishes
+
+
 def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 0, intent: int = 0) -> int:
     """Claim a lane without writing to it, which fences its writer; returns the slot of the claim.
+
+    A lane that is finished stays so. That of a batch becomes finished, because a batch that is fenced never comes back.
 
     Args:
         table_log: Log of the table.
@@ -72,19 +102,8 @@ def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 
         else:
             after = log.head(lane, after)
         last = log.entry(lane, after) if after else None
-        # Stamps ascend within a lane: the last entry has the largest (W2).
-        table_log.stamps.observe(last.stamp if last else 0)
-        header = next_header(
-            lane,
-            Head(after, last.commit_id, last.committed_at_ms) if last else NO_ENTRY,
-            epoch=(last.epoch if last else 0) + 1,
-            table_rev=last.table_rev if last else 0,
-            stamps=table_log.stamps,
-            env=table_log.env,
-        )
-        claim = Claim(**header, owner=owner, intent=intent)
-        if log.publish(claim).commit_id == claim.commit_id:
-            return claim.seq
+        if fence_after(table_log, lane, last, owner, intent=intent):
+            return after + 1
     raise Conflict(
         f"lane {lane!r}: its writer won {MAX_FENCE_TRIES} races for the next slot",
         hint="stop the writer of the lane, and try again",

@@ -255,15 +255,21 @@ class TableLog:
             known: An entry that exists, by lane.
             lanes: Some lanes of ``state``; None for all.
         """
-        there = _proved(state, known)
         wanted = [lane for lane in state.lanes.values() if lanes is None or lane.name in lanes]
         # A closed lane need not be read: the stamp of the DONE that closed it is larger (W2).
         found = {lane.name: lane.closed for lane in wanted if lane.closed is not None}
-        open_lanes = {lane.name: there.get(lane.name, 0) for lane in wanted if lane.closed is None}
-        for lane, entry in self.commit_log.last_entries(open_lanes).items():
+        open_lanes = [lane.name for lane in wanted if lane.closed is None]
+        for lane, entry in self.last_entries(state, open_lanes, known).items():
             found[lane] = entry.seq if entry is not None else 0
             self.stamps.observe(entry.stamp if entry is not None else 0)
         return found
+
+    def last_entries(
+        self, state: TableState, lanes: Collection[LaneName], known: cut.Seqs | None = None
+    ) -> dict[LaneName, Header | None]:
+        """The last entry of some lanes, None of an empty one; the search begins where that of `heads` does."""
+        there = _proved(state, known)
+        return self.commit_log.last_entries({lane: there.get(lane, 0) for lane in lanes})
 
     def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
         """The snapshot of a cut.

@@ -1,16 +1,17 @@
 """Reads the watermarks of a snapshot from the last live commit of every lane, with few round trips.
 
 Every commit repeats the watermarks of its lane, so one entry of each lane is enough. Only claims and spans that were
-rolled back can follow it. `storage.core.plan.watermarks` computes the watermarks of streams and groups from these.
+rolled back can follow it. Its last entry says whether it is finished. `storage.core.plan.watermarks`
+computes the watermarks of streams and groups from these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from storage.core.log.cut import Cut, Seqs, Span, SpansByLane, in_spans
-from storage.core.log.entries import Data
+from storage.core.log.entries import Claim, Data
 from storage.core.log.table_state import TableState
 from storage.core.names import LaneName
 from storage.core.plan.watermarks import Watermarks, of_streams
@@ -23,13 +24,31 @@ MAX_WINDOW: Final = 64  # a writer that fails at every start leaves many claims
 
 def read_watermarks(log: CommitLog, state: TableState, at: Cut) -> Watermarks:
     """Watermarks of every stream and group at a snapshot."""
-    lanes = {lane.name: (lane.stream, lane.closed is not None) for lane in state.lanes.values()}
-    commits = last_commits(log, state.rolled_back, at.lanes)
+    ended = {lane.name for lane in state.lanes.values() if lane.closed is not None}
+    ended |= finished_lanes(log, {lane: seq for lane, seq in at.lanes.items() if lane not in ended})
+    lanes = {lane.name: (lane.stream, lane.name in ended) for lane in state.lanes.values()}
+    commits = last_commits(log, state.rolled_back, at.lanes, ended)
     return of_streams(state.schema, lanes, {lane: commit.watermarks for lane, commit in commits.items()})
 
 
-def last_commits(log: CommitLog, rolled_back: SpansByLane, lanes: Seqs) -> dict[LaneName, Data]:
-    """The last live commit of each lane up to entry ``lanes[lane]``, by lane; lanes without a commit are left out."""
+def finished_lanes(log: CommitLog, lanes: Seqs) -> set[LaneName]:
+    """The lanes of which entry ``lanes[lane]`` finishes the work of its writer (W9)."""
+    ends = {lane: (max(0, seq - FIRST_WINDOW), seq) for lane, seq in lanes.items() if seq}
+    return {
+        lane
+        for lane, tail in log.read_tails(ends).items()
+        if isinstance(last := tail[-1], Claim | Data) and last.finishes
+    }
+
+
+def last_commits(
+    log: CommitLog, rolled_back: SpansByLane, lanes: Seqs, ended: Collection[LaneName]
+) -> dict[LaneName, Data]:
+    """The last live commit of each lane up to entry ``lanes[lane]``, by lane; lanes without a commit are left out.
+
+    The commits before a claim for a batch are those of other batches, whose promises the batch does not keep. So they
+    count only if the lane is one of ``ended``, closed or finished.
+    """
     found: dict[LaneName, Data] = {}
     ends = {lane: _before_rolled_back(rolled_back.get(lane, ()), seq) for lane, seq in lanes.items()}
     window = FIRST_WINDOW
@@ -37,10 +56,16 @@ def last_commits(log: CommitLog, rolled_back: SpansByLane, lanes: Seqs) -> dict[
         tails = log.read_tails({lane: (max(0, seq - window), seq) for lane, seq in ends.items()})
         for lane, tail in tails.items():
             spans = rolled_back.get(lane, ())
-            live = [entry for entry in tail if isinstance(entry, Data) and not in_spans(spans, entry.seq)]
-            if live:
-                found[lane] = live[-1]
             ends[lane] = _before_rolled_back(spans, tail[0].seq - 1)
+            for entry in reversed(tail):
+                if in_spans(spans, entry.seq):
+                    continue
+                if isinstance(entry, Data):
+                    found[lane] = entry
+                    break
+                if isinstance(entry, Claim) and entry.for_batch and lane not in ended:
+                    ends[lane] = 0
+                    break
         window = min(window * WINDOW_GROWTH, MAX_WINDOW)
     return found
 

@@ -25,6 +25,7 @@ from storage.errors import CorruptData, TableError
 from storage.log.commit_log import CommitLog
 from storage.log.table_log import TableLog
 from storage.store.object_store import MAX_CREATE_BYTES, list_by_folder, missing, normalise_errors
+from storage.write.lane_progress import read_lane
 
 READ_AT_ONCE: Final = 64  # number of entries in one round of requests
 MAX_CHUNK_BYTES: Final = 4 * MAX_CREATE_BYTES  # of entries in memory; the archive must fit into one request
@@ -79,7 +80,7 @@ def archive_log(
     found = [
         chunk
         for lane in (TABLE_LANE, *state.lanes)
-        for chunk in _find_chunks(table_log, state, needed, held, lane, stored.get(lane, ()))
+        for chunk in _find_chunks(table_log, state, needed, held, lane, stored.get(lane, ()), dry_run=dry_run)
     ]
     if dry_run:
         packed = [chunk for chunk in found if chunk.may_pack and len(chunk.slots) == chunks.size]
@@ -103,6 +104,8 @@ def _find_chunks(
     held: Sequence[Cut],
     lane: LaneName,
     stored: Iterable[tuple[str, int]],
+    *,
+    dry_run: bool,
 ) -> Iterator[_Chunk]:
     """The chunks of a lane, ascending, that have objects in their slots and may be archived or were announced.
 
@@ -116,22 +119,35 @@ def _find_chunks(
             by_chunk.setdefault(chunks.of(seq), []).append(seq)
     if all(len(slots) < chunks.size for slots in by_chunk.values()) and lane not in state.archived:
         return  # most lanes have fewer entries than one chunk
-    in_use = _in_use_of_lane(table_log, state, needed, lane) if lane else _in_use_of_table(table_log, state, held)
+    if lane:
+        last = max((seq for slots in by_chunk.values() for seq in slots), default=0)
+        in_use = _in_use_of_lane(table_log, state, needed, lane, last, dry_run=dry_run)
+    else:
+        in_use = _in_use_of_table(table_log, state, held)
     for number in sorted(by_chunk):
         may_pack = not touches(in_use, chunks.first_slot(number) - 1, chunks.last_slot(number))
         if may_pack or chunks.last_slot(number) <= state.archived.get(lane, 0):
             yield _Chunk(lane, number, sorted(by_chunk[number]), may_pack)
 
 
-def _in_use_of_lane(table_log: TableLog, state: TableState, needed: Needed, name: LaneName) -> Spans:
-    """Entries that may be read: by readers, by the next writer of the lane, or to complete an open fencing barrier."""
+def _in_use_of_lane(
+    table_log: TableLog, state: TableState, needed: Needed, name: LaneName, last: int, *, dry_run: bool
+) -> Spans:
+    """Entries that may be read: by readers, by the next writer of the lane, or to complete an open fencing barrier.
+
+    ``last``: the last slot that has an object. If the lane lacks a checkpoint, one is written: batches write none (W9).
+    """
     lane = state.lanes[name]
     in_use = needed.read.get(name, ())
     if state.intent is not None and name in state.intent.lanes:
         in_use = union_spans(in_use, [(state.intent.lanes[name] - 1, ENDLESS)])
     if lane.closed is not None:
         return union_spans(in_use, [(lane.closed, ENDLESS)])
-    known = table_log.checkpoints.newest_lane(table_log.commit_log, name, state.rolled_back.get(name, ()))
+    rolled_back = state.rolled_back.get(name, ())
+    known = table_log.checkpoints.newest_lane(table_log.commit_log, name, rolled_back)
+    if not dry_run and last - (known.head if known is not None else 0) >= table_log.env.tuning.lane_checkpoint_every:
+        table_log.checkpoints.save_lane(name, read_lane(table_log, name, rolled_back))
+        known = table_log.checkpoints.newest_lane(table_log.commit_log, name, rolled_back)
     return union_spans(in_use, [((known.head if known is not None else 1) - 1, ENDLESS)])
 
 

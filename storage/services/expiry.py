@@ -23,6 +23,7 @@ import pyarrow as pa
 from storage.clock import LANE_BITS
 from storage.core import names
 from storage.core.arrays import Arrays
+from storage.core.log.entries import ERASE, REWRITTEN
 from storage.core.log.file_refs import FileGroup
 from storage.core.model import Ttl
 from storage.core.plan.row_age import AgeLimits, expired, may_have_expired
@@ -30,6 +31,7 @@ from storage.core.plan.slices import FileSlice
 from storage.core.predicate import Known
 from storage.errors import Conflict, InvalidInput, SnapshotExpired
 from storage.files.base_file import read_base, read_shadow
+from storage.log.add_feature import add_feature
 from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
 from storage.read.snapshot import Snapshot
@@ -37,7 +39,6 @@ from storage.read.time_travel import milliseconds
 from storage.services.compaction import Rewriting, RewritingResult, compaction_steps, cut_tasks, rewrite
 from storage.services.due_work import find_aged
 from storage.services.progress import OnStage, counted, unobserved
-from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import WithoutExpired
 from storage.services.service_plan import must_yield, open_plan
 from storage.services.steps import Steps, finish
@@ -206,7 +207,7 @@ def _rewrite(
     """Rewrite file groups; None if another service published first, so that the next expiry has to."""
     if must_yield(table_log, table_log.refresh()):
         return None
-    add_rewriting_feature(table_log)
+    add_feature(table_log, ERASE, REWRITTEN)
     snapshot = Snapshot(table_log, *table_log.newest_cut())
     chosen = [each for each in snapshot.slices if each.group in groups]
     with contextlib.suppress(Conflict, SnapshotExpired), open_plan(table_log, snapshot.cut, len(chosen)) as plan:

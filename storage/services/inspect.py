@@ -148,6 +148,8 @@ class LaneReport:
         rows_complete: Whether ``rows`` counts all commits of the lane.
         source: Offsets of the source that the last commit recorded.
         closed: Whether the lane is closed.
+        finished: Whether its last writer has said that it writes nothing more; the next one goes on in the lane.
+        for_batch: Whether its newest claim is that of a batch, which uses the lane after other batches.
         writer: ``live``: there was a recent heartbeat. ``silent``: there was none, and the writer did not end normally:
             it died or is paused. ``closed``: the last writer ended normally, or was fenced. ``never``: the lane never
             had a writer. This is only a hint: only fencing ensures that a writer has stopped.
@@ -172,6 +174,8 @@ class LaneReport:
     rows_waiting: int
     source: Mapping[str, Any] = field(default_factory=dict)
     closed: bool
+    finished: bool = False
+    for_batch: bool = False
     writer: Literal["live", "silent", "closed", "never"]
     heartbeat_at_ms: int | None
     watermarks: Mapping[str, Any]
@@ -358,6 +362,8 @@ class Inspection:
             rows_complete=head <= self._table_log.env.tuning.inspected_entries,
             rows_waiting=waiting,
             closed=self._state.lanes[lane].closed is not None,
+            finished=bool(newest) and isinstance(last_entry := newest[-1], Claim | Data) and last_entry.finishes,
+            for_batch=claim is not None and claim.for_batch,
             writer=self._writer(claim, present),
             heartbeat_at_ms=present.at_ms if present else None,
             watermarks={group: encode_scalar(mark.value) for group, mark in promises.items()},
@@ -456,7 +462,8 @@ def _detail(entry: Entry) -> str:
             return f"snapshots before entry {entry.oldest_retained} expire{archived}"
         case Claim():
             barrier = f" for entry {entry.intent} of the table lane" if entry.intent else ""
-            return f"claim {entry.epoch} by {entry.owner}{barrier}"
+            what = ", for a batch" if entry.for_batch else ", finishes the lane" if entry.finishes else ""
+            return f"claim {entry.epoch} by {entry.owner}{barrier}{what}"
         case Data():
             batch = f", batch {entry.batch}" if entry.query_id else ""
             ignored = f", {counted(entry.rows_ignored, 'row')} ignored" if entry.rows_ignored else ""

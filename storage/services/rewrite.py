@@ -12,17 +12,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage.core.log.entries import ERASE, REWRITTEN
 from storage.core.modes import mode_of
 from storage.core.modes.latest import Latest
 from storage.core.modes.partial import LatestNonNull
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.errors import InvalidInput
+from storage.log.add_feature import add_feature
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 from storage.services.compaction import Rewriting, rewrite
 from storage.services.progress import OnStage, unobserved
-from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import Function, NewValues, WithoutOldDeletes, WithoutOldRows
 from storage.services.service_plan import open_plan, retry_on_newest
 from storage.services.tasks import Execute, one_by_one
@@ -190,7 +191,7 @@ def _cast_limit(column: str, kind: pa.DataType, before: object) -> Any:
 def _rewrite_all(table_log: TableLog, rewriting: Rewriting, execute: Execute, progress: OnStage) -> RewriteResult:
     """Rewrite all file groups in one BASE, or none of them (rule X6)."""
     started = time.monotonic()
-    add_rewriting_feature(table_log)
+    add_feature(table_log, ERASE, REWRITTEN)
 
     def attempt(snapshot: Snapshot, reserve_ms: int) -> RewriteResult | None:
         if not snapshot.slices:

@@ -4,12 +4,16 @@ Entering a writer claims the lane, which fences the previous writer (PROTOCOL.md
 are committed or none, and a batch that is sent again is not committed twice (S3 EpochMonotone, S4 AckedDurable, S6
 BatchExactlyOnce). Writers of different lanes neither wait for each other nor compete (L1 NonBlocking).
 
+A writer of one batch takes a lane that no writer is in, and finishes it with its commit (W9), so that the number of
+lanes does not grow with batches. `Writer.finish` finishes the lane of any other writer that has written everything.
+
 A commit has three steps, so that an engine such as Spark can run the second one in tasks:
 `Writer.begin` (driver) -> `storage.write.write_task.write_rows` (tasks, in parallel) -> `Writer.commit` (driver).
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,13 +22,14 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from storage.core.log.cut import Span, in_spans
-from storage.core.log.entries import Claim, Data, Header, LaneAdd
+from storage.core.log.entries import FINISH, Claim, Data, Header, LaneAdd
 from storage.core.log.features import writable_features
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import Lane, TableState
 from storage.core.names import LaneName, StreamName, lane_name
 from storage.core.plan.watermarks import Lateness, advanced, check_lateness, watched
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
+from storage.log.add_feature import add_feature
 from storage.log.commit_log import CommitLog
 from storage.log.entry_header import next_header
 from storage.log.fencing_barrier import complete_fencing_barrier
@@ -34,12 +39,14 @@ from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker
 from storage.shown import Shown
 from storage.store.object_store import check_capability
+from storage.write.batch_lanes import free_lanes, new_lane
 from storage.write.lane_progress import read_lane, read_on
 from storage.write.observed_lanes import OtherLanes
 from storage.write.write_task import Batch, WriteTicket, Written, write_rows
 
 MAX_CLAIM_TRIES: Final = 10  # two processes that claim one lane repeatedly are a configuration error, not a race
 TAKEOVER: Final = "takeover=True (in a pipeline file: takeover: true)"
+MAX_TAKE_TRIES: Final = 100  # each lane that is lost to another batch is progress of that batch
 _OWN_LANE: Final = "give each a lane of its own, and both write the stream (in a pipeline file: lane: NAME)"
 _STOP_IT: Final = f"stop that writer first, or {_OWN_LANE}"
 _GO_ON: Final = (
@@ -72,7 +79,10 @@ class Commit(Shown):
 
 
 class Writer:
-    """Writes to one lane; get one from `storage.Table.writer`. A context manager, for one thread at a time."""
+    """Writes to one lane; get one from `storage.Table.writer` or `storage.Table.batch_writer`.
+
+    A context manager, for one thread at a time.
+    """
 
     def __init__(
         self,
@@ -84,7 +94,9 @@ class Writer:
         owner: str | None,
         query_id: str | None,
         lateness: Lateness | None = None,
+        one_batch: bool = False,
     ) -> None:
+        """See `storage.Table.writer`; ``one_batch``: see `storage.Table.batch_writer`. It then chooses the lane."""
         self._table_log = table_log
         self._recent = table_log.env.tuning.recent_commits
         self._stream = StreamName(stream)
@@ -101,7 +113,8 @@ class Writer:
         self._others = OtherLanes(table_log, self._lane, self._stream)
         self._failure: TableError | None = None
         self._pulse: Pulse | None = None
-        self._open = False
+        self._open = self._finished = False
+        self._one_batch = one_batch
 
     def __enter__(self) -> Self:
         table = self._table_log.refresh()
@@ -110,8 +123,15 @@ class Writer:
             check_lateness(self._lateness, table.schema, stream)
         check_writable(table, writable_features())
         check_capability(self._table_log.store, self._table_log.env.ids.new)
-        self._table = self._enter_lane()
-        self._others.read(self._table)
+        if self._one_batch:
+            self._add_feature(table)
+        try:
+            self._table = self._enter_lane()
+            self._others = OtherLanes(self._table_log, self._lane, self._stream)
+            self._others.read(self._table)
+        except TableError:
+            self._leave_batch_lane()
+            raise
         self._open = True
         self._pulse = Pulse(self._table_log.env, self._lane, self._epoch, self._owner)
         self.heartbeat()
@@ -121,14 +141,10 @@ class Writer:
         """Claim the lane in a table state without a restore in progress (W1, W2)."""
         for _ in range(MAX_CLAIM_TRIES):
             table = complete_fencing_barrier(self._table_log)
-            if self._lane not in table.lanes:
-                self._declare_lane()
-                table = self._table_log.refresh()
-            lane = table.lanes[self._lane]
-            self._check_lane(lane)
-            if lane.closed is not None:
-                raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
-            self._claim(table.rolled_back.get(self._lane, ()))
+            if self._one_batch:
+                self._take_lane(table)
+            else:
+                self._claim_lane(table)
             table = self._table_log.refresh()
             same = (
                 table.rolled_back.get(self._lane, ()) == self._state.rolled_back
@@ -138,14 +154,52 @@ class Writer:
                 return table
             # A restore began during the claim (and may have ended): it may have rolled back entries that the state
             # includes, or closed the lane just before the claim.
+            self._leave_batch_lane()
         raise Conflict(
             f"lane {self._lane!r}: {MAX_CLAIM_TRIES} restores of the table came in between",
             hint="wait until the table is not being restored",
         )
 
+    def _claim_lane(self, table: TableState) -> None:
+        if self._lane not in table.lanes:
+            self._declare_lane()
+            table = self._table_log.refresh()
+        lane = table.lanes[self._lane]
+        self._check_lane(lane)
+        if lane.closed is not None:
+            raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
+        self._claim(table.rolled_back.get(self._lane, ()))
+
+    def _take_lane(self, table: TableState) -> None:
+        """Rule W9: claim a lane that no writer is in, directly after the entry that finishes it, or add a lane."""
+        for _ in range(MAX_TAKE_TRIES):
+            for lane, last in free_lanes(self._table_log, table, self._stream):
+                if self._take(lane, last, table):
+                    return
+            self._declare_lane()
+            table = self._table_log.refresh()
+            if self._take(self._lane, None, table):
+                return
+        raise Conflict(
+            f"stream {self._stream!r}: {self._owner} lost {MAX_TAKE_TRIES} lanes to other batches", hint="try again"
+        )
+
+    def _take(self, lane: LaneName, last: Header | None, table: TableState) -> bool:
+        """Claim a lane in the slot after its last entry; returns whether this claim has the slot."""
+        self._lane = lane
+        self._state = LaneState.after(last, table.rolled_back.get(lane, ()))
+        self._table_log.stamps.observe(self._state.stamp)
+        self._epoch = self._state.epoch + 1
+        claim = Claim(**self._header(self._state.table_rev), owner=self._owner, intent=0, for_batch=True)
+        if self._table_log.commit_log.publish(claim).commit_id != claim.commit_id:
+            return False
+        self._state.add(claim, self._recent)
+        return True
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave_batch_lane()
         self._open = False
         if self._pulse is not None:
             self._pulse.end()
@@ -155,9 +209,70 @@ class Writer:
         if self._pulse is not None and self._failure is None:
             self._pulse.beat()
 
+    def finish(self) -> None:
+        """End the work of this writer in its lane, which no longer holds back the watermark of its stream.
+
+        The lane stays open: a later writer continues it where it ends. This writer writes nothing more.
+
+        Raises:
+            Fenced: A newer writer has claimed the lane, which is not finished.
+            CommitUnknown: It is unknown whether the lane is finished.
+        """
+        if self._finished:
+            return
+        self._check_usable()
+        self._add_feature(self._loaded())
+        try:
+            self._leave()
+        except TableError as error:
+            self._failure = error
+            raise
+        self._finished = True
+
+    def _add_feature(self, table: TableState) -> None:
+        if FINISH not in table.writer_features:
+            add_feature(self._table_log, FINISH, "writers may finish lanes")
+
+    def _leave_batch_lane(self) -> None:
+        """Finish the lane of a writer of one batch that has claimed it, and did not commit. If that fails, warn."""
+        if not self._one_batch or self._finished or not 0 < self._epoch == self._state.epoch:
+            return
+        try:
+            self._leave()
+        except TableError as error:
+            warnings.warn(
+                f"lane {self._lane!r} stays claimed, and holds back the watermark of its stream: {error.message}\n"
+                f"  hint: weft fence {self._table_log.store.uri} {self._lane}",
+                stacklevel=4,
+            )
+
+    def _leave(self) -> None:
+        """Finish the lane by a claim, unless it is finished already: by a commit that was in doubt, or by a fence.
+
+        Raises:
+            Fenced: Another writer is in the lane.
+            CommitUnknown: See `CommitLog.publish`.
+        """
+        claim = Claim(
+            **next_header(
+                self._lane,
+                self._state,
+                epoch=self._epoch + 1,
+                table_rev=self._state.table_rev,
+                stamps=self._table_log.stamps,
+                env=self._table_log.env,
+            ),
+            owner=self._owner,
+            intent=0,
+            finishes=True,
+        )
+        winner = self._table_log.commit_log.publish(claim)
+        if not (isinstance(winner, Claim | Data) and winner.finishes):
+            raise self._lost(winner.epoch, winner)
+
     @property
     def lane(self) -> LaneName:
-        """Name of the lane."""
+        """Name of the lane; that of a writer of one batch is known once it was entered."""
         return self._lane
 
     @property
@@ -219,6 +334,9 @@ class Writer:
         """
         self._check_usable()
         self.heartbeat()
+        if batch is not None and self._one_batch:
+            hint = "use Table.writer, which has a lane for the query id"
+            raise InvalidInput(f"batch {batch!r}: the writer of one batch takes no query id", hint=hint)
         if batch is not None:
             known = self._replayed(batch)
             if known is not None:
@@ -274,6 +392,7 @@ class Writer:
             source=source or {},
             files=list(whole.files),
             watermarks=advanced(self._state.watermarks, whole.seen, self._lateness, ticket.schema),
+            finishes=self._one_batch,
         )
         try:
             winner = self._table_log.commit_log.publish(entry)
@@ -285,13 +404,20 @@ class Writer:
             raise self._failure
         self._state.add(entry, self._recent)
         self._table_log.commit_log.forget_before(self._lane, entry.seq)
-        self._table_log.checkpoints.save_lane(self._lane, self._state)
+        self._finished = self._one_batch
+        if not self._one_batch:  # whose state is not that of the whole lane; a clean writes the checkpoint
+            self._table_log.checkpoints.save_lane(self._lane, self._state)
         self._marker.mark_if_due(table, {**self._others.heads, self._lane: entry.seq})
         self.heartbeat()
         late = sum(seen.late for seen in whole.seen.values())
         return Commit(self._lane, entry.seq, rows, whole.rows_ignored, replayed=False, late=late)
 
     def _lost(self, epoch: int, winner: object) -> TableError:
+        if epoch > self._epoch and self._one_batch:
+            owner = winner.owner if isinstance(winner, Claim) else "another writer"
+            return Fenced(
+                f"lane {self._lane!r} was claimed for {owner}", hint="nothing of this batch was written: repeat it"
+            )
         if epoch > self._epoch:
             owner = winner.owner if isinstance(winner, Claim) else "another writer"
             when = f" at {spell_time(winner.committed_at_ms)}" if isinstance(winner, Claim) else ""
@@ -313,6 +439,8 @@ class Writer:
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise self._failure
+        if self._finished:
+            raise InvalidInput(f"lane {self._lane!r} is finished: its writer is done", hint="open a new writer")
         if not self._open:
             raise InvalidInput("the writer is not open", hint="use it in a with block: with table.writer(...) as w:")
 
@@ -383,10 +511,12 @@ class Writer:
         """Add the lane to the table, unless the table already has it."""
 
         def build(state: TableState) -> LaneAdd | None:
-            known = state.lanes.get(self._lane)
+            known = None if self._one_batch else state.lanes.get(self._lane)
             if known is not None:
                 self._check_lane(known)
                 return None
+            if self._one_batch:
+                self._lane = new_lane(state, self._stream)
             for other in state.lanes:
                 if other.lower() == self._lane.lower():
                     raise Conflict(

@@ -17,11 +17,10 @@ from typing import Final
 import pyarrow as pa
 
 from storage import Commit, Table
-from storage.engine import OP_COLUMN, Condition, Stream, TableSchema, lane_name
+from storage.engine import OP_COLUMN, Condition, Stream, TableSchema
 from storage.errors import InvalidInput, NotFound
 from streams.spark.sql_parts import Kind, parts
 from streams.spark.sql_text import quoted
-from streams.write.write_batch import close_after, lane_for
 
 _QUERY_WORDS: Final = ("SELECT", "WITH", "FROM", "TABLE", "VALUES")
 NO_CONSTRAINTS: Final = (
@@ -206,8 +205,7 @@ def delete_rows(table: Table, stream: Stream, condition: Condition) -> Commit | 
         if field.name not in ordering:
             rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
     rows = rows.append_column(OP_COLUMN, pa.array(["delete"] * rows.num_rows))
-    lane = lane_name(lane_for(stream.name, None))
-    with close_after(table, lane), table.writer(stream.name, lane) as writer:
+    with table.batch_writer(stream.name) as writer:
         return writer.append(rows)
 
 

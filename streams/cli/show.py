@@ -276,6 +276,8 @@ def _writer(lane: LaneReport) -> str:
     """State of the writer of a lane, and the age of its last heartbeat."""
     if lane.closed:
         return "lane closed"
+    if lane.finished:
+        return "finished"
     if lane.heartbeat_at_ms is not None:
         heard = age(lane.heartbeat_at_ms)
         return f"silent for {heard}" if lane.writer == "silent" else f"{lane.writer}, {heard} ago"

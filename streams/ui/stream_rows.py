@@ -25,7 +25,7 @@ class StreamRow:
     Attributes:
         name: Its name.
         lanes: Its open lanes.
-        closed_lanes: Number of closed lanes.
+        closed_lanes: Number of lanes without a writer: closed, or finished.
         writer: State of its writers, the worst one: see `storage.engine.LaneReport`.
         heartbeat_at_ms: Last heartbeat of that writer.
         rate: Rows per second in the last `RATE_SECONDS`.
@@ -122,13 +122,15 @@ def _row(
     letters: Counter[str] | None,
     unread: Lag | None,
 ) -> StreamRow:
-    opened = [lane for lane in lanes if not lane.closed]
+    opened = [lane for lane in lanes if not (lane.closed or lane.finished)]
+    # Each batch claims a lane, and is no start of a writer.
+    started = [lane for lane in opened if not lane.for_batch]
     worst = min(opened, key=lambda lane: _WORST_FIRST.index(lane.writer), default=None)
     committed = max((lane.committed_at_ms for lane in lanes if lane.committed_at_ms is not None), default=None)
     measured = [lags[lane.lane] for lane in opened if lane.lane in lags] + ([unread] if unread is not None else [])
     complete = [lag.complete_at_ms for lag in measured if lag.complete_at_ms is not None]
     deletes_ignored = look.overview.schema.stream(name).on_delete == "ignore"
-    recent = sum(min(history.claims(lane.lane, look.at_ms - _RECENT_MS), max(0, lane.epoch - 1)) for lane in opened)
+    recent = sum(min(history.claims(lane.lane, look.at_ms - _RECENT_MS), max(0, lane.epoch - 1)) for lane in started)
     return StreamRow(
         name=name,
         lanes=tuple(lane.lane for lane in opened),
@@ -139,7 +141,7 @@ def _row(
         committed_at_ms=committed,
         idle_seconds=None if committed is None else max(0, look.at_ms - committed) / 1000,
         rows_waiting=sum(lane.rows_waiting for lane in lanes),
-        starts=sum(lane.epoch for lane in opened),
+        starts=sum(lane.epoch for lane in started),
         recent_starts=recent,
         lag=sum(lag.waiting for lag in measured) if measured else None,
         freshness=max(0, look.at_ms - min(complete)) / 1000 if complete else None,

@@ -1,14 +1,14 @@
 """`write_batch`: writes one frame as one commit.
 
-Which lane it uses, and when the lane is closed:
+Which lane it uses, and how long the lane holds back the watermark of its stream:
 
-    neither lane nor batch   a new lane for this job, closed when the job ends
-    batch=(query id, n)      the lane of the query id, so that a batch that is sent again is found there; it stays open
-                             for the next number; close it with `Table.close_lane` after the last batch of the query
-    lane=                    that lane; it stays open until the caller closes it
+    neither lane nor batch   one of the stream's lanes for batches, until the job ends (`storage.Table.batch_writer`)
+    batch=(query id, n)      the lane of the query id, so that a batch that is sent again is found there; it stays in
+                             use for the next number; close it with `Table.close_lane` after the last batch
+    lane=                    that lane; it stays in use until the caller closes it
 
-A closed lane costs a reader no request, and does not hold the watermark back. A job that was killed leaves its lane
-open: ``weft show URI streams`` shows it as silent, and ``weft close URI LANE`` closes it.
+A job that was killed leaves its lane in use: ``weft show URI streams`` shows it as silent, and ``weft fence URI LANE``
+finishes a lane for batches, as cleaning does after a day.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import datetime as dt
 import hashlib
 import json
 import uuid
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -26,13 +25,13 @@ from pyspark.sql import DataFrame
 
 from storage import Commit, Table, Writer
 from storage.engine import Batch, LaneName
-from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput, TableError
+from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput
 from streams.write.dead_letter import DeadLetters, open_dead_letters
 from streams.write.repeated_call import call_every
 from streams.write.sink import check_columns, check_frame, checked_lateness, run_tasks
 
 _STREAM_LETTERS: Final = 40  # letters of the stream's name in the name of the lane, which has at most 64
-_ID_LETTERS: Final = 16  # 64 random bits, or bits of a digest
+_ID_LETTERS: Final = 16  # 64 bits of a digest
 _BEAT_SECONDS: Final = 5.0  # seconds between calls of `Writer.heartbeat`, which decides whether one is due
 
 
@@ -62,9 +61,8 @@ def write_batch(
         batch: (query id, number): makes the call idempotent. The id is a text that no other query of this table uses.
             Numbers begin anywhere and then increase by one, so batches without rows are committed, too. A job that
             uses the query id of a running one fences it.
-        lane: Name of the lane. By default a job without ``batch`` gets a new lane, which is closed when the job ends,
-            and a query id has a lane that stays open. Never name the lane of a running query: claiming it fences that
-            query.
+        lane: Name of the lane. By default a job without ``batch`` uses a lane that no other job is in, and a query id
+            has a lane of its own. Never name the lane of a running query: claiming it fences that query.
         lateness: As for `streams.write_stream`, from one batch of the lane to the next: rows of one batch never make
             each other late. The watermark of the stream does not go beyond that of an open lane.
         storage_options: Options of the fsspec file system.
@@ -87,18 +85,21 @@ def write_batch(
     check_columns(df, table, stream)
     folder = None if dead_letter is None else open_dead_letters(dead_letter, table.uri, storage_options)
     query_id = None if batch is None else batch[0]
-    name = LaneName(lane or lane_for(stream, query_id))
+    if query_id is not None:
+        lane = lane or lane_for(stream, query_id)
     with contextlib.ExitStack() as stack:
-        if lane is None and batch is None:
-            stack.enter_context(close_after(table, name))
         stack.enter_context(_explained(query_id))
-        writer = stack.enter_context(table.writer(stream, name, query_id=query_id, lateness=within))
+        writer = stack.enter_context(
+            table.batch_writer(stream, lateness=within)
+            if lane is None
+            else table.writer(stream, lane, query_id=query_id, lateness=within)
+        )
         ticket = writer.begin(batch)
         if isinstance(ticket, Commit):
             return ticket
         letters = None
         if folder is not None:
-            part, number = (f"batch-{uuid.uuid4().hex}", 0) if batch is None else (name, batch[1])
+            part, number = (f"batch-{uuid.uuid4().hex}", 0) if batch is None else (writer.lane, batch[1])
             letters = DeadLetters(folder, part, number, stream, writer.lane)
         with send_heartbeats(writer):
             reports = run_tasks(df, ticket, letters)
@@ -107,38 +108,15 @@ def write_batch(
         return writer.commit(ticket, [report.written for report in reports])
 
 
-def lane_for(stream: str, query_id: str | None) -> LaneName:
-    """The name of the lane of a query id; without a query id the name of a new lane.
+def lane_for(stream: str, query_id: str) -> LaneName:
+    """The name of the lane of a query id.
 
     Args:
         stream: Name of the stream. Only its first letters are in the name of the lane.
         query_id: Any text. The same id gives the same lane, different ids give different lanes.
     """
-    if query_id is None:
-        return LaneName(f"{stream[:_STREAM_LETTERS]}-batch-{uuid.uuid4().hex[:_ID_LETTERS]}")
     digest = hashlib.sha256(json.dumps([stream, query_id]).encode()).hexdigest()
     return LaneName(f"{stream[:_STREAM_LETTERS]}-query-{digest[:_ID_LETTERS]}")
-
-
-@contextlib.contextmanager
-def close_after(table: Table, lane: LaneName) -> Iterator[None]:
-    """Close a lane at the end of the block, if it exists and is open.
-
-    If that fails, the result or error of the block is not affected, and a warning says how to close the lane.
-    """
-    try:
-        yield
-    finally:
-        try:
-            known = table.state().lanes.get(lane)
-            if known is not None and known.closed is None:
-                table.close_lane(lane)
-        except TableError as error:
-            warnings.warn(
-                f"lane {lane!r} stays open, and holds back the watermark of its stream: {error.message}\n"
-                f"  hint: weft close {table.uri} {lane}",
-                stacklevel=4,
-            )
 
 
 def send_heartbeats(writer: Writer, every: float = _BEAT_SECONDS) -> contextlib.AbstractContextManager[None]:

@@ -36,6 +36,16 @@ CHECKS: Final[dict[str, dict[str, str | int]]] = {
         "lane_no_absence_is_not_failure": "NoPhantom",
         "lane_live_no_deadline": "PublishEnds",
     },
+    "Batches": {
+        "batches_two": 1717,
+        "batches_three": 19754,
+        "batches_trap": "Reached",
+        "batches_no_only_lanes_that_are_finished_are_taken": "BatchesApart",
+        "batches_no_a_loser_leaves_the_lane_to_the_winner": "BatchesApart",
+        "batches_no_slots_are_written_once": "NoPhantom",
+        "batches_no_whoever_leaves_takes_the_slot_of_the_commit": "NoPhantom",
+        "batches_no_a_fence_finishes": "NoLaneLost",
+    },
     "Snapshot": {
         "snapshot_bases": 1310,
         "snapshot_groups": 1017,

@@ -16,7 +16,7 @@
     run.py        runs one schedule
     mutant.py     mutants: implementations that break one rule, which the simulation must find
     mutants.py    all mutants; see also log_mutants.py, service_mutants.py, reference_mutants.py,
-                  overlay_mutants.py
+                  overlay_mutants.py, split_mutants.py, publish_mutants.py, batch_mutants.py
 
 Replay: the same seed gives the same trace, byte for byte. The seed is the only source of randomness.
 """

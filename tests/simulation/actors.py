@@ -26,7 +26,7 @@ from storage.write.writer import Commit, Writer
 from tests.simulation.faults import Fault
 from tests.simulation.history import TABLE, Batch
 from tests.simulation.scheduler import Crash, Process, Violation
-from tests.simulation.tables import draw_lateness
+from tests.simulation.tables import draw_finish, draw_lateness
 from tests.simulation.two_tables import references_of
 from tests.storage.world import to_arrow
 
@@ -70,6 +70,8 @@ class Worker:
             while self.busy:
                 self._pause(process)
                 self.work(process, table)
+                if self.simulation.plan.verified and not isinstance(self, OneShot):
+                    self.simulation.check_verified(process)
         except CorruptData as error:
             self.simulation.judge.excuse(error)
         except (Crash, *FAILURES) as error:
@@ -167,6 +169,9 @@ class Job:
                 simulation.scheduler.pause(process)
                 self.noted = max(self.noted, number)
                 number += 1
+            if draw_finish(simulation.plan.seed, self.lane):
+                writer.finish()
+                judge.check_left_lane(self.lane, writer.epoch)
 
     def _append(self, writer: Writer, batch: Batch) -> tuple[Commit, int]:
         """Append or repeat a batch; after a failure half of the jobs retry with the same writer.
@@ -177,7 +182,7 @@ class Job:
         rows = to_arrow(batch.config, batch.rows, batch.stream)
         chance = self.simulation.chance
         judge = self.simulation.judge
-        visible = judge.newest_rival(self.lane, begins=True)
+        visible = judge.newest_rival(self.lane, batch.stream, begins=True)
         try:
             if chance.random() < 2 / 3:
                 return writer.append(rows, batch=name, source=source), visible
@@ -186,12 +191,53 @@ class Job:
                 return begun, visible
             half = len(rows) // 2
             parts = [write_rows(begun, part, task=task) for task, part in enumerate((rows[:half], rows[half:]))]
-            visible = max(visible, judge.newest_rival(self.lane, begins=False))
+            visible = max(visible, judge.newest_rival(self.lane, batch.stream, begins=False))
             return writer.commit(begun, parts, source=source), visible
         except StoreUnavailable:
             if chance.random() < 1 / 2:
                 raise
         return writer.append(rows, batch=name, source=source), visible
+
+
+@dataclass(eq=False)
+class OneShot(Worker):
+    """Sends batches without a query id, each with a new writer. It repeats only what was certainly not stored."""
+
+    batches: list[Batch]
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.batches)
+
+    def work(self, process: Process, table: Table) -> None:
+        batch = self.batches.pop(0)
+        try:
+            self._write(process, table, batch)
+        except (Fenced, StoreUnavailable) as error:
+            self.simulation.note(process, error)
+            if self.simulation.chance.random() < 1 / 2:
+                self.batches.insert(0, batch)
+
+    def _write(self, process: Process, table: Table, batch: Batch) -> None:
+        simulation, chance = self.simulation, self.simulation.chance
+        judge = simulation.judge
+        if batch.change is not None:
+            table.add_column(**batch.change.arguments)
+        older_than = judge.newest_stamp("", batch.stream)
+        # Some batches of a lane have a lateness, and others not.
+        lateness = draw_lateness(simulation.plan.seed, simulation.plan.config, str(batch.id), batch.stream)
+        rows = to_arrow(batch.config, batch.rows, batch.stream)
+        with table.batch_writer(batch.stream, owner=process.name, lateness=lateness) as writer:
+            begun = writer.begin()
+            assert not isinstance(begun, Commit), "a batch without a number was never committed before"
+            parts = [write_rows(begun, rows)] if chance.random() < 7 / 8 else []
+            simulation.scheduler.pause(process)
+            visible = judge.newest_rival(writer.lane, batch.stream, begins=True)
+            commit = writer.commit(begun, parts, source={"id": batch.id})
+        if commit.rows:
+            judge.acknowledge(batch, commit, older_than, visible)
+            simulation.scheduler.log(process, f"acknowledged {batch.id} as {commit.seq} of {commit.lane}")
+        judge.check_left_lane(commit.lane, writer.epoch)
 
 
 def all_at_once(tasks: Iterable[Task[T]], /) -> Iterator[T]:
@@ -275,6 +321,8 @@ class Reader(Worker):
             before = {TABLE: len(judge.history.lanes[TABLE]), **judge.acked}
             cut = self._compare(process, table, None)
             judge.check_complete(before, cut)
+            if simulation.plan.shots:
+                judge.check_watermarks(cut, table.snapshot(str(cut), references=False).watermarks())
             simulation.kept.append(str(cut))
 
     def _compare(self, process: Process, table: Table, as_of: dt.datetime | str | None) -> Cut:

@@ -194,6 +194,14 @@ class History:
             )
         if known and entry["table_rev"] < known[-1]["table_rev"]:
             raise Violation(f"S19 RevMonotone: entry {seq} of {lane!r} goes back in revision")
+        finished = not known or known[-1].get("finishes", False)
+        if known and finished and entry["kind"] != "CLAIM":
+            raise Violation(f"S3 EpochMonotone: entry {seq} of {lane!r} follows the one that finishes the lane")
+        if entry.get("for_batch") and not finished:
+            raise Violation(f"L5 BatchesApart: claim {seq} of {lane!r} is for a batch, and fences another writer")
+        is_claim = entry["kind"] == "CLAIM" and not (entry.get("for_batch") or entry.get("finishes"))
+        if known and known[0].get("for_batch") and is_claim:
+            raise Violation(f"W9: claim {seq} of {lane!r} leaves a lane for batches to nobody")
         if known and entry["stamp"] <= known[-1]["stamp"]:
             raise Violation(f"S22 ClockFree: entry {seq} of {lane!r} has a smaller stamp than the one before")
         if entry["kind"] != "DATA":
@@ -228,16 +236,21 @@ class History:
 
     def _check_batch(self, entry: Entry) -> None:
         batch = self._batches.get(entry["source"].get("id", -1))
-        asked = batch and (batch.lane, batch.stream, batch.query, batch.number)
+        asked = batch and (batch.lane or entry["lane"], batch.stream, batch.query, batch.number)
         if asked is None or asked != (entry["lane"], entry["stream"], entry["query_id"], entry["batch"]):
             raise Violation(f"S5 NoPhantom: no job of the plan committed entry {entry['seq']} of {entry['lane']!r}")
-        for other in self.live_data(entry["lane"], entry["seq"], len(self.lanes[TABLE])):
-            if (other["query_id"], other["batch"]) == (entry["query_id"], entry["batch"]):
+        if (batch is not None and not batch.lane) != entry.get("finishes", False):
+            raise Violation(f"W9: entry {entry['seq']} of {entry['lane']!r} is of one batch, or it finishes its lane")
+        lanes = self.lanes if batch is not None and not batch.lane else [entry["lane"]]
+        for other in (other for lane in lanes for other in self.live_data(lane, 1 << 62, len(self.lanes[TABLE]))):
+            if other["source"] == entry["source"]:
                 raise Violation(f"S6 BatchExactlyOnce: batch {asked} is in entries {other['seq']} and {entry['seq']}")
 
     def _check_promises(self, entry: Entry) -> None:
-        """The watermarks of a commit are those of the last live commit before it, or larger."""
+        """The watermarks of a commit are those of the last live commit before it, or larger, except after a batch."""
         before = list(self.live_data(entry["lane"], entry["seq"] - 1, len(self.lanes[TABLE])))[-1:]
+        if self.lanes[entry["lane"]][-1].get("for_batch"):
+            return
         now = entry.get("watermarks", {})
         for group, promise in before[0].get("watermarks", {}).items() if before else ():
             if group not in now or int(now[group]["value"]) < int(promise["value"]):

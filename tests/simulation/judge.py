@@ -19,6 +19,7 @@ import pyarrow as pa
 from storage.config import build_schema, load_config
 from storage.core.log.cut import PREFIX, Cut, parse_cut
 from storage.core.merge.locate_keys import locate_keys
+from storage.core.plan.watermarks import Watermarks
 from storage.engine import EraseResult
 from storage.errors import CorruptData
 from storage.services.verify.findings import VerifyReport
@@ -87,19 +88,18 @@ class Judge:
         )
         return max(entry["stamp"] for entry in (*lanes[TABLE], *lanes.get(lane, ()), *commits))
 
-    def newest_rival(self, lane: str, *, begins: bool) -> int:
+    def newest_rival(self, lane: str, stream: str, *, begins: bool) -> int:
         """The newest stamp that the next commit of a lane must exceed whatever its clock says (W7): that of visible
         rivals.
 
-        Rivals are commits of lanes that share a group in commit order with the lane, or, when the commit begins, one
-        with ordering columns.
+        Rivals are commits of lanes that share a group in commit order with the lane, whose stream is ``stream``, or,
+        when the commit begins, one with ordering columns.
         """
         streams, groups = self.config["streams"], self.config["groups"]
         stream_of = self.history.table.streams
         known = {
             name for name in groups if (begins and groups[name].get("ordering")) or _is_in_commit_order(groups[name])
         }
-        stream = next(batch.stream for batch in self.batches.values() if batch.lane == lane)
         contested = known.intersection(streams[stream]["groups"])
         rivals = [
             other
@@ -138,17 +138,54 @@ class Judge:
             older_than: The newest stamp when the writer entered.
             visible: The newest stamp of a rival when the commit began.
         """
-        entries = self.history.lanes.get(batch.lane, [])
+        entries = self.history.lanes.get(commit.lane, [])
         entry = entries[commit.seq - 1] if 0 < commit.seq <= len(entries) else None
         if entry is None or entry["kind"] != "DATA" or entry["source"] != {"id": batch.id}:
-            raise Violation(f"S4 AckedDurable: {batch.lane}/{batch.number} was acknowledged as entry {commit.seq}")
+            raise Violation(f"S4 AckedDurable: {commit.lane}/{batch.number} was acknowledged as entry {commit.seq}")
         if not commit.replayed and entry["stamp"] <= older_than:
-            raise Violation(f"W2: {batch.lane}/{batch.number} is ordered before commits that its writer had read")
+            raise Violation(f"W2: {commit.lane}/{batch.number} is ordered before commits that its writer had read")
         if not commit.replayed and entry["stamp"] <= visible:
             raise Violation(
-                f"S25 LaterWins: {batch.lane}/{batch.number} is ordered before commits that were visible before it"
+                f"S25 LaterWins: {commit.lane}/{batch.number} is ordered before commits that were visible before it"
             )
-        self.acked[batch.lane] = max(self.acked.get(batch.lane, 0), commit.seq)
+        self.acked[commit.lane] = max(self.acked.get(commit.lane, 0), commit.seq)
+
+    def check_left_lane(self, lane: str, epoch: int) -> None:
+        """W9: when a batch has ended without an error of the store, its lane is finished, or others have claimed it."""
+        last = self.history.lanes[lane][-1]
+        if last["epoch"] == epoch and not last.get("finishes"):
+            raise Violation(f"W9: a batch has left lane {lane!r} with entry {last['seq']}, which does not finish it")
+
+    def check_watermarks(self, cut: Cut, found: Watermarks) -> None:
+        """R6: which lanes hold back the watermarks of a snapshot, and the promise of each lane.
+
+        Of a lane that was closed since the snapshot it is not known here whether it was open then.
+        """
+        table, at_rest = self.history.table, cut.table == len(self.history.lanes[TABLE])
+        schema = build_schema(load_config(self.config))
+        known = (group for groups in found.values() for group in groups.values() if group.group in schema.group_by_name)
+        for group in known:  # those that the table was created with
+            for lane, promise in group.lanes.items():
+                if lane in table.closed and not at_rest:
+                    continue
+                expected = self._promise(cut, lane, schema.group(group.group).id)
+                if (promise.value, promise.ended) != expected:
+                    raise Violation(f"R6: {lane!r} of {cut} has {promise} for group {group.group}, not {expected}")
+
+    def _promise(self, cut: Cut, lane: str, group: int) -> tuple[int | None, bool]:
+        """The watermark of a lane in a snapshot, and whether the lane is closed or finished there."""
+        table = self.history.table
+        entries = self.history.lanes.get(lane, [])[: cut.lanes.get(lane, 0)]
+        ended = lane in table.closed or bool(entries and entries[-1].get("finishes"))
+        for entry in reversed(entries):
+            if not table.is_live(lane, entry["seq"], cut.table):
+                continue
+            if entry["kind"] == "DATA":
+                promise = entry.get("watermarks", {}).get(str(group))
+                return (None if promise is None else int(promise["value"])), ended
+            if entry.get("for_batch") and not ended:
+                break
+        return None, ended
 
     def check_resumed(self, lane: str, epoch: int, last: int | None) -> None:
         """A writer that has claimed a lane knows its last live batch (S6)."""

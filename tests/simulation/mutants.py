@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tests.simulation.batch_mutants import BATCHES
 from tests.simulation.log_mutants import ARCHIVES, READS, SLOTS_AND_CLAIMS
 from tests.simulation.mutant import Mutant
 from tests.simulation.overlay_mutants import OVERLAYS
@@ -29,4 +30,5 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **OVERLAYS,
     **PUBLISHING,
     **SPLITS,
+    **BATCHES,
 }

@@ -185,7 +185,7 @@ class Operator(Worker):
             table.apply_ttl(_time(now))
 
     def _split(self, table: Table) -> None:
-        """Change the number of buckets, up or down, while writers go on that know another one."""
+        """Change the number of buckets, up or down, while writers go on that know another one; then maybe fold."""
         buckets = self.simulation.chance.choice(BUCKETS)
         before = len(self.simulation.history.lanes[TABLE])
         assert table.split(buckets).buckets == buckets
@@ -193,9 +193,12 @@ class Operator(Worker):
         known = [entry for entry in entries if entry["kind"] in {"CREATE", "SCHEMA"}]
         latest = known[-1]["table_schema"]["bucket_bits"]
         assert known[-1]["seq"] > before or 1 << latest == buckets, f"the table has {1 << latest} buckets"
+        if self.simulation.chance.random() < 1 / 2:
+            table.fold()
 
     def _lane(self) -> str:
-        return self.simulation.chance.choice(list(self.simulation.plan.lanes))
+        batches = (name for name in self.simulation.history.table.streams if "-batches-" in name)
+        return self.simulation.chance.choice([*self.simulation.plan.lanes, *batches])
 
 
 def _time(milliseconds: int) -> dt.datetime:

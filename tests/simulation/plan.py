@@ -59,7 +59,8 @@ class Theme:
     ``moods``: of the faults; all if empty. ``followed``: share of the schedules with followers. ``referring``: share of
     those whose table refers to another one. ``overlays``: share of those whose compactions may write overlays.
     ``most``: the largest numbers of batches of a lane and compactions of a compactor. ``limits``: sizes that replace
-    those that are drawn.
+    those that are drawn. ``shots``: share of the schedules with batches without a query id. ``verified``: whether the
+    table is verified after each action of an operator or compactor.
     """
 
     actions: list[str]
@@ -71,6 +72,8 @@ class Theme:
     overlays: float = 1 / 2
     most: int = 4
     limits: Mapping[str, int] = field(default_factory=dict)
+    shots: float = 1 / 6
+    verified: bool = False
 
 
 THEMES: Mapping[str, Theme] = {
@@ -131,7 +134,24 @@ ASKED_FOR: Mapping[str, Theme] = {
         referring=1 / 4,
         most=8,
     ),
+    "verified": Theme(
+        [action for action in ACTIONS if action != "verify"] + ["split", "split"],
+        compactors=[1, 2, 3],
+        readers=[0],
+        moods=["quiet", "freezes", "crashes"],
+        followed=0,
+        most=8,
+        verified=True,
+    ),
     "ttl": Theme(["ttl", "ttl", "ttl", "clean", "savepoint", "restore"], compactors=[1, 2], followed=0),
+    "batches": Theme(
+        ["clean", "fence", "close", "restore", "undo", "schema", "verify"],
+        compactors=[0, 1],
+        readers=[1, 2],
+        followed=0,
+        limits={"archive_chunk": 3, "lane_checkpoint_every": 4},
+        shots=1,
+    ),
     "changes": Theme(["savepoint", "savepoint", "clean", "restore"], moods=["quiet", "freezes"], followed=1),
     "references": Theme(
         ["savepoint", "savepoint", "release", "clean", "clean", "restore", "schema"],
@@ -162,7 +182,9 @@ class Plan:
         reads: Number of reads of each reader.
         follows: Number of reads of each follower of changes.
         operators: Actions of each operator.
+        shots: Batches without a query id of each of their senders.
         damage_step: Step at which the environment damages a file; None for never.
+        verified: Whether the table is verified after each action of an operator or compactor.
         referenced: The plan of the table that this one refers to; None if it refers to none.
     """
 
@@ -175,15 +197,17 @@ class Plan:
     reads: list[int]
     follows: list[int]
     operators: list[list[str]]
+    shots: list[list[Batch]]
     mood: str
     stickiness: float
     damage_step: int | None
     limits: Mapping[str, int]
+    verified: bool = False
     referenced: Plan | None = None
 
     @property
     def batches(self) -> dict[int, Batch]:
-        return {batch.id: batch for batches in self.lanes.values() for batch in batches}
+        return {batch.id: batch for batches in (*self.lanes.values(), *self.shots) for batch in batches}
 
 
 def draw_plan(seed: int, name: str | None = None) -> Plan:
@@ -242,10 +266,12 @@ def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | Non
         reads=[chance.randint(1, 4) for _ in range(chance.choice(theme.readers))],
         follows=draw_followers(seed, theme.followed),
         operators=_operators(chance, theme.actions),
+        shots=_shots(seed, theme, ids, config, changes, keys, versions, known),
         mood=chance.choice(theme.moods or list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
         damage_step=chance.randrange(50, 400) if chance.random() < 1 / 12 else None,
         limits={name: chance.choice(values) for name, values in LIMITS.items()} | _merge_bytes(seed) | theme.limits,
+        verified=theme.verified,
     )
     if referenced is None:
         return plan
@@ -279,6 +305,32 @@ def _batch(
     rows = draw_batch(chance, known, keys, stream, versions)
     refer(chance, known, rows, referenced)
     return Batch(number, lane, stream, f"q-{lane}", position, rows, known, change)
+
+
+def _shots(
+    seed: int,
+    theme: Theme,
+    ids: Iterator[int],
+    config: Config,
+    changes: list[Change],
+    keys: list[Row],
+    versions: Iterator[int] | None,
+    referenced: list[tuple[Any, ...]],
+) -> list[list[Batch]]:
+    """Batches without a query id. Drawn separately: no other decision depends on them."""
+    chance = random.Random(f"shots {seed}")
+    if chance.random() >= theme.shots:
+        return []
+
+    def draw(stream: str) -> Batch:
+        batch = _batch(chance, next(ids), "", stream, 0, config, changes, keys, versions, referenced)
+        return replace(batch, query="", number=0)
+
+    streams = list(config["streams"])
+    return [
+        [draw(stream) for stream in chance.choices(streams, k=chance.randint(1, 2 * theme.most))]
+        for _ in range(chance.randint(1, 4))
+    ]
 
 
 def _operators(chance: random.Random, kinds: list[str]) -> list[list[str]]:

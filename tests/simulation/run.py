@@ -25,7 +25,7 @@ from storage.read.kept_rows import MAX_BYTES, KeptRows
 from storage.read.reference_rows import KeyedRows
 from storage.store.open_store import open_store
 from storage.table import Table
-from tests.simulation.actors import Compactor, Job, Reader
+from tests.simulation.actors import Compactor, Job, OneShot, Reader
 from tests.simulation.damage import damage
 from tests.simulation.disk import Disk
 from tests.simulation.faults import SKEWS_MS, Fault, Faults
@@ -130,6 +130,8 @@ class Simulation:
         self.jobs = [Job(self, lane, batches) for lane, batches in self.plan.lanes.items()]
         for job in self.jobs:
             job.start()
+        for number, batches in enumerate(self.plan.shots):
+            OneShot(self, f"batches{number}", list(batches)).start()
         for number, runs in enumerate(self.plan.compactions):
             Compactor(self, f"compactor{number}", runs).start()
         for number, runs in enumerate(self.plan.reads):
@@ -285,7 +287,8 @@ class Simulation:
         if self.plan.follows:
             Follower(self, "last", 0).look_back(process, self.table(process))
 
-    def _check_verified(self, process: Process) -> None:
+    def check_verified(self, process: Process) -> None:
+        """A verification finds no error, except damage that was there when it began."""
         damaged = self.judge.damaged
         self.judge.check_report(self.table(process).verify(), damaged)
 
@@ -295,6 +298,8 @@ class Simulation:
         nothing = dt.timedelta(0)
         table = len(self.history.lanes[TABLE])
         self.table(process).clean(nothing, abandon_after=nothing)
+        for lane, entries in self.history.lanes.items():
+            assert not entries[-1].get("for_batch"), f"lane {lane} of a dead batch is not finished by a clean"
         for path in self.disk.objects:
             if path.startswith(LOG):
                 continue
@@ -380,7 +385,7 @@ class Simulation:
             if self.referenced is not None and not self.faults.rates:
                 check_no_savepoint_is_left(self.history.table, self.referenced.history.table)
             if self.chance.random() < 1 / 2:
-                self._check_verified(process)
+                self.check_verified(process)
             if not self.judge.damaged and self.chance.random() < 1 / 2:
                 if self.plan.follows:
                     self.table(process).compact()  # so that the logs that contain the changed keys become garbage
@@ -388,7 +393,7 @@ class Simulation:
                 self.check_read(process)
                 self._check_followed(process)
                 self._damage()
-                self._check_verified(process)
+                self.check_verified(process)
         except CorruptData as error:
             self.judge.excuse(error)
 
@@ -400,6 +405,7 @@ class Simulation:
         if {TABLE: snapshot.cut.table, **snapshot.cut.lanes} != self.judge.heads():
             raise Violation(f"S4 AckedDurable: {snapshot.cut} is not the whole table: {self.judge.heads()}")
         self.judge.check_answer(snapshot.cut, snapshot.to_arrow())
+        self.judge.check_watermarks(snapshot.cut, snapshot.watermarks())
         for text in dict.fromkeys(self.kept):
             self.check_kept(table, text)
         for time_ms in list(self.judge.settled):

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from storage.core.log.regroup import reached
 from storage.core.log.table_state import TableState
 from storage.core.plan import regroup_ranges
 from storage.files import log_reader
 from storage.services import compaction, compaction_task
+from storage.services.verify.check_lanes import Merged
 from tests.simulation.log_mutants import all_offered
 from tests.simulation.mutant import Mutant
 
@@ -55,6 +57,14 @@ def of_the_schema(_: Any) -> Any:
     return property(lambda self: frozenset({self.schema.bucket_bits}))
 
 
+def wants_every_part(_: Any) -> Any:
+    def broken(self: Merged, group: Any, entry: Any, _file: Any) -> bool:
+        ends = (until.get(entry.lane, 0) for until in reached(self._until, self._levels, group))
+        return bool(entry.seq > min(ends, default=0))
+
+    return broken
+
+
 SPLITS: Final[Mapping[str, Mutant]] = {
     "S15 a part has the rows of the others": Mutant(compaction_task, "rows_of_parts", all_rows, THEME),
     "S15 a row is in the part of another bucket": Mutant(compaction_task, "buckets", an_even_one, THEME),
@@ -65,6 +75,7 @@ SPLITS: Final[Mapping[str, Mutant]] = {
         regroup_ranges, "_file_groups", as_fine_as_the_log, THEME
     ),
     "G3 file groups of other buckets are overlooked": Mutant(TableState, "levels", of_the_schema, THEME),
+    "S8 verify takes a part without rows for a lost one": Mutant(Merged, "_lacks", wants_every_part, "verified"),
     "G2 merged rows are not in order": Mutant(compaction_task, "merge_sorted", one_after_the_other, THEME),
     "G2 rows that are merged together are not in order": Mutant(
         compaction_task, "keys", in_the_order_of_the_old_ones, THEME

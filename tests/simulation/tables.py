@@ -103,6 +103,11 @@ def draw_lateness(seed: int, config: Config, lane: str, stream: str) -> int | No
     return chance.choice([None, 0, 1, 3]) if able else None
 
 
+def draw_finish(seed: int, lane: str) -> bool:
+    """Whether the writers of a lane finish it. Drawn separately: no other decision depends on it."""
+    return random.Random(f"finish {seed} {lane}").random() < 1 / 6
+
+
 def _only_upserts(group: Mapping[str, Any]) -> bool:
     return not _RETRACTABLE.issuperset(group.get("functions", {}).values())
 

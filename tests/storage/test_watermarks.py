@@ -242,7 +242,7 @@ def test_closed_lanes_do_not_hold_back_the_watermark_and_the_largest_promise_rem
     assert mark(table).value == 17
     table.close_lane("b")
     found = mark(table)
-    assert (found.value, found.held_by, [watermark.closed for watermark in found.lanes.values()]) == (
+    assert (found.value, found.held_by, [watermark.ended for watermark in found.lanes.values()]) == (
         17,
         (),
         [True] * 3,

@@ -27,6 +27,9 @@ WRITER_FEATURES: Final = frozenset({"lanes"})
 ERASE: Final = "erase"
 """Reader and writer feature of a table from which keys were erased (PROTOCOL.md, "Erase")."""
 
+REWRITTEN: Final = "rows may be rewritten"
+"""What a table with the feature `ERASE` may have, in words."""
+
 TTL: Final = "ttl"
 """Writer feature of a table with a time to live, which a schema change by a version without it would drop."""
 
@@ -38,6 +41,9 @@ INDEX: Final = "index"
 
 BUCKETS: Final = "buckets"
 """Reader and writer feature of a table whose number of buckets was changed (PROTOCOL.md, "Splits")."""
+
+FINISH: Final = "finish"
+"""Reader and writer feature of a table whose lanes may have entries that finish them (PROTOCOL.md, W9)."""
 
 LONGEST_RESERVATION_MS: Final = 24 * 3_600_000
 """The longest reservation of a PLAN: by default a clean aborts plans that are older."""
@@ -329,11 +335,15 @@ class Claim(Header):
     Attributes:
         owner: The claimant in words, for messages to the writer that is fenced.
         intent: Slot of the INTENT that the claim is for; 0 for the claim of a writer and of a fence.
+        for_batch: Its writer commits one batch, and continues nothing that the lane has (W9).
+        finishes: No writer is in the lane until the next claim.
     """
 
     kind: Literal["CLAIM"] = "CLAIM"
     owner: str
     intent: int
+    for_batch: bool = False
+    finishes: bool = False
 
 
 class Data(Header):
@@ -348,6 +358,7 @@ class Data(Header):
         source: State of the source after the commit, as the writer recorded it.
         files: Log files; empty for an empty batch.
         watermarks: The lane's watermark per group id after the commit; empty if it has none.
+        finishes: Its writer writes nothing more: no writer is in the lane until the next claim.
     """
 
     kind: Literal["DATA"] = "DATA"
@@ -359,6 +370,7 @@ class Data(Header):
     source: dict[str, Any]
     files: list[LogFile]
     watermarks: dict[int, Promise] = Field(default_factory=dict)
+    finishes: bool = False
 
 
 TableEntry = (
@@ -384,7 +396,7 @@ _ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discrim
 _TABLE_KINDS: Final = get_args(TableEntry)
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
-_LEFT_OUT: Final = ("watermarks", "archived", "rewrites", "references", "reserves_ms")
+_LEFT_OUT: Final = ("watermarks", "archived", "rewrites", "references", "reserves_ms", "for_batch", "finishes")
 """Members that are not written if they are empty."""
 
 

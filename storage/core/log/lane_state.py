@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from storage.core.log.cut import Span, in_spans
-from storage.core.log.entries import Claim, Data, LaneEntry, Promise
+from storage.core.log.entries import Claim, Data, Header, LaneEntry, Promise
 from storage.core.log.stored_as import stored_as
 from storage.errors import CorruptData
 
@@ -62,7 +62,7 @@ class LaneState:
             go back to this batch.
         source: State of the source after the last commit, as the writer recorded it.
         recent: The newest commits with a batch, by batch; the argument of `add` limits their number.
-        watermarks: Watermarks of the lane by group id, from its last live commit.
+        watermarks: Watermarks of the lane by group id, from its last live commit; none after a claim for a batch.
     """
 
     rolled_back: tuple[Span, ...] = ()
@@ -80,6 +80,26 @@ class LaneState:
     source: dict[str, object] = field(default_factory=dict)
     recent: Recent = field(default_factory=dict)
     watermarks: dict[int, Promise] = field(default_factory=dict)
+
+    @classmethod
+    def after(cls, last: Header | None, rolled_back: tuple[Span, ...]) -> LaneState:
+        """What a writer of one batch must know of a lane, which continues nothing of it (W9): no batches, no promises.
+
+        Args:
+            last: The last entry of the lane, which finishes it; None if it is empty.
+            rolled_back: Spans that restores have rolled back.
+        """
+        if last is None:
+            return cls(rolled_back=rolled_back)
+        return cls(
+            rolled_back=rolled_back,
+            head=last.seq,
+            head_id=last.commit_id,
+            epoch=last.epoch,
+            stamp=last.stamp,
+            committed_at_ms=last.committed_at_ms,
+            table_rev=last.table_rev,
+        )
 
     def add(self, entry: LaneEntry, recent: int = RECENT_COMMITS) -> None:
         """Apply the next entry.
@@ -107,6 +127,8 @@ class LaneState:
         self.committed_at_ms, self.table_rev = entry.committed_at_ms, entry.table_rev
         if isinstance(entry, Claim):
             self.owner, self.intent = entry.owner, entry.intent
+            if entry.for_batch and not in_spans(self.rolled_back, entry.seq):
+                self.watermarks = {}
         elif isinstance(entry, Data) and in_spans(self.rolled_back, entry.seq):
             if entry.query_id and entry.query_id not in self.batches:
                 self.rolled_back_from.setdefault(entry.query_id, entry.batch)

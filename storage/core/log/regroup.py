@@ -72,7 +72,7 @@ def may_follow(slices: Slices, folded: frozenset[FileGroup], offered: Sequence[A
     }
     for whole in wholes:
         parts = [group for group in kept if group.bits > whole.bits and group.within(whole.bits) == whole]
-        if not _fill(whole, parts):
+        if not fill(whole, parts):
             for group in parts:
                 del kept[group]
     return list(kept.values())
@@ -87,7 +87,7 @@ def _continues(slices: Slices, levels: Iterable[int], each: Offered) -> bool:
     return found == named and each.parent == slices.cut_of(each.group)
 
 
-def _fill(whole: FileGroup, parts: Iterable[FileGroup]) -> bool:
+def fill(whole: FileGroup, parts: Iterable[FileGroup]) -> bool:
     """Whether parts of a file group that do not overlap have all of its keys."""
     return sum(Fraction(1, 1 << part.bits - whole.bits) for part in parts) == 1
 
@@ -106,4 +106,4 @@ def reached(slices: Mapping[FileGroup, Seqs], levels: Iterable[int], group: File
     whole = next((other for other in found if other.bits < group.bits), None)
     if whole is not None:
         return [slices[whole]]
-    return [slices[part] for part in found] if _fill(group, found) else []
+    return [slices[part] for part in found] if fill(group, found) else []

@@ -68,12 +68,12 @@ class LanePromise:
     Attributes:
         value: No later event of the lane has a smaller first ordering value; None if there is no watermark.
         late: Number of its events that were below an earlier promise.
-        closed: Whether the lane is closed.
+        ended: Whether the lane is closed or finished: no writer is in it.
     """
 
     value: Value | None
     late: int
-    closed: bool
+    ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class Watermark:
 
     @property
     def held_by(self) -> tuple[LaneName, ...]:
-        """The open lanes that determine the watermark: those without one, else those with the smallest."""
-        return tuple(name for name, lane in self.lanes.items() if not lane.closed and lane.value == self.value)
+        """The lanes in use that determine the watermark: those without one, else those with the smallest."""
+        return tuple(name for name, lane in self.lanes.items() if not lane.ended and lane.value == self.value)
 
 
 Watermarks = Mapping[str, Mapping[str, Watermark]]
@@ -241,7 +241,7 @@ def of_streams(
 
     Args:
         schema: Schema of the snapshot.
-        lanes: (stream, whether it is closed) of each lane.
+        lanes: (stream, whether it is closed or finished) of each lane.
         promises: Promises of the last live commit of each lane, by group id; lanes without one may be left out.
     """
     return {
@@ -261,18 +261,18 @@ def _of_stream(
 ) -> Watermark:
     first = watermark_type(group, schema)
     fed: dict[LaneName, LanePromise] = {}
-    for lane, (fed_by, closed) in lanes.items():
+    for lane, (fed_by, ended) in lanes.items():
         if fed_by == stream:
             promise = promises.get(lane, {}).get(group.id)
             value = None if promise is None or first is None else decode_scalar(promise.value, first)
-            fed[lane] = LanePromise(value, 0 if promise is None else promise.late, closed)
+            fed[lane] = LanePromise(value, 0 if promise is None else promise.late, ended)
     column = None if first is None else group.ordering[0]
     return Watermark(stream, group.name, column, _least_of(fed.values()), sum(p.late for p in fed.values()), fed)
 
 
 def _least_of(lanes: Collection[LanePromise]) -> Value | None:
-    """The smallest value of the open lanes, None if one of them has no value; if all are closed, the largest value."""
-    values = [lane.value for lane in lanes if not lane.closed]
+    """The smallest value of the lanes in use, None if one of them has none; if there is none in use, the largest."""
+    values = [lane.value for lane in lanes if not lane.ended]
     if not values:
         return max((lane.value for lane in lanes if lane.value is not None), key=to_ticks, default=None)
     known = [value for value in values if value is not None]

@@ -34,6 +34,7 @@ from storage.services.clean.retention_policy import (
     abort_abandoned,
     check_arguments,
     choose_oldest_retained,
+    fence_dead_batches,
     read_window,
 )
 from storage.services.progress import OnStage, counted, unobserved
@@ -129,6 +130,8 @@ def run_clean(
     started = time.monotonic()
     before = Unfinished.of(table_log.store)
     state, aborted = abort_abandoned(table_log, abandon_after, dry_run=dry_run)
+    if not dry_run:
+        fence_dead_batches(table_log, state, abandon_after)
     oldest_retained_before = state.oldest_retained
     oldest_retained, reason = choose_oldest_retained(table_log, state, retain, versions)
     if dry_run:

@@ -12,14 +12,17 @@ from dataclasses import replace
 from typing import Final
 
 from storage.clock import MAX_AHEAD_MS
-from storage.core.log.entries import Base, TableEntry
+from storage.core.log.entries import Base, Claim, TableEntry
 from storage.core.log.needed_files import changes_files
 from storage.core.log.table_state import TableState
 from storage.errors import InvalidInput, SnapshotExpired
 from storage.log.commit_log import CommitLog, read_table_lane
+from storage.log.fencing_barrier import fence_after
+from storage.log.heartbeat import newest_heartbeats
 from storage.log.table_log import TableLog
 from storage.read.time_travel import cut_at
 from storage.services.service_plan import abort_plan
+from storage.write.batch_lanes import batch_lanes
 
 DEFAULT_RETENTION: Final = dt.timedelta(hours=24)  # a mistake that is noticed a day later can be undone
 DEFAULT_ABANDON: Final = dt.timedelta(hours=24)  # no compaction takes this long; a live one fails and can be repeated
@@ -62,6 +65,26 @@ def abort_abandoned(
     reason = f"abandoned: begun more than {abandon_after} ago"
     aborted = tuple(plan_id for plan_id in dead if abort_plan(table_log, plan_id, reason))
     return table_log.refresh(), aborted
+
+
+def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt.timedelta | None) -> None:
+    """Finish the lanes of batches that are considered dead: claimed long ago, and without a heartbeat since.
+
+    A batch that lives gets Fenced, and has written nothing (W4). Without this, the lane would hold back the watermark
+    of its stream, and would be lost to later batches.
+    """
+    if abandon_after is None:
+        return
+    lanes = batch_lanes(state)
+    limit = table_log.clock.now_ms() - abandon_after // _MILLISECOND
+    beats = newest_heartbeats(table_log.store) if lanes and abandon_after else {}
+    for lane, last in table_log.last_entries(state, lanes).items():
+        if not isinstance(last, Claim) or not last.for_batch:
+            continue
+        beat = beats.get(lane)
+        heard_ms = beat.at_ms if beat is not None and beat.epoch == last.epoch else last.committed_at_ms
+        if not abandon_after or max(heard_ms, last.committed_at_ms) <= limit:
+            fence_after(table_log, lane, last, "a clean, which considered the batch dead")  # or it has gone on
 
 
 def choose_oldest_retained(

@@ -17,11 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from storage.core.log.cut import Cut
+from storage.core.log.entries import ERASE, REWRITTEN
 from storage.core.log.file_refs import FileGroup
 from storage.core.log.table_state import LiveSavepoint, TableState
 from storage.core.names import ParsedPath, Path
 from storage.core.plan.slices import FileSlice
 from storage.errors import Conflict, MissingFile, NotFound, StillRetained
+from storage.log.add_feature import add_feature
 from storage.log.pins import Pin, unexpired, unpin
 from storage.log.table_log import TableLog
 from storage.plural import counted
@@ -34,7 +36,6 @@ from storage.services.erase.key_search import KeySearch
 from storage.services.erase.proof import Boundary, Remains, is_needed, prove
 from storage.services.erase.redact_log import redact_log
 from storage.services.progress import OnStage, unobserved
-from storage.services.rewriting_feature import add_rewriting_feature
 from storage.services.row_change import WithoutKeys
 from storage.services.savepoints import find_dependent, release_savepoint
 from storage.services.service_plan import abort_plan, open_plan, retry_on_newest
@@ -129,7 +130,7 @@ def erase(
     search = KeySearch.of(table_log.env, table_log.refresh().schema, keys, progress)
     holding = _find_holding(table_log, search)
     holding.refuse(expire_snapshots=expire_snapshots, release_savepoints=release_savepoints)
-    add_rewriting_feature(table_log)
+    add_feature(table_log, ERASE, REWRITTEN)
     why = f"erase of {counted(len(search), 'key')}" + (f": {note}" if note else "")
     rewritten = _rewrite(table_log, search, why, execute, progress)
     released = tuple(name for name in holding.savepoints if _release(table_log, name))

@@ -17,26 +17,33 @@ from storage.clock import LANE_BITS
 from storage.core.keys import Indices
 from storage.core.log.cut import Seqs, Span, in_spans, lowest
 from storage.core.log.entries import Claim, Data, LaneEntry, Promise
-from storage.core.log.file_refs import FileGroup
-from storage.core.log.regroup import reached
+from storage.core.log.file_refs import FileGroup, LogFile
+from storage.core.log.regroup import fill, overlapping
 from storage.core.log.table_state import Lane, TableState
+from storage.core.merge.locate_keys import key_columns, locate_keys
 from storage.core.names import Kind, LaneName, parse_path, slot_path
 from storage.environment import Environment
 from storage.services.verify.check_checkpoints import LaneCheckpoints
 from storage.services.verify.check_log_files import names_file_groups, read_index
+from storage.services.verify.check_rows import UNREADABLE
 from storage.services.verify.check_slots import read_slots
 from storage.services.verify.check_table_lane import TableLane, check_order
 from storage.services.verify.findings import Findings, Place
 from storage.store.object_store import ObjectStore
 
 _LANE_MASK: Final = (1 << LANE_BITS) - 1
+_LOST: Final = (
+    "do not clean this table: as long as its log files are there, nothing is lost. Report a bug, with this entry and "
+    "the BASE and FOLD entries"
+)
 
 
 class Merged:
     """The entries that the slices and folds of a state claim to contain, per file group."""
 
-    def __init__(self, store: ObjectStore, state: TableState) -> None:
-        self._store, self._log_start = store, state.log_start()
+    def __init__(self, store: ObjectStore, state: TableState, *, deep: bool) -> None:
+        """``deep``: log files may be read, to know which file group has their rows."""
+        self._store, self._deep, self._schema, self._log_start = store, deep, state.schema, state.log_start()
         groups = frozenset(state.slices).union(*(fold.groups for fold in state.folds))
         self._until: dict[FileGroup, Seqs] = {group: state.folded_to(group) for group in groups}
         self._levels = {group.bits for group in groups}
@@ -61,16 +68,39 @@ class Merged:
             pairs = set(zip(index.ranges.partition, index.ranges.bucket, strict=True))
             groups = {FileGroup(index.partitions[partition], file.bits, bucket) for partition, bucket in pairs}
             if entry.seq > self._everywhere.get(entry.lane, 0) or not groups <= self._until.keys():
-                lost |= {group for group in groups if entry.seq > self._reached(group, entry.lane)}
+                lost |= {group for group in groups if self._lacks(group, entry, file)}
         if lost:
             names = ", ".join(str(group) for group in sorted(lost)[:3])
             what = f"its rows of {len(lost)} file groups ({names}) are missing from compacted and folded files"
-            hint = "restore a snapshot from before the newest compaction or fold"
-            at.violation("S8", f"{what}, and readers skip its log files", hint)
+            at.violation("S8", f"{what}, and readers skip its log files", _LOST)
 
-    def _reached(self, group: FileGroup, lane: LaneName) -> int:
-        """The last entry of a lane of which slices or folds claim to contain all rows of a file group."""
-        return min((until.get(lane, 0) for until in reached(self._until, self._levels, group)), default=0)
+    def _lacks(self, group: FileGroup, entry: Data, file: LogFile) -> bool:
+        """Whether rows of a commit in a file group are certainly missing from slices and folds.
+
+        If the file group was split since, its parts have the rows. One without rows need not contain the commit, nor
+        exist (G3, G4). So if some parts contain the commit and others do not, the rows tell whether any is missing.
+        """
+        homes = [group] if group in self._until else overlapping(group, self._levels, self._until.__contains__)
+        containing = [home for home in homes if entry.seq <= self._until[home].get(entry.lane, 0)]
+        if not containing:
+            return True
+        if containing[0].bits <= group.bits or fill(group, containing):
+            return False
+        return self._deep and self._has_other_rows(file, group, containing)
+
+    def _has_other_rows(self, file: LogFile, group: FileGroup, parts: Sequence[FileGroup]) -> bool:
+        """Whether a log file has rows of a file group that are in none of some of its parts; False if it is gone."""
+        try:
+            with self._store.open_input(file.file.path, file.file.size) as source:
+                schema = pa.ipc.open_file(source).schema
+                options = pa.ipc.IpcReadOptions(
+                    included_fields=sorted(schema.get_field_index(name) for name in self._schema.key), use_threads=False
+                )
+                rows = key_columns(self._schema, pa.ipc.open_file(source, options=options).read_all())
+        except UNREADABLE:
+            return False  # a clean may have deleted the file; if it is needed, damage is reported elsewhere
+        located = locate_keys(self._schema, rows, {group.bits, *(part.bits for part in parts)})
+        return sum(len(located[part]) for part in parts if part in located) < len(located[group])
 
 
 class LaneChecker:
@@ -127,7 +157,10 @@ class LaneChecker:
                 seqs.append(seq)
                 self._check_commit(entry, at)
                 yield entry
-            elif entry.intent:
+                continue
+            if entry.for_batch and not in_spans(self._rolled_back, seq):
+                self._promised = {}  # the batch continues nothing of the lane
+            if entry.intent:
                 self.claims.setdefault(entry.intent, seq)
         order = np.argsort(stamps, kind="stable")
         self.stamps, self.seqs = np.asarray(stamps)[order], np.asarray(seqs)[order]
@@ -138,6 +171,11 @@ class LaneChecker:
         if (before is not None or entry.seq == 1) and entry.epoch != epoch + isinstance(entry, Claim):
             what = f"{entry.kind} of epoch {entry.epoch} follows an entry of epoch {epoch}: a fenced writer continued"
             at.violation("S3", what)
+        if before is not None and before.finishes and not isinstance(entry, Claim):
+            at.violation("S3", "it follows an entry that finishes the lane, without a claim: a writer went on")
+        if before is not None and isinstance(entry, Claim) and entry.for_batch and not before.finishes:
+            what = f"it is the claim of a batch, and the {before.kind} before does not finish the lane"
+            at.violation("L5", f"{what}: it fenced another writer")
         if before is not None and entry.table_rev < before.table_rev:
             what = f"its schema revision {entry.table_rev} is older than that of the previous entry, {before.table_rev}"
             at.violation("S19", what)

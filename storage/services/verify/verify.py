@@ -173,7 +173,7 @@ class _Verification:
 
     def _check_lanes(self, table: TableLane, lanes: Mapping[LaneName, Sequence[int]], retained: Retained) -> None:
         state = table.state
-        merged = Merged(self._store, state) if state is not None and table.current else None
+        merged = Merged(self._store, state, deep=self._deep) if state is not None and table.current else None
         for lane in (state.lanes[name] for name in lanes) if state is not None else ():
             checker = LaneChecker(self._env, table, lane, lanes[lane.name], merged, self._findings)
             self._lanes[lane.name] = checker

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,12 +15,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from storage import Table
 from storage.core.names import LaneName
-from storage.errors import Conflict, Fenced, GapError, InvalidInput, StoreUnavailable
+from storage.errors import Conflict, Fenced, GapError, InvalidInput
 from storage.log.heartbeat import EVERY_MS, newest_heartbeats
+from storage.services.inspect import Inspection
 from storage.store.open_store import open_store
 from storage.write.writer import Commit
-from streams.write.write_batch import close_after, lane_for, send_heartbeats, write_batch
-from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
+from streams.write.write_batch import lane_for, send_heartbeats, write_batch
+from tests.faulty_store import FakeClock
 from tests.streams.sink.conftest import CONFIG
 from tests.streams.sink.rig import COLUMNS, TEST_SECONDS, WAIT_SECONDS, Feed, event, rows
 from tests.streams.sink.test_exactly_once import wait_until
@@ -164,7 +164,7 @@ def test_two_jobs_of_one_stream_do_not_fence_each_other(spark: SparkSession, tab
         held.let_go()
         assert first.result(WAIT_SECONDS).lane != second.lane
     assert rows(table) == [(1, "held", 1), (2, "new", 1)]
-    assert None not in lanes(table).values()
+    assert set(lanes(table)) == {"orders-batches-1", "orders-batches-2"}
 
 
 def test_two_jobs_with_one_query_id_are_detected(spark: SparkSession, table: Table, tmp_path: Path) -> None:
@@ -179,22 +179,21 @@ def test_two_jobs_with_one_query_id_are_detected(spark: SparkSession, table: Tab
     assert rows(table) == [(2, "new", 1)]
 
 
-def test_a_job_closes_its_lane(spark: SparkSession, table: Table) -> None:
+def test_jobs_that_follow_each_other_share_a_lane(spark: SparkSession, table: Table) -> None:
     with table.writer("orders", lateness=3) as live:
         live.append(spark.createDataFrame([event(1, seq=40)], COLUMNS).toArrow())
         commit = write_batch(spark.createDataFrame([event(2)], COLUMNS), table.uri, "orders")
         assert table.watermarks()["orders"]["order"].value == 37, "an ended job holds no watermark back"
         live.append(spark.createDataFrame([event(3, seq=41)], COLUMNS).toArrow())
-    assert commit.lane.startswith("orders-batch-")
+    assert commit.lane == "orders-batches-1"
     # Also if the job fails: because of its input, and in a task.
     with pytest.raises(InvalidInput, match="NULL in a key column"):
         write_batch(spark.createDataFrame([event(None)], COLUMNS), table.uri, "orders")
     bad = spark.createDataFrame([event(4)], COLUMNS).withColumn("status", F.udf(lambda _: 1 // 0, "string")("status"))
     with pytest.raises(PythonException, match="ZeroDivisionError"):
         write_batch(bad, table.uri, "orders")
-    found = lanes(table)
-    assert len(found) == 4
-    assert [name for name, closed in found.items() if closed is None] == ["orders"]
+    assert lanes(table) == {"orders": None, "orders-batches-1": None}
+    assert [lane.lane for lane in Inspection.of(table.snapshot()).lanes() if lane.finished] == ["orders-batches-1"]
     assert {row[0] for row in rows(table)} == {1, 2, 3}
     assert newest_heartbeats(open_store(table.uri)) == {}
     assert table.verify().findings == ()
@@ -214,34 +213,13 @@ def test_closing_the_lane_fences_a_running_job(spark: SparkSession, table: Table
 
 @pytest.mark.parametrize("stream", ["s", "S" * 64, "a-b_c9"])
 def test_lane_names_differ_by_job_and_query_id(stream: str) -> None:
-    names = {lane_for(stream, query) for query in (None, None, "q", "Q", "weiß/nicht", "q" * 1000)}
-    assert len({name.lower() for name in names}) == 6
+    names = {lane_for(stream, query) for query in ("q", "Q", "weiß/nicht", "q" * 1000)}
+    assert len({name.lower() for name in names}) == 4
     assert all(len(name) <= 64 for name in names)
     assert lane_for(stream, "q") == lane_for(stream, "q")
     assert lane_for(stream, "q") != lane_for(f"{stream[:63]}2", "q")
     for name in names:
         LaneName(name)
-
-
-def test_a_lane_that_cannot_be_closed_is_reported(tmp_path: Path) -> None:
-    Table.create(tmp_path / "table", CONFIG)
-    store = FaultyStore(open_store(str(tmp_path / "table")))
-    table = other_process(store.uri, FakeClock(), store)
-    with table.writer("orders", "mine"):
-        pass
-    store.faults.append(Fault("put_if_absent", "table/", times=FOREVER, error=StoreUnavailable("away")))
-    with (
-        pytest.warns(UserWarning, match=r"(?s)lane 'mine' stays open.*weft close"),
-        close_after(table, LaneName("mine")),
-    ):
-        pass
-    store.faults.clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(2):  # the second time there is nothing to do
-            with close_after(table, LaneName("mine")):
-                pass
-    assert lanes(table)["mine"] is not None
 
 
 def test_a_long_job_sends_heartbeats(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Mutants of batches that use lanes again (W9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from storage.core.log.entries import Claim
+from storage.log import fencing_barrier
+from storage.log.commit_log import CommitLog
+from storage.read import lane_watermarks
+from storage.services.clean import clean
+from storage.write import batch_lanes, writer
+from storage.write.writer import Writer
+from tests.simulation.log_mutants import publishes, says
+from tests.simulation.mutant import Mutant, always
+
+THEME: Final = "batches"
+
+
+def all_lanes(_: Any) -> Any:
+    def broken(table_log: Any, table: Any, stream: Any) -> Any:
+        lanes = [lane for lane in batch_lanes.batch_lanes(table) if table.lanes[lane].stream == stream]
+        yield from table_log.last_entries(table, lanes).items()
+
+    return broken
+
+
+def fences_the_winner(take: Any) -> Any:
+    def broken(self: Writer, lane: Any, last: Any, table: Any) -> bool:
+        if take(self, lane, last, table):
+            return True
+        return bool(take(self, lane, self._table_log.last_entries(table, [lane])[lane], table))
+
+    return broken
+
+
+def keeps_promises(last_commits: Any) -> Any:
+    return lambda log, rolled_back, lanes, _ended: last_commits(log, rolled_back, lanes, lanes)
+
+
+def like_any_other(entry: Any) -> Any:
+    """A claim for a batch that does not say so: whoever fences it does not finish the lane."""
+    return entry.model_copy(update={"for_batch": False}) if isinstance(entry, Claim) else entry
+
+
+BATCHES: Final[Mapping[str, Mutant]] = {
+    "L5 a batch does not ask whether a lane is finished": Mutant(writer, "free_lanes", all_lanes, THEME),
+    "L5 a batch that lost a lane fences the winner": Mutant(Writer, "_take", fences_the_winner, THEME),
+    "W9 the commit of a batch does not finish its lane": Mutant(CommitLog, "publish", says(finishes=False), THEME),
+    "W9 a batch without rows keeps its lane": Mutant(Writer, "_leave_batch_lane", always(None), THEME),
+    "W9 the claim of a batch does not say so": Mutant(CommitLog, "publish", publishes(like_any_other), THEME),
+    "W9 a fence of a finished lane opens it": Mutant(fencing_barrier, "is_left", always(False), THEME),
+    "W9 a clean leaves the lanes of dead batches": Mutant(clean, "fence_dead_batches", always(None), THEME, rare=True),
+    "R6 a finished lane holds back the watermark": Mutant(lane_watermarks, "finished_lanes", always(set()), THEME),
+    "R6 a batch makes the promises of the one before": Mutant(lane_watermarks, "last_commits", keeps_promises, THEME),
+}
