@@ -245,6 +245,16 @@ class NotSettled(TableError):
     guide = "storage/READING.md#time-travel"
 
 
+class NotOneMoment(TableError):
+    """It is not certain that a snapshot would be the table at one moment, and another one was refused.
+
+    The message names the lane, or the table, that does not rest. Nothing was changed.
+    """
+
+    code = "NOT_ONE_MOMENT"
+    guide = "storage/READING.md#one-moment"
+
+
 class UnsupportedFormat(TableError):
     """The table uses a feature that this version does not know. Nothing was read or changed. Upgrade weft."""
 

@@ -31,7 +31,7 @@ from storage.core.plan.due_policy import DuePolicy
 from storage.core.plan.watermarks import Lateness, Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment, open_environment
-from storage.errors import InvalidInput, TableError
+from storage.errors import InvalidInput, NotOneMoment, TableError
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
@@ -192,6 +192,7 @@ class Table:
         complete_through: Value | str | None = None,
         require: Sequence[str] | None = None,
         settled: bool = False,
+        moment: bool = False,
         references: bool = True,
     ) -> Snapshot:
         """The table at one cut, and the tables that it refers to.
@@ -203,6 +204,9 @@ class Table:
             require: Groups that ``complete_through`` applies to; None for all.
             settled: Refuse a time whose snapshot may still change; see `mark`. By default it is allowed, and
                 `Snapshot.settled` is false.
+            moment: Insist that the newest snapshot is the table at one moment (`Snapshot.is_moment`), also while many
+                lanes commit: it may then lack commits since the newest entry of the table lane, which are those of the
+                last minute. To have all up to now, call `mark` first.
             references: Whether the snapshot has the columns of references; without them no other table is looked at.
 
         Raises:
@@ -211,13 +215,25 @@ class Table:
             SnapshotExpired: The snapshot is older than cleaning retains.
             NotSettled: ``settled`` is set, and no mark was recorded after the time.
             NotComplete: Events of a stream may still arrive; the message names it.
+            NotOneMoment: ``moment`` is set, and an earlier version of weft writes at the same time; or the tables of
+                references do not rest.
         """
+        if moment and as_of is not None:
+            raise InvalidInput(
+                "moment with as_of",
+                hint="it is for the newest snapshot: a time, a savepoint or a cut is what it is",
+            )
         if require and complete_through is None:
             raise InvalidInput(
                 "require without complete_through", hint="to select rows by their groups, use to_arrow(require=...)"
             )
         take = self._referenced.snapshot if references else functools.partial(snapshot_at, self._table_log)
-        found = take(as_of, settled=settled)
+        found = take(as_of, settled=settled, moment=moment)
+        if moment and not found.is_moment:
+            raise NotOneMoment(
+                f"{self.uri} and the tables that it refers to were not at rest while they were read",
+                hint="try again, or take the table alone: references=False",
+            )
         if complete_through is not None:
             found.check_complete(complete_through, require)
         return found
@@ -357,11 +373,17 @@ class Table:
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=made.began_at_ms - 1)
 
     def _settle(self, as_of: dt.datetime | str | None, *, references: bool = True) -> Snapshot:
-        """A snapshot to restore or to keep: its time is settled first, unless it is in the future."""
+        """A snapshot to restore or to keep: its time is settled first, unless it is in the future.
+
+        The newest one is one moment (R7): if the lanes do not rest, a mark says which.
+        """
         found = self.snapshot(as_of, references=references)
-        if not found.settled:
+        is_newest = as_of is None
+        if not found.settled or (is_newest and not found.table_is_moment):
             publish_mark(self._table_log)
-            found = self.snapshot(as_of, references=references)
+            # Of the referenced tables a savepoint keeps what belongs to the table's rows, of one moment or not.
+            take = self._referenced.snapshot if references else functools.partial(snapshot_at, self._table_log)
+            found = take(as_of, moment=is_newest)
         return found
 
     def close_lane(self, lane: str) -> int:

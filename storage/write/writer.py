@@ -265,7 +265,7 @@ class Writer:
         self._others.look(table)
         query_id, number = ticket.batch or ("", 0)
         entry = Data(
-            **self._header(table.rev),
+            **self._header(table.rev, table.head),
             stream=self._stream,
             query_id=query_id,
             batch=number,
@@ -427,9 +427,16 @@ class Writer:
             hint="two writers claim one lane repeatedly: stop one of them, or give it another lane",
         )
 
-    def _header(self, table_rev: int) -> Header:
-        stamps, env = self._table_log.stamps, self._table_log.env
-        return next_header(self._lane, self._state, epoch=self._epoch, table_rev=table_rev, stamps=stamps, env=env)
+    def _header(self, table_rev: int, table_seen: int | None = None) -> Header:
+        return next_header(
+            self._lane,
+            self._state,
+            epoch=self._epoch,
+            table_rev=table_rev,
+            stamps=self._table_log.stamps,
+            env=self._table_log.env,
+            table_seen=table_seen,
+        )
 
     def _loaded(self) -> TableState:
         assert self._table is not None, "an open writer has loaded the table"
