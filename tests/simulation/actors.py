@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from storage.core.log.cut import Cut
-from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, InvalidInput, SnapshotExpired, StoreUnavailable
+from storage.errors import (
+    CommitUnknown,
+    Conflict,
+    CorruptData,
+    Fenced,
+    InvalidInput,
+    NotOneMoment,
+    SnapshotExpired,
+    StoreUnavailable,
+)
 from storage.read.bound_rows import BoundRows
 from storage.read.joined_scan import JoinedScan
 from storage.read.snapshot import Snapshot
@@ -175,8 +184,9 @@ class Job:
         """
         name, source = (batch.query, batch.number), {"id": batch.id}
         rows = to_arrow(batch.config, batch.rows, batch.stream)
-        chance = self.simulation.chance
+        chance, history = self.simulation.chance, self.simulation.history
         visible = self.simulation.judge.newest_rival(self.lane)
+        history.begin(batch.id, writer.epoch)
         try:
             if chance.random() < 2 / 3:
                 return writer.append(rows, batch=name, source=source), visible
@@ -190,6 +200,7 @@ class Job:
         except StoreUnavailable:
             if chance.random() < 1 / 2:
                 raise
+        history.begin(batch.id, writer.epoch)
         return writer.append(rows, batch=name, source=source), visible
 
 
@@ -252,11 +263,15 @@ class Reader(Worker):
             if not self.simulation.judge.may_expire():
                 raise
             self.simulation.note(process, error)
+        except NotOneMoment as error:
+            if self.simulation.referenced is None:
+                raise Violation(f"S31 OneMoment: refused without need: {error}") from error
+            self.simulation.note(process, error)
 
     def _read(self, process: Process, table: Table) -> None:
         simulation = self.simulation
         chance, judge = simulation.chance, simulation.judge
-        kind = chance.choice(["head", "head", "kept", "time"])
+        kind = chance.choice(["head", "head", "kept", "time", "moment"])
         if kind == "kept" and simulation.kept:
             simulation.check_kept(table, chance.choice(simulation.kept))
         elif kind == "time":
@@ -271,14 +286,19 @@ class Reader(Worker):
             else:
                 simulation.kept.append(str(cut))
         else:
-            before = {TABLE: len(judge.history.lanes[TABLE]), **judge.acked}
-            cut = self._compare(process, table, None)
+            is_moment, table_lane = kind == "moment", len(judge.history.lanes[TABLE])
+            before = {**(judge.visible_before(table_lane) if is_moment else judge.acked), TABLE: table_lane}
+            cut = self._compare(process, table, None, moment=is_moment)
             judge.check_complete(before, cut)
             simulation.kept.append(str(cut))
 
-    def _compare(self, process: Process, table: Table, as_of: dt.datetime | str | None) -> Cut:
+    def _compare(self, process: Process, table: Table, as_of: dt.datetime | str | None, *, moment: bool = False) -> Cut:
         chance, judge = self.simulation.chance, self.simulation.judge
-        snapshot = table.snapshot(as_of)
+        snapshot = table.snapshot(as_of, moment=moment)
+        if moment and not snapshot.is_moment:
+            raise Violation(f"S31 OneMoment: {snapshot.cut} is no moment, and was not refused")
+        if snapshot.table_is_moment:
+            judge.check_moment(snapshot.cut)
         if isinstance(as_of, dt.datetime):
             judge.check_time(round(as_of.timestamp() * 1000), snapshot.cut, settled=snapshot.settled)
         config = judge.history.table.config(snapshot.cut.table)

@@ -69,6 +69,10 @@ class History:
         beside: The ends of the lanes of the referenced table when an entry was written, by its lane and number; empty
             without references.
         look_beside: Returns these ends now.
+        began: What was visible when a writer began to commit a batch the last time: the last entry of each lane, by the
+            batch's id and the writer's epoch.
+        before: The same of each commit, by its lane and number; and what was visible before each entry of the table
+            lane.
     """
 
     def __init__(self, objects: dict[str, bytes], batches: Mapping[int, Batch], chunk: int) -> None:
@@ -84,6 +88,8 @@ class History:
         self.forgetting: dict[str, tuple[str, int]] = {}
         self.expiring: dict[str, tuple[str, str, int]] = {}
         self.beside: dict[tuple[str, int], Mapping[str, int]] = {}
+        self.began: dict[tuple[int, int], Mapping[str, int]] = {}
+        self.before: dict[tuple[str, int], Mapping[str, int]] = {}
         self.look_beside: Callable[[], Mapping[str, int]] | None = None
         self._objects = ChainMap(self.originals, objects)
         self._batches = batches
@@ -205,8 +211,24 @@ class History:
         self._check_fencing_barriers(entry, known)
         self._check_batch(entry)
         self._check_promises(entry)
+        self._check_table_seen(entry)
         self._check_files(entry, log_files(entry, self._objects))
         self.needs.add_data(entry, [_sidecar(file["index"], self._objects) for file in entry["files"]])
+
+    def begin(self, batch: int, epoch: int) -> None:
+        """A writer begins to commit a batch, maybe once more."""
+        self.began[batch, epoch] = {lane: len(entries) for lane, entries in self.lanes.items()}
+
+    def _check_table_seen(self, entry: Entry) -> None:
+        """W9: a commit says what its writer had read of the table lane: no less than was there when it began."""
+        before = self.began[entry["source"]["id"], entry["epoch"]]
+        self.before[entry["lane"], entry["seq"]] = before
+        said = int(entry["commit_id"].partition("-")[2] or -1)
+        if not before[TABLE] <= said <= len(self.lanes[TABLE]):
+            raise Violation(
+                f"W9: entry {entry['seq']} of {entry['lane']!r} says that its writer had read {said} entries of the "
+                f"table lane, which had {before[TABLE]} when it began"
+            )
 
     def _check_fencing_barriers(self, entry: Entry, known: list[Entry]) -> None:
         """No entry follows the claim of a fencing barrier unless its writer knew the restore."""
@@ -256,6 +278,7 @@ class History:
 
     def _check_table_entry(self, entry: Entry) -> None:
         slices = self._slices(entry)
+        self.before[TABLE, entry["seq"]] = {lane: len(entries) for lane, entries in self.lanes.items()}
         self.named.update(_sidecar_paths(entry))
         if entry["kind"] == "FOLD":
             self._check_files(entry, log_files(entry, self._objects))

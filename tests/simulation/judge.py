@@ -178,6 +178,25 @@ class Judge:
         if len(set(cuts_of(cut).values())) > 1:
             raise Violation(f"M11: the references of {cut} are to one table, of which they have different cuts")
 
+    def visible_before(self, slot: int) -> dict[str, int]:
+        """The last entry of each lane that was visible before an entry of the table lane; of a closed lane its end."""
+        closed = self.history.table.closed
+        before = self.history.before.get((TABLE, slot), {})  # the first entry was there before the schedule
+        return {lane: min(seq, closed.get(lane, seq)) for lane, seq in before.items()}
+
+    def check_moment(self, cut: Cut) -> None:
+        """S31: a cut that is one moment has all that was visible before one of its commits began."""
+        reached = {TABLE: cut.table, **cut.lanes}
+        for lane, until in cut.lanes.items():
+            for entry in self.history.lanes.get(lane, [])[:until]:
+                for other, there in self.history.before.get((lane, entry["seq"]), {}).items():
+                    lacking = self.history.lanes.get(other, [])[reached.get(other, 0) : there]
+                    if any(other == TABLE or each["kind"] == "DATA" for each in lacking):
+                        raise Violation(
+                            f"S31 OneMoment: {cut} has entry {entry['seq']} of {lane}, which began after entry {there} "
+                            f"of {other or 'the table lane'} was visible"
+                        )
+
     def _check_follows(self, cut: Cut, name: str, referenced: Cut) -> None:
         """M11: the cut of a referenced table has all that was there when the table's entries were written."""
         reached = {TABLE: referenced.table, **referenced.lanes}

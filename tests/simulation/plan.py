@@ -107,6 +107,7 @@ ASKED_FOR: Mapping[str, Theme] = {
         moods=["quiet", "time", "storm"],
         followed=0,
     ),
+    "moments": Theme(["mark", "savepoint", "savepoint"], compactors=[0, 1], readers=[3, 4], followed=0, most=10),
     "publish": Theme(
         ["publish", "publish", "publish", "publish", "clean", "savepoint", "restore", "undo", "erase", "rewrite"],
         compactors=[2, 3],
