@@ -246,10 +246,7 @@ class NotSettled(TableError):
 
 
 class NotOneMoment(TableError):
-    """It is not certain that a snapshot would be the table at one moment, and another one was refused.
-
-    The message names the lane, or the table, that does not rest. Nothing was changed.
-    """
+    """The table at one moment was asked for, and commits of an earlier version leave it open. Nothing was read."""
 
     code = "NOT_ONE_MOMENT"
     guide = "storage/READING.md#one-moment"

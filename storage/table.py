@@ -31,7 +31,7 @@ from storage.core.plan.due_policy import DuePolicy
 from storage.core.plan.watermarks import Lateness, Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment, open_environment
-from storage.errors import InvalidInput, NotOneMoment, TableError
+from storage.errors import InvalidInput, TableError
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
@@ -204,9 +204,10 @@ class Table:
             require: Groups that ``complete_through`` applies to; None for all.
             settled: Refuse a time whose snapshot may still change; see `mark`. By default it is allowed, and
                 `Snapshot.settled` is false.
-            moment: Insist that the newest snapshot is the table at one moment (`Snapshot.is_moment`), also while many
-                lanes commit: it may then lack commits since the newest entry of the table lane, which are those of the
-                last minute. To have all up to now, call `mark` first.
+            moment: Insist that the newest snapshot is the table at one moment, also if many lanes commit: then it may
+                lack commits since the newest entry of the table lane, which are those of the last minute. To have all
+                up to now, call `mark` first. `Snapshot.is_moment` is true then; with references only if none of the
+                tables has changed while they were read.
             references: Whether the snapshot has the columns of references; without them no other table is looked at.
 
         Raises:
@@ -215,8 +216,7 @@ class Table:
             SnapshotExpired: The snapshot is older than cleaning retains.
             NotSettled: ``settled`` is set, and no mark was recorded after the time.
             NotComplete: Events of a stream may still arrive; the message names it.
-            NotOneMoment: ``moment`` is set, and an earlier version of weft writes at the same time; or the tables of
-                references do not rest.
+            NotOneMoment: ``moment`` is set, and an earlier version of weft commits at the same time.
         """
         if moment and as_of is not None:
             raise InvalidInput(
@@ -229,11 +229,6 @@ class Table:
             )
         take = self._referenced.snapshot if references else functools.partial(snapshot_at, self._table_log)
         found = take(as_of, settled=settled, moment=moment)
-        if moment and not found.is_moment:
-            raise NotOneMoment(
-                f"{self.uri} and the tables that it refers to were not at rest while they were read",
-                hint="try again, or take the table alone: references=False",
-            )
         if complete_through is not None:
             found.check_complete(complete_through, require)
         return found
@@ -381,9 +376,7 @@ class Table:
         is_newest = as_of is None
         if not found.settled or (is_newest and not found.table_is_moment):
             publish_mark(self._table_log)
-            # Of the referenced tables a savepoint keeps what belongs to the table's rows, of one moment or not.
-            take = self._referenced.snapshot if references else functools.partial(snapshot_at, self._table_log)
-            found = take(as_of, moment=is_newest)
+            found = self.snapshot(as_of, references=references, moment=is_newest)
         return found
 
     def close_lane(self, lane: str) -> int:

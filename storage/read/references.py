@@ -55,8 +55,8 @@ class ReferencedTables:
         """The snapshot of the table and of the referenced tables. Arguments and errors as in `snapshot_at`.
 
         An error of a referenced table is raised when columns of the reference are read. With ``moment`` that of the
-        table alone is one moment in any case, and all of them together if none of them has changed while they were
-        read, which is tried a few times.
+        table alone is one moment in any case, and all of them together (`Snapshot.is_moment`) if none of them has
+        changed while they were read, which is tried a few times.
         """
         for _ in range(MOMENT_TRIES - 1 if moment else 0):
             found = self._together(as_of, settled=settled, moment=True)

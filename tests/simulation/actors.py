@@ -20,7 +20,6 @@ from storage.errors import (
     CorruptData,
     Fenced,
     InvalidInput,
-    NotOneMoment,
     SnapshotExpired,
     StoreUnavailable,
 )
@@ -263,10 +262,6 @@ class Reader(Worker):
             if not self.simulation.judge.may_expire():
                 raise
             self.simulation.note(process, error)
-        except NotOneMoment as error:
-            if self.simulation.referenced is None:
-                raise Violation(f"S31 OneMoment: refused without need: {error}") from error
-            self.simulation.note(process, error)
 
     def _read(self, process: Process, table: Table) -> None:
         simulation = self.simulation
@@ -295,7 +290,7 @@ class Reader(Worker):
     def _compare(self, process: Process, table: Table, as_of: dt.datetime | str | None, *, moment: bool = False) -> Cut:
         chance, judge = self.simulation.chance, self.simulation.judge
         snapshot = table.snapshot(as_of, moment=moment)
-        if moment and not snapshot.is_moment:
+        if moment and not snapshot.table_is_moment:
             raise Violation(f"S31 OneMoment: {snapshot.cut} is no moment, and was not refused")
         if snapshot.table_is_moment:
             judge.check_moment(snapshot.cut)

@@ -5,91 +5,26 @@ A store runs what other processes do at a chosen request of the reader.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage import Table
 from storage.clock import Stamps
-from storage.core.log.entries import Data, Entry
+from storage.core.log.entries import Data
 from storage.core.names import TABLE_LANE, LaneName, slot_path
-from storage.environment import Environment, RandomIds
+from storage.environment import Environment
 from storage.errors import InvalidInput, NotOneMoment
-from storage.log.commit_log import CommitLog
-from storage.read.snapshot import Snapshot
+from storage.read.changes import WINDOW, bounded_cut
 from storage.store.open_store import open_store
-from storage.write.writer import Writer
-from tests.faulty_store import FakeClock, Fault, FaultyStore
-from tests.storage.shop import SHOP, new_uri, orders, payments
+from tests.faulty_store import Fault, FaultyStore
+from tests.storage.paying import Pipeline
+from tests.storage.reference_shop import CUSTOMER, Shop
 
 FEW, MANY = 0, 12
 """Other lanes: with many, archives are announced (rule A3)."""
-
-
-class Pipeline:
-    """Writers of orders and payments that are always open, and a reader whose requests can be followed by actions."""
-
-    def __init__(self, stack: ExitStack, others: int = FEW) -> None:
-        self.uri = new_uri()
-        Table.create(self.uri, SHOP)
-        self._writers: dict[str, Writer] = {}
-        self._stack = stack
-        for lane in ["orders", "payments", *(f"other{number}" for number in range(others))]:
-            self.add(lane)
-            self.commit(lane, 0)
-        self.store = FaultyStore(open_store(self.uri))
-        self.reader = Table(Environment(self.store, FakeClock()), Stamps())
-
-    def add(self, lane: str) -> None:
-        stream = "payments" if lane.startswith("payments") else "orders"
-        self._writers[lane] = self._stack.enter_context(Table.open(self.uri).writer(stream, lane=lane))
-
-    def commit(self, lane: str, number: int) -> int:
-        rows = payments(number) if lane.startswith("payments") else orders(number)
-        return self._writers[lane].append(rows).seq
-
-    def order_then_pay(self, number: int) -> Callable[[], None]:
-        """A payment is made by a program that has seen its order."""
-
-        def run() -> None:
-            self.commit("orders", number)
-            self.commit("payments", number)
-
-        return run
-
-    def after_end(self, lane: str, action: Callable[[], Any], later: int = 0) -> None:
-        """Run an action after the reader has read the slot after the last entry of a lane, or a later one."""
-        end = len(self.entries(lane))
-        path = slot_path(LaneName(lane), end + 1 + later)
-        self.store.faults.append(Fault("get", path, "after", action=action))
-
-    def never_rest(self) -> None:
-        """Let an order and its payment be committed whenever the reader has read the end of the lane of orders."""
-        for number in range(20):
-            self.after_end("orders", self.order_then_pay(100 + number), later=number)
-
-    def entries(self, lane: str) -> list[Entry]:
-        return CommitLog(Environment(open_store(self.uri))).read_after(LaneName(lane), 0)
-
-    def commit_as_an_earlier_version(self, lane: str) -> None:
-        last = self.entries(lane)[-1]
-        assert isinstance(last, Data)
-        changes = {"seq": last.seq + 1, "prev_id": last.commit_id, "stamp": last.stamp + 1}
-        entry = last.model_copy(update={**changes, "commit_id": RandomIds().new(), "files": [], "rows": 0})
-        assert CommitLog(Environment(open_store(self.uri))).publish(entry) == entry
-
-    def read(self, **arguments: Any) -> Snapshot:
-        """The newest snapshot; every action must have run."""
-        found = self.reader.snapshot(**arguments)
-        assert not any(fault.times for fault in self.store.faults)
-        return found
-
-    def orphans(self, found: Any) -> set[int]:
-        """Payments in a snapshot without their order."""
-        rows = found.to_arrow(["id", "status", "paid"]).to_pylist()
-        return {row["id"] for row in rows if row["paid"] is not None and row["status"] is None}
 
 
 @pytest.fixture
@@ -189,3 +124,62 @@ def test_the_reader_is_told_what_the_writer_of_a_commit_had_read(stack: ExitStac
         assert isinstance(entry, Data)
         assert entry.table_seen == head
         table.mark()
+
+
+def test_steps_of_changes_are_moments_where_the_commits_between_two_marks_are_few(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    since, table = pipeline.reader.snapshot(), Table.open(pipeline.uri)
+    for number in range(1, 4):
+        pipeline.order_then_pay(number)()
+        table.mark()
+    until = pipeline.read(moment=True)
+    sizes, lanes = [], dict(since.cut.lanes)
+    for commits in range(1, 7):
+        found = pipeline.reader.snapshot(str(bounded_cut(since, until, commits)))
+        lanes = {lane: seq - since.cut.lanes[lane] for lane, seq in found.cut.lanes.items()}
+        sizes.append((lanes["orders"], lanes["payments"]))
+        assert pipeline.orphans(found) == set()
+    assert sizes == [(1, 0), (1, 1), (1, 1), (2, 2), (2, 2), (3, 3)]
+
+
+def test_steps_of_changes_choose_only_among_commits_that_are_known_to_be_all(stack: ExitStack) -> None:
+    """A lane with more commits than are read at once may have more that began before an entry of the table lane."""
+    pipeline = Pipeline(stack)
+    since, table = pipeline.reader.snapshot(), Table.open(pipeline.uri)
+    for number in range(WINDOW + 5):
+        pipeline.commit("orders", number)
+    pipeline.commit("payments", 1)
+    table.mark()
+    pipeline.commit("payments", 2)
+    until = pipeline.read()
+    for commits in (1, 2, 3, WINDOW + 5, WINDOW + 6):
+        step = bounded_cut(since, until, commits)
+        added = sum(step.lanes.values()) - sum(since.cut.lanes.values())
+        assert added == commits
+    whole = pipeline.reader.snapshot(str(bounded_cut(since, until, WINDOW + 6)))
+    assert whole.cut.lanes == {**until.cut.lanes, "payments": until.cut.lanes["payments"] - 1}
+
+
+def test_tables_that_are_read_together_are_of_one_moment_if_none_of_them_changes(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"customer": CUSTOMER})
+    shop.customer(1, "Anna")
+    shop.order(1, 1)
+    assert not shop.orders.snapshot().is_moment, "nobody has looked"
+    assert shop.orders.snapshot(moment=True).is_moment
+
+    store = FaultyStore(open_store(shop.orders.uri))
+    reader = Table(Environment(store), Stamps())
+    reader.snapshot()
+    state = reader.snapshot().cut
+
+    def order_then_rename() -> None:
+        shop.order(2, 1)
+        shop.customer(1, "Bob", ts=2)
+
+    # After the end of the lane of orders was read, and before the referenced table is read; in the first try.
+    end = slot_path(LaneName("orders"), state.lanes[LaneName("orders")] + 1)
+    store.faults.append(Fault("get", end, "after", action=order_then_rename))
+    found = reader.snapshot(moment=True)
+    assert found.is_moment
+    rows = found.to_arrow(["order_id", "customer_name"]).sort_by("order_id").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(1, "Bob"), (2, "Bob")]
