@@ -237,6 +237,29 @@ class Compactor(Worker):
 
 
 @dataclass(eq=False)
+class Watcher(Worker):
+    """Takes the newest snapshot again and again, and reads no rows."""
+
+    runs: int
+
+    @property
+    def busy(self) -> bool:
+        return self.runs > 0
+
+    def work(self, process: Process, table: Table) -> None:
+        self.runs -= 1
+        moment = self.simulation.chance.random() < 1 / 4
+        snapshot = table.snapshot(references=False, moment=moment)
+        if snapshot.is_moment:
+            self.simulation.judge.check_moment(snapshot.cut)
+        elif moment:
+            raise Violation(f"S31 OneMoment: {snapshot.cut} is no moment")
+
+    def _pause(self, process: Process) -> None:
+        self.simulation.scheduler.pause(process)
+
+
+@dataclass(eq=False)
 class Reader(Worker):
     """Reads the head, times, and earlier cuts; compares every result.
 
