@@ -29,6 +29,10 @@ MOST_LOOKS: Final = 2
 reads, and with hundreds of lanes no number does."""
 
 
+RESTLESS_LANES: Final = 2
+"""If more lanes than this have committed during one look, the next one will find as many."""
+
+
 class OneMoment:
     """Records in which round each lane was found to end, and in which the last commit of each lane was found."""
 
@@ -40,7 +44,7 @@ class OneMoment:
             belongs: Whether a commit belongs to the cut if its lane reaches that far (rule R2).
             looks: Rounds in which lanes may be read again.
         """
-        self._known, self._belongs, self._looks = known, belongs, looks
+        self._known, self._belongs, self._looks, self._most = known, belongs, looks, looks
         self._round = 0
         self._noted: dict[LaneName, int] = {}
         self._commit_in: dict[LaneName, int] = {}
@@ -80,6 +84,9 @@ class OneMoment:
 
         A round that is needed anyway is used if it probably is the last one: it reads few slots of each lane.
         """
+        committed = sum(found == self._round for found in self._commit_in.values())
+        if self._looks < self._most and committed > RESTLESS_LANES:
+            return
         early = self._early()
         again = [tail for tail in tails if tail.lane in early and tail.is_at_free_slot]
         if not again or self._looks == 0 or any(len(tail.window()) > WINDOWS[1] for tail in tails):
