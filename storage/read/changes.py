@@ -289,9 +289,9 @@ def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
     """The cut of a snapshot between two others, with about ``commits`` commits more than the earlier one.
 
     The cut is one moment if the later snapshot is one, and the commits that began before some entry of the table lane
-    are not more than ``commits``. Otherwise commits are taken in order of time. There are more if some of them are
-    visible only together with others: through a newer entry of the table lane, or because a slice has merged them
-    already.
+    are at most ``commits`` and at least half of them. Otherwise commits are taken in order of time. There are more if
+    some of them are visible only together with others: through a newer entry of the table lane, or because a slice has
+    merged them already.
 
     Raises:
         InvalidInput, OffsetInvalidated: See `check_order`.
@@ -316,7 +316,9 @@ def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
 
 
 def _begun_before_an_entry(found: Sequence[Data], partly: Sequence[Entry], most: int) -> list[Data]:
-    """The commits that began before an entry of the table lane: that which gives most of them; empty if none does (W9).
+    """The commits that began before an entry of the table lane (W9): that which gives most of them.
+
+    Empty if none gives at least half of those that there may be, because steps must not become small.
 
     Args:
         found: Commits of some lanes, in order of stamps.
@@ -331,7 +333,7 @@ def _begun_before_an_entry(found: Sequence[Data], partly: Sequence[Entry], most:
     ascending, limit = sorted(seen), min(unread, default=max(seen, default=0) + 1)
     ends = [
         ascending[count]
-        for count in range(1, min(most, len(seen) - 1) + 1)
+        for count in range((most + 1) // 2, min(most, len(seen) - 1) + 1)
         if ascending[count - 1] < ascending[count] <= limit
     ]
     return [entry for entry in found if ends and entry.table_seen is not None and entry.table_seen < ends[-1]]
