@@ -61,7 +61,7 @@ from storage.read.joined_changes import JoinedChangeScan, shows_references
 from storage.read.joined_scan import JoinedScan, choose_joined, uses_references
 from storage.read.known_aggregates import known_aggregates
 from storage.read.partial_aggregates import Aggregate, AggregateKind, Aggregation
-from storage.read.plan_changes import advance_cut, change_schema, plan_changes, referenced_cuts
+from storage.read.plan_changes import advance_cut, change_schema, follows, plan_changes, referenced_cuts
 from storage.read.read_task import ReadTask
 from storage.read.referenced_table import ReferencedTable
 from storage.read.scan import Scan
@@ -219,6 +219,7 @@ __all__ = [
     "find_due",
     "find_problems",
     "finish",
+    "follows",
     "format_type",
     "in_one_task",
     "in_threads",

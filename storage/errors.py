@@ -245,6 +245,13 @@ class NotSettled(TableError):
     guide = "storage/READING.md#time-travel"
 
 
+class NotOneMoment(TableError):
+    """The table at one moment was asked for, and commits of an earlier version leave it open. Nothing was read."""
+
+    code = "NOT_ONE_MOMENT"
+    guide = "storage/READING.md#one-moment"
+
+
 class UnsupportedFormat(TableError):
     """The table uses a feature that this version does not know. Nothing was read or changed. Upgrade weft."""
 

@@ -216,6 +216,7 @@ class Table:
         complete_through: Value | str | None = None,
         complete_groups: Sequence[str] | None = None,
         settled: bool = False,
+        moment: bool = False,
         references: bool = True,
     ) -> Snapshot:
         """The table at one cut, and the tables that it refers to.
@@ -227,6 +228,10 @@ class Table:
             complete_groups: Groups that ``complete_through`` applies to; None for all.
             settled: Refuse a time whose snapshot may still change; see `mark`. By default it is allowed, and
                 `Snapshot.settled` is false.
+            moment: Insist that the newest snapshot is the table at one moment, also if many lanes commit: then it may
+                lack commits since the newest entry of the table lane, which are those of the last minute. To have all
+                up to now, call `mark` first. `Snapshot.is_moment` is true then; with references only if none of the
+                tables has changed while they were read.
             references: Whether the snapshot has the columns of references; without them no other table is looked at.
 
         Raises:
@@ -235,14 +240,20 @@ class Table:
             SnapshotExpired: The snapshot is older than cleaning retains.
             NotSettled: ``settled`` is set, and no mark was recorded after the time.
             NotComplete: Events of a stream may still arrive; the message names it.
+            NotOneMoment: ``moment`` is set, and an earlier version of weft commits at the same time.
         """
+        if moment and as_of is not None:
+            raise InvalidInput(
+                "moment with as_of",
+                hint="it is for the newest snapshot: a time, a savepoint or a cut is what it is",
+            )
         if complete_groups and complete_through is None:
             raise InvalidInput(
                 "complete_groups without complete_through",
                 hint="to select rows by their groups, use to_arrow(require=...)",
             )
         take = self._referenced.snapshot if references else functools.partial(snapshot_at, self._table_log)
-        found = take(as_of, settled=settled)
+        found = take(as_of, settled=settled, moment=moment)
         if complete_through is not None:
             found.check_complete(complete_through, complete_groups)
         return found
@@ -382,11 +393,15 @@ class Table:
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=made.began_at_ms - 1)
 
     def _settle(self, as_of: dt.datetime | str | None, *, references: bool = True) -> Snapshot:
-        """A snapshot to restore or to keep: its time is settled first, unless it is in the future."""
+        """A snapshot to restore or to keep: its time is settled first, unless it is in the future.
+
+        The newest one is one moment (R7): if the lanes do not rest, a mark says which.
+        """
         found = self.snapshot(as_of, references=references)
-        if not found.settled:
+        is_newest = as_of is None
+        if not found.settled or (is_newest and not found.table_is_moment):
             publish_mark(self._table_log)
-            found = self.snapshot(as_of, references=references)
+            found = self.snapshot(as_of, references=references, moment=is_newest)
         return found
 
     def close_lane(self, lane: str) -> int:

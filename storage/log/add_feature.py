@@ -1,4 +1,4 @@
-"""Records that a table uses a feature, before the first entry that depends on it (PROTOCOL.md, X2 and W9)."""
+"""Records that a table uses a feature, before the first entry that depends on it (PROTOCOL.md, X2 and W10)."""
 
 from __future__ import annotations
 

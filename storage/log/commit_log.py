@@ -23,6 +23,7 @@ from storage.errors import CommitUnknown, CorruptData
 from storage.log.archived_entries import Archives, Slot
 from storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
 from storage.log.lane_reader import Search, Tail
+from storage.log.one_moment import OneMoment
 from storage.store.object_store import missing, no_answer, normalise_errors
 
 PUBLISH_DEADLINE_MS: Final = 60_000  # longer than short outages of a store
@@ -127,6 +128,7 @@ class CommitLog:
         wanted: Mapping[LaneName, tuple[int, int | None]],
         known: Mapping[LaneName, int] | None = None,
         doubts: Sequence[Slot] = (),
+        moment: OneMoment | None = None,
     ) -> dict[LaneName, list[Entry]]:
         """`read_after` of several lanes at once.
 
@@ -136,6 +138,8 @@ class CommitLog:
             known: Entries that exist, by lane, as far as they are known. Later ones save rounds of requests.
             doubts: Free slots that were read before. The archives of their chunks are requested in the same round as
                 those of the lanes; then `Archives.knows` has the result.
+            moment: Lets lanes be read again, so that they are read at one moment if they rest for a round; then
+                `OneMoment.is_one` says the result. None: the ends of lanes are those of different moments.
         """
         tuning = self._env.tuning
         there = known or {}
@@ -152,13 +156,20 @@ class CommitLog:
                 for lane, (after, until) in wanted.items()
             },
             doubts,
+            moment=moment,
         )
 
     def _read_tails(
-        self, tails: Mapping[LaneName, Tail], doubts: Sequence[Slot] = (), later: list[Slot] | None = None
+        self,
+        tails: Mapping[LaneName, Tail],
+        doubts: Sequence[Slot] = (),
+        later: list[Slot] | None = None,
+        moment: OneMoment | None = None,
     ) -> dict[LaneName, list[Entry]]:
+        # Without lanes to read again these notes decide nothing.
+        moment = moment or OneMoment({}, lambda _: False)
         while True:
-            self._read_slots(list(tails.values()))
+            self._read_slots(list(tails.values()), moment)
             doubtful = [(tail.lane, seq) for tail in tails.values() for seq in tail.doubtful()]
             if later is not None and all(tail.is_at_end for tail in tails.values()):
                 later.extend(doubtful)
@@ -171,6 +182,7 @@ class CommitLog:
             doubts = ()
             for tail in tails.values():
                 tail.settle(self.archives.knows)
+            moment.note_settled(list(tails.values()))
         return {lane: self._kept(lane, tail.found) for lane, tail in tails.items()}
 
     def _kept(self, lane: LaneName, found: list[Entry | Unresolved]) -> list[Entry]:
@@ -182,11 +194,13 @@ class CommitLog:
         cached.update(fresh)
         return [known.get(read.seq) or fresh[read.seq] for read in found]
 
-    def _read_slots(self, tails: Sequence[Tail]) -> None:
+    def _read_slots(self, tails: Sequence[Tail], moment: OneMoment) -> None:
         """Read tails to the end of slots and known archives; `Tail.doubtful` returns slots that are not certain."""
         while True:
             for tail in tails:
                 tail.take(self._cached(tail.lane))
+            moment.note_cached(tails)
+            moment.look_again(tails)
             windows = [(tail, window) for tail in tails if (window := tail.window())]
             if not windows:
                 return
@@ -202,6 +216,7 @@ class CommitLog:
             there = dict(zip(unread, self._get_many([slot_path(*slot) for slot in unread]), strict=True)) | data
             for tail, window in windows:
                 tail.read([(seq, there[tail.lane, seq], (tail.lane, seq) in known) for seq in window])
+            moment.note_round([tail for tail, _ in windows])
 
     def head(self, lane: LaneName, known: int = 0) -> int:
         """The last entry of a lane, 0 if it is empty. The search starts at ``known``, an entry that exists."""

@@ -39,7 +39,14 @@ NO_ENTRY: Final = Head(0, "", 0)
 
 
 def next_header(
-    lane: LaneName, after: Prefix, *, epoch: int, table_rev: int, stamps: Stamps, env: Environment
+    lane: LaneName,
+    after: Prefix,
+    *,
+    epoch: int,
+    table_rev: int,
+    stamps: Stamps,
+    env: Environment,
+    table_seen: int | None = None,
 ) -> Header:
     """Header of the entry that follows a prefix of a lane.
 
@@ -50,6 +57,7 @@ def next_header(
         table_rev: Slot of the newest CREATE, SCHEMA or DONE that its writer knows; 0 in the table lane.
         stamps: Gives the stamp, which is larger than all that this process has seen for the table.
         env: Gives the id and the time, which never decreases within a lane.
+        table_seen: Of a commit, the length of the prefix of the table lane that its writer had read when it began.
 
     Raises:
         InvalidInput: The clock is out of the range of stamps.
@@ -58,7 +66,7 @@ def next_header(
         lane=lane,
         seq=after.head + 1,
         epoch=epoch,
-        commit_id=env.ids.new(),
+        commit_id=env.ids.new() if table_seen is None else f"{env.ids.new()}-{table_seen}",
         prev_id=after.head_id,
         table_rev=table_rev,
         stamp=stamps.next(env.clock),

@@ -55,6 +55,7 @@ class Tail:
         self._window, self._tuning = window, tuning
         self._ended = until is not None and after >= until
         self._sure = 0
+        self._free = 0
         self._stopped = 0
         self._error: TableError | None = None
 
@@ -109,6 +110,7 @@ class Tail:
             if self._ended:
                 break
             if data is None:
+                self._free = seq
                 self._stop(self._missing(seq) if self._until is not None else None)
                 break
             sizes.append(len(data))
@@ -147,6 +149,16 @@ class Tail:
     def is_at_end(self) -> bool:
         """Whether no entry was found: the first slot is free, or archived."""
         return not self.found and self._stopped > 0 and self._error is None
+
+    @property
+    def is_at_free_slot(self) -> bool:
+        """Whether it ended at a slot that was read as free; the slot may be archived, as long as nobody has asked."""
+        return self._ended and self._free == self._seq + 1
+
+    def look_again(self) -> None:
+        """Read the slot once more that was read as free."""
+        assert self.is_at_free_slot, "only the end of a lane is read again"
+        self._ended, self._window = False, 1
 
     def doubtful(self) -> list[int]:
         """Slots whose archives must be requested after the slots were read (rule A2)."""

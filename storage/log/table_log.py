@@ -9,22 +9,32 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from storage.clock import Stamps, arrival, stamps_of
 from storage.core.log import cut
 from storage.core.log.cut import Cut
-from storage.core.log.entries import Data, Header, LaneEntry, TableEntry
+from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry
 from storage.core.log.file_refs import LogFile
 from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, slot_path
 from storage.core.plan.slices import LiveFile
 from storage.environment import Environment
-from storage.errors import Conflict, CorruptData, NotFound, SnapshotExpired, TableError, UnsupportedFormat
+from storage.errors import (
+    Conflict,
+    CorruptData,
+    NotFound,
+    NotOneMoment,
+    SnapshotExpired,
+    TableError,
+    UnsupportedFormat,
+)
 from storage.log.archived_entries import Slot
 from storage.log.checkpoint_store import Checkpoints
 from storage.log.commit_log import CommitLog, lane_entries, read_table_lane, table_entries
 from storage.log.entry_header import NO_ENTRY, next_header
+from storage.log.one_moment import OneMoment
 from storage.log.pins import unexpired
 from storage.store.object_store import normalise_errors
 
@@ -32,6 +42,20 @@ MAX_PUBLISH_TRIES: Final = 100  # each lost race is an entry of another process
 MAX_READ_TRIES: Final = 10  # a snapshot is read again only if a compaction was published meanwhile
 
 T = TypeVar("T", bound=TableEntry)
+
+
+class HeadCut(NamedTuple):
+    """The newest snapshot.
+
+    Attributes:
+        state: The table state.
+        at: The cut.
+        is_moment: Whether it is certain that the cut has every commit that was visible before one in it began (S31).
+    """
+
+    state: TableState
+    at: Cut
+    is_moment: bool
 
 
 class TableLog:
@@ -182,25 +206,40 @@ class TableLog:
         """Header of the entry of the table lane that follows a state; for the first entry the state is None."""
         return next_header(TABLE_LANE, state or NO_ENTRY, epoch=0, table_rev=0, stamps=self.stamps, env=self.env)
 
-    def newest_cut(self) -> tuple[TableState, Cut]:
-        """The head snapshot: reads T first, and every lane strictly after it (rules R1 to R3)."""
+    def newest_cut(self, *, moment: bool = False) -> HeadCut:
+        """The head snapshot: reads T first, and every lane strictly after it (rules R1 to R3, R7).
+
+        Args:
+            moment: If it is not certain that the newest cut is one moment, return the moment at which the newest entry
+                of the table lane was published. It has every commit that was acknowledged before.
+
+        Raises:
+            NotOneMoment: ``moment`` is set, and a version without rule W9 commits at the same time.
+        """
         for _ in range(MAX_READ_TRIES):
             # The archives of the slot after T and of the lanes are requested together, which saves a round.
             doubts: list[Slot] = []
             state = self._read_on(doubts)
             start = state.log_start()
+            rounds = OneMoment(state.seen, partial(_belongs_to, rev=state.rev, seen=state.head))
             tails = self.commit_log.read_tails(
-                {lane.name: (start.get(lane.name, 0), lane.closed) for lane in state.lanes.values()}, state.seen, doubts
+                {lane.name: (start.get(lane.name, 0), lane.closed) for lane in state.lanes.values()},
+                state.seen,
+                doubts,
+                rounds,
             )
             if any(self.commit_log.archives.knows(slot) for slot in doubts):
                 continue  # the table lane has entries after T, in an archive
+            seen = state.head if rounds.is_one or not moment else state.head - 1
+            if seen < state.head:
+                _check_says_what_it_has_seen(state, tails)
             lanes = {}
             for lane, tail in tails.items():
                 known = start.get(lane, 0)
-                lanes[lane] = known + _committed(lane_entries(tail), state.rev)
+                lanes[lane] = known + _committed(lane_entries(tail), state.rev, seen)
                 self.commit_log.forget_before(lane, known)
             if state.readable_at(lanes):
-                return state, Cut(state.head, lanes)
+                return HeadCut(state, Cut(state.head, lanes), rounds.is_one or moment)
         raise CorruptData(
             f"slices of {self.store.uri} contain commits that are in no lane",
             hint="entries were removed: restore them from a copy of the store",
@@ -388,12 +427,34 @@ def _proved(state: TableState, known: cut.Seqs | None) -> cut.Seqs:
     return there
 
 
-def _committed(tail: list[LaneEntry], rev: int) -> int:
-    """Number of entries that belong to a snapshot with revision ``rev`` (rule R2)."""
+def _committed(tail: list[LaneEntry], rev: int, seen: int) -> int:
+    """Number of entries that belong to a snapshot with this revision and prefix of the table lane (rule R2)."""
     for count, entry in enumerate(tail):
-        if entry.table_rev > rev:
+        if not _belongs_to(entry, rev, seen):
             return count
     return len(tail)
+
+
+def _belongs_to(entry: LaneEntry, rev: int, seen: int) -> bool:
+    """Whether the writer of an entry knew nothing of the table lane after a revision, and after a prefix."""
+    table_seen = entry.table_seen if isinstance(entry, Data) else None
+    return entry.table_rev <= rev and (table_seen is None or table_seen <= seen)
+
+
+def _check_says_what_it_has_seen(state: TableState, tails: Mapping[LaneName, list[Entry]]) -> None:
+    """Check that every commit that the table lane does not name says what its writer had read of it (rule W9).
+
+    Raises:
+        NotOneMoment: A commit does not.
+    """
+    for lane, tail in tails.items():
+        for entry in tail:
+            if isinstance(entry, Data) and entry.seq > state.seen.get(lane, 0) and entry.table_seen is None:
+                raise NotOneMoment(
+                    f"lane {lane!r} is written by an earlier version of weft, whose commits do not say what they knew",
+                    hint="upgrade the writer, or try again while it rests; after the next mark (weft mark) its commits "
+                    "up to then do no harm",
+                )
 
 
 def check_promised(state: TableState, at: Cut) -> None:

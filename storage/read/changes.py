@@ -29,7 +29,7 @@ from storage.core.arrays import Arrays
 from storage.core.keys import KeyVector, one_array, union
 from storage.core.log import cut
 from storage.core.log.cut import Cut
-from storage.core.log.entries import Data
+from storage.core.log.entries import Data, Entry
 from storage.core.log.file_refs import FileGroup, SliceFile
 from storage.core.log.newest_slices import Slices
 from storage.core.log.table_state import TableState
@@ -197,7 +197,7 @@ def check_order(since: Cut, until: Snapshot) -> None:
         InvalidInput: The cut is not before the snapshot.
         OffsetInvalidated: A restore or an undo lies between them.
     """
-    if since.table > until.cut.table or not cut.within(start_of(since, until.state), until.cut.lanes):
+    if not is_after(since, until):
         raise InvalidInput(
             f"there are no changes from {since} up to {until.cut}, which is not after it",
             hint="give the earlier cut as since and the later cut as until",
@@ -208,6 +208,11 @@ def check_order(since: Cut, until: Snapshot) -> None:
             "may have been rolled back",
             hint=f"{_START_OVER}, replace what was derived from earlier changes, and continue from its cut",
         )
+
+
+def is_after(since: Cut, until: Snapshot) -> bool:
+    """Whether a snapshot has everything that an earlier cut has, or had before a restore."""
+    return since.table <= until.cut.table and cut.within(start_of(since, until.state), until.cut.lanes)
 
 
 def start_of(since: Cut, state: TableState) -> cut.Seqs:
@@ -283,8 +288,10 @@ def _side_by_side(*sides: Sequence[FileSlice]) -> Iterator[tuple[tuple[FileSlice
 def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
     """The cut of a snapshot between two others, with about ``commits`` commits more than the earlier one.
 
-    Commits are taken in order of time. There are more if some of them are visible only together with others: through a
-    newer entry of the table lane, or because a slice has merged them already.
+    The cut is one moment if the later snapshot is one, and the commits that began before some entry of the table lane
+    are at most ``commits`` and at least half of them. Otherwise commits are taken in order of time. There are more if
+    some of them are visible only together with others: through a newer entry of the table lane, or because a slice has
+    merged them already.
 
     Raises:
         InvalidInput, OffsetInvalidated: See `check_order`.
@@ -299,11 +306,37 @@ def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
         if window == end and len(found) <= commits:
             return until.cut
         found.sort(key=lambda entry: entry.stamp)
-        lanes = {lane: start.get(lane, 0) for lane in end} | {entry.lane: entry.seq for entry in found[:commits]}
+        partly = [entries[-1] for lane, entries in tails.items() if window[lane] < end[lane]]
+        chosen = _begun_before_an_entry(found, partly, commits) or found[:commits]
+        lanes = {lane: start.get(lane, 0) for lane in end} | {entry.lane: entry.seq for entry in chosen}
         _, at = table_log.longest_cut(until.cut.table, lanes)
         if state.keeps(at) and not cut.within(at.lanes, start):
             return at
         commits *= 2
+
+
+def _begun_before_an_entry(found: Sequence[Data], partly: Sequence[Entry], most: int) -> list[Data]:
+    """The commits that began before an entry of the table lane (W9): that which gives most of them.
+
+    Empty if none gives at least half of those that there may be, because steps must not become small.
+
+    Args:
+        found: Commits of some lanes, in order of stamps.
+        partly: The last entry that was read of each lane that has more.
+        most: How many commits there may be.
+    """
+    seen = [entry.table_seen for entry in found if entry.table_seen is not None]
+    # What was not read yet knows at least as much as what was.
+    unread = [(entry.table_seen if isinstance(entry, Data) else None) or 0 for entry in partly]
+    if len(seen) < len(found):
+        return []
+    ascending, limit = sorted(seen), min(unread, default=max(seen, default=0) + 1)
+    ends = [
+        ascending[count]
+        for count in range((most + 1) // 2, min(most, len(seen) - 1) + 1)
+        if ascending[count - 1] < ascending[count] <= limit
+    ]
+    return [entry for entry in found if ends and entry.table_seen is not None and entry.table_seen < ends[-1]]
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ def read_watermarks(log: CommitLog, state: TableState, at: Cut) -> Watermarks:
 
 
 def finished_lanes(log: CommitLog, lanes: Seqs) -> set[LaneName]:
-    """The lanes of which entry ``lanes[lane]`` finishes the work of its writer (W9)."""
+    """The lanes of which entry ``lanes[lane]`` finishes the work of its writer (W10)."""
     ends = {lane: (max(0, seq - FIRST_WINDOW), seq) for lane, seq in lanes.items() if seq}
     return {
         lane

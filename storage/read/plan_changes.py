@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 import pyarrow as pa
 
 from storage.core.log.cut import Cut, JoinedCut, parse_cut
-from storage.read.changes import ChangeScan, bounded_cut, expiring, scan_changes
+from storage.read.changes import ChangeScan, bounded_cut, expiring, is_after, scan_changes
 from storage.read.joined_changes import JoinedChangeScan, joined_shape, plan_joined_changes, shows_references
 from storage.read.snapshot import Snapshot
 
@@ -64,6 +64,11 @@ def plan_changes(
 def referenced_cuts(at: str) -> frozenset[str]:
     """Names of the references whose cuts are in the text of a cut."""
     return frozenset(parse_cut(at).references)
+
+
+def follows(since: str, until: Snapshot) -> bool:
+    """Whether a snapshot has everything that the text of an earlier cut has; a restore may be in between."""
+    return is_after(parse_cut(since), until)
 
 
 def advance_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from storage.core.log.cut import PREFIX, Cut, parse_cut
 from storage.core.model import Reference
@@ -21,6 +21,10 @@ from storage.read.time_travel import find_savepoint, snapshot_at
 
 _Wanted: TypeAlias = dt.datetime | Mapping[str, Cut] | None
 """Which snapshots of the referenced tables: those of a time, those of cuts by reference, or the newest."""
+
+
+MOMENT_TRIES: Final = 3
+"""Each reads all tables once more. Dimensions rest most of the time; a table that never rests needs other ways."""
 
 
 class ReferencedTables:
@@ -47,12 +51,21 @@ class ReferencedTables:
             same = (log for log in self._logs.values() if log.store.uri == env.store.uri)
             return self._logs.setdefault(reference.table, next(same, opened))
 
-    def snapshot(self, as_of: dt.datetime | str | None, *, settled: bool = False) -> Snapshot:
+    def snapshot(self, as_of: dt.datetime | str | None, *, settled: bool = False, moment: bool = False) -> Snapshot:
         """The snapshot of the table and of the referenced tables. Arguments and errors as in `snapshot_at`.
 
-        An error of a referenced table is raised when columns of the reference are read.
+        An error of a referenced table is raised when columns of the reference are read. With ``moment`` that of the
+        table alone is one moment in any case, and all of them together (`Snapshot.is_moment`) if none of them has
+        changed while they were read, which is tried a few times.
         """
-        found = snapshot_at(self._table_log, as_of, settled=settled)
+        for _ in range(MOMENT_TRIES - 1 if moment else 0):
+            found = self._together(as_of, settled=settled, moment=True)
+            if found.is_moment:
+                return found
+        return self._together(as_of, settled=settled, moment=moment)
+
+    def _together(self, as_of: dt.datetime | str | None, *, settled: bool, moment: bool) -> Snapshot:
+        found = snapshot_at(self._table_log, as_of, settled=settled, moment=moment)
         if not found.state.schema.references:
             return found
         wanted: _Wanted = as_of if isinstance(as_of, dt.datetime) else None
@@ -67,8 +80,16 @@ class ReferencedTables:
                 )
             except TableError as error:
                 tables.append(ReferencedTable(reference, self._cause(reference, error)))
-        settled = found.settled and all(each.settled for each in taken.values() if isinstance(each, Snapshot))
-        return Snapshot(self._table_log, found.state, found.cut, settled=settled, references=tables)
+        read = [found, *(each for each in taken.values() if isinstance(each, Snapshot))]
+        return Snapshot(
+            self._table_log,
+            found.state,
+            found.cut,
+            found.table_is_moment,
+            settled=all(each.settled for each in read),
+            references=tables,
+            together=moment and _are_unchanged(read),
+        )
 
     def _cause(self, reference: Reference, error: TableError) -> TableError:
         """Why there is no snapshot: a table that is missing is the cause that its cut is not known, too."""
@@ -110,6 +131,16 @@ class ReferencedTables:
         check_table_id(reference, made.state.table_id)
         check_reference(found.state.schema, reference, made.state.schema)
         return ReferencedTable(reference, made.table_files)
+
+
+def _are_unchanged(read: list[Snapshot]) -> bool:
+    """Whether tables that were read one after the other were in the states that were read at one moment.
+
+    So it is if all but the last one are in the same state after the last one was read.
+    """
+    return all(each.table_is_moment for each in read) and all(
+        each.table_log.newest_cut().at == each.cut for each in read[:-1]
+    )
 
 
 def _of_reference(found: Snapshot, reference: Reference, wanted: _Wanted) -> dt.datetime | str | None:

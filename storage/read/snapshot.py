@@ -50,11 +50,25 @@ class Snapshot:
         table_log: TableLog,
         state: TableState,
         cut: Cut,
+        is_moment: bool = False,  # noqa: FBT001, FBT002 - as the cut and the state, from `TableLog.newest_cut`
         *,
         settled: bool = True,
         references: Sequence[ReferencedTable] = (),
+        together: bool = False,
     ) -> None:
+        """Take what a reader has found.
+
+        Args:
+            table_log: The log of the table.
+            state: The table state.
+            cut: The cut.
+            is_moment: Whether the cut certainly is the table alone at one moment.
+            settled: See `settled`.
+            references: The snapshots of the referenced tables.
+            together: Whether they certainly are those of the same moment.
+        """
         self._table_log, self._state, self._cut, self._settled = table_log, state, cut, settled
+        self._is_moment, self._together = is_moment, together
         self._references = tuple(references)
         self._files = SnapshotFiles(table_log, state, cut)
 
@@ -87,6 +101,22 @@ class Snapshot:
         The snapshot itself never changes, and its cut always identifies it.
         """
         return self._settled
+
+    @property
+    def is_moment(self) -> bool:
+        """Whether the snapshot certainly is the table, and the tables that it refers to, at one moment.
+
+        Then it has every commit that was visible before another one of its commits began. False means that this is not
+        known: lanes have committed while they were read; or it was taken as of a time, for which clocks decide, or of a
+        savepoint or a cut, which do not record it; or it has references, for which only `Table.snapshot` with
+        ``moment`` finds it out.
+        """
+        return self._is_moment and (not self._references or self._together)
+
+    @property
+    def table_is_moment(self) -> bool:
+        """`is_moment` of the table alone."""
+        return self._is_moment
 
     def committed_at_ms(self) -> int:
         """Time of the newest entry in the snapshot, Unix milliseconds. It needs one round of requests.

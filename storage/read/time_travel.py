@@ -64,22 +64,26 @@ def find_moment(table_log: TableLog, limit: int) -> Moment | None:
     return Moment(past, at, cut.lowest(low, at.lanes), mark is not None)
 
 
-def snapshot_at(table_log: TableLog, as_of: dt.datetime | str | None, *, settled: bool = False) -> Snapshot:
+def snapshot_at(
+    table_log: TableLog, as_of: dt.datetime | str | None, *, settled: bool = False, moment: bool = False
+) -> Snapshot:
     """The snapshot of a time, a savepoint or a cut.
 
     Args:
         table_log: The log of the table.
         as_of: An aware datetime, the name of a savepoint, or the text of a cut; None for the newest snapshot.
         settled: Refuse a time whose cut may still change.
+        moment: The newest snapshot must be one moment, see `TableLog.newest_cut`.
 
     Raises:
         InvalidInput: ``as_of`` has none of these forms, or is a time before the table was created.
         NotFound: The table has no such savepoint or cut.
         SnapshotExpired: The snapshot is older than cleaning retains.
         NotSettled: The cut of the time may still change, and ``settled`` is true.
+        NotOneMoment: See `TableLog.newest_cut`.
     """
     if as_of is None:
-        return Snapshot(table_log, *table_log.newest_cut())
+        return Snapshot(table_log, *table_log.newest_cut(moment=moment))
     if isinstance(as_of, dt.datetime):
         found = cut_at(table_log, as_of, settled=settled)
         return Snapshot(table_log, found.state, found.at, settled=found.settled)

@@ -135,7 +135,8 @@ def _in_use_of_lane(
 ) -> Spans:
     """Entries that may be read: by readers, by the next writer of the lane, or to complete an open fencing barrier.
 
-    ``last``: the last slot that has an object. If the lane lacks a checkpoint, one is written: batches write none (W9).
+    ``last``: the last slot that has an object. If the lane lacks a checkpoint, one is written: batches write none
+    (W10).
     """
     lane = state.lanes[name]
     in_use = needed.read.get(name, ())

@@ -193,7 +193,7 @@ class Inspection:
         self, uri: str, *, storage_options: Mapping[str, Any] | None = None, clock: Clock | None = None
     ) -> None:
         table_log = TableLog(open_environment(uri, storage_options, clock), Stamps())
-        state, cut = table_log.newest_cut()
+        state, cut, _ = table_log.newest_cut()
         self._inspect(Snapshot(table_log, state, cut))
 
     @classmethod

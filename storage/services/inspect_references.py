@@ -67,7 +67,7 @@ def _inspected(env: Environment, schema: TableSchema, reference: Reference) -> R
         check_table_id(reference, state.table_id)
     check_reference(schema, reference, state.schema)
     table_log = TableLog.of(env.of_table(reference.table))
-    state, cut = table_log.newest_cut()
+    state, cut, _ = table_log.newest_cut()
     groups = {state.schema.group_of_column[name].name for name in reference.columns if name not in state.schema.key}
     found = read_watermarks(table_log.commit_log, state, cut)
     now = table_log.clock.now_ms()

@@ -4,7 +4,7 @@ Entering a writer claims the lane, which fences the previous writer (PROTOCOL.md
 are committed or none, and a batch that is sent again is not committed twice (S3 EpochMonotone, S4 AckedDurable, S6
 BatchExactlyOnce). Writers of different lanes neither wait for each other nor compete (L1 NonBlocking).
 
-A writer of one batch takes a lane that no writer is in, and finishes it with its commit (W9), so that the number of
+A writer of one batch takes a lane that no writer is in, and finishes it with its commit (W10), so that the number of
 lanes does not grow with batches. `Writer.finish` finishes the lane of any other writer that has written everything.
 
 A commit has three steps, so that an engine such as Spark can run the second one in tasks:
@@ -171,7 +171,7 @@ class Writer:
         self._claim(table.rolled_back.get(self._lane, ()))
 
     def _take_lane(self, table: TableState) -> None:
-        """Rule W9: claim a lane that no writer is in, directly after the entry that finishes it, or add a lane."""
+        """Rule W10: claim a lane that no writer is in, directly after the entry that finishes it, or add a lane."""
         for _ in range(MAX_TAKE_TRIES):
             for lane, last in free_lanes(self._table_log, table, self._stream):
                 if self._take(lane, last, table):
@@ -383,7 +383,7 @@ class Writer:
         self._others.look(table)
         query_id, number = ticket.batch or ("", 0)
         entry = Data(
-            **self._header(table.rev),
+            **self._header(table.rev, table.head),
             stream=self._stream,
             query_id=query_id,
             batch=number,
@@ -557,9 +557,16 @@ class Writer:
             hint="two writers claim one lane repeatedly: stop one of them, or give it another lane",
         )
 
-    def _header(self, table_rev: int) -> Header:
-        stamps, env = self._table_log.stamps, self._table_log.env
-        return next_header(self._lane, self._state, epoch=self._epoch, table_rev=table_rev, stamps=stamps, env=env)
+    def _header(self, table_rev: int, table_seen: int | None = None) -> Header:
+        return next_header(
+            self._lane,
+            self._state,
+            epoch=self._epoch,
+            table_rev=table_rev,
+            stamps=self._table_log.stamps,
+            env=self._table_log.env,
+            table_seen=table_seen,
+        )
 
     def _loaded(self) -> TableState:
         assert self._table is not None, "an open writer has loaded the table"

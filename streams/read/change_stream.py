@@ -32,7 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from storage import Table, engine
+from storage import Snapshot, Table, engine
 from storage.engine import (
     BEFORE,
     CHANGE,
@@ -42,11 +42,12 @@ from storage.engine import (
     JoinedChangeScan,
     advance_cut,
     expiring,
+    follows,
     plan_changes,
     referenced_cuts,
     shows_references,
 )
-from storage.errors import InvalidInput, OffsetInvalidated
+from storage.errors import InvalidInput, NotOneMoment, OffsetInvalidated
 from streams.pipeline.model import TableLocation
 from streams.read.as_of import EARLIEST, Point, parse_point
 from streams.read.read_options import LOCATION_OPTIONS, split_names
@@ -222,7 +223,7 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
             )
         self._location, self._options, self._schema = location, options, schema
         self._table: Table | None = None
-        self._target: str | None = None
+        self._target: Snapshot | None = None
         self._latest: str | None = None
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
@@ -249,11 +250,14 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
             f"Spark passed a limit that this reader did not return: {limit}"
         )
         table = self._opened()
-        newest = self._target or self._newest()
-        self._latest = newest
+        found = self._target or self._newest()
+        newest = self._latest = str(found.cut)
         if not start:
             return self._offset(self._first(newest))
         begin = str(start["cut"])
+        # The moment of the newest entry of the table lane may be before that of the last batch: there is nothing new.
+        if not follows(begin, found) and follows(begin, self._taken(None)):
+            newest = begin
         if begin == newest or isinstance(limit, ReadAllAvailable):
             return self._offset(newest)
         with expiring():
@@ -265,28 +269,32 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         """Whether the query reads columns of references, so that its offsets name the cuts of all tables."""
         return shows_references(self._opened().state().schema, _columns(self._schema), self._options.require)
 
-    def _newest(self) -> str:
-        return self._cut(None)
+    def _newest(self) -> Snapshot:
+        """The newest snapshot that is one moment; the newest of all while an earlier version of weft commits."""
+        try:
+            return self._taken(None, moment=True)
+        except NotOneMoment:
+            return self._taken(None)
 
-    def _cut(self, at: Point | None) -> str:
-        """The cut of a snapshot.
+    def _taken(self, at: Point | None, *, moment: bool = False) -> Snapshot:
+        """A snapshot.
 
         Raises:
             TableError: There is no such snapshot of the table, or of one that the query needs.
         """
-        found = self._opened().snapshot(at, references=self._joined())
+        found = self._opened().snapshot(at, references=self._joined(), moment=moment)
         names = {*_columns(self._schema), *(self._options.require or ())}
         for each in found.references:
             if not names.isdisjoint({each.reference.name, *each.reference.shown}):
                 _ = each.files  # raises the error of taking it; the cut would leave it out
-        return str(found.cut)
+        return found
 
     def _first(self, newest: str) -> str:
         starting = self._options.starting
         if starting in {EARLIEST, LATEST}:
             return newest
         with expiring():
-            return self._cut(starting)
+            return str(self._taken(starting).cut)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
         """The newest cut when the last batch was planned; Spark shows it in the progress of the query."""

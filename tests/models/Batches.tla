@@ -1,5 +1,5 @@
 ---- MODULE Batches ----
-(* Batches without a query id, which use the lanes of a stream one after the other (W9). A batch looks at a lane, claims
+(* Batches without a query id, which use the lanes of a stream one after the other (W10). A batch looks at a lane, claims
    the slot after the entry that finishes it, writes, and finishes it with its commit. It may freeze at any step, its put
    may arrive late or never, and anybody may fence its lane. *)
 EXTENDS Naturals, FiniteSets

@@ -73,6 +73,18 @@ CHECKS: Final[dict[str, dict[str, str | int]]] = {
         "times_no_what_a_mark_has_seen_is_in": "SeenIsIn",
         "times_no_what_a_mark_has_not_seen_is_out": "UnseenIsOut",
     },
+    "Moments": {
+        "moments_two": 56822,
+        "moments_three": 65985,
+        "moments_looks": 62441,
+        "moments_trap": "Reached",
+        "moments_no_the_last_look_is_looked_at": "OneMoment",
+        "moments_no_the_same_round_is_too_early": "OneMoment",
+        "moments_no_commits_that_knew_more_are_left_out": "OneMoment",
+        "moments_no_the_table_lane_is_read_before_a_commit": "OneMoment",
+        "moments_no_the_table_lane_is_read_first": "InsistedComplete",
+        "moments_no_who_insists_leaves_out_what_knew_the_newest_entry": "InsistedMoment",
+    },
     "Barrier": {
         "barrier_restore": 17850,
         "barrier_helpers": 13759,
@@ -176,6 +188,7 @@ LARGE: Final = {
     # but fewer or shorter.
     "lane_three": {"lane_two"},
     "snapshot_folds": {"snapshot_fold_clean"},
+    "moments_three": {"moments_two"},
     "barrier_two_restores": {"barrier_restore", "barrier_undo"},
     "clean_compaction": {"clean_abort"},
     "clean_reader": {"clean_pin"},

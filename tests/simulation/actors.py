@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from storage.core.log.cut import Cut
-from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, InvalidInput, SnapshotExpired, StoreUnavailable
+from storage.errors import (
+    CommitUnknown,
+    Conflict,
+    CorruptData,
+    Fenced,
+    InvalidInput,
+    SnapshotExpired,
+    StoreUnavailable,
+)
 from storage.read.bound_rows import BoundRows
 from storage.read.joined_scan import JoinedScan
 from storage.read.snapshot import Snapshot
@@ -180,9 +188,9 @@ class Job:
         """
         name, source = (batch.query, batch.number), {"id": batch.id}
         rows = to_arrow(batch.config, batch.rows, batch.stream)
-        chance = self.simulation.chance
-        judge = self.simulation.judge
+        chance, history, judge = self.simulation.chance, self.simulation.history, self.simulation.judge
         visible = judge.newest_rival(self.lane, batch.stream, begins=True)
+        history.begin(batch.id, writer.epoch)
         try:
             if chance.random() < 2 / 3:
                 return writer.append(rows, batch=name, source=source), visible
@@ -196,6 +204,7 @@ class Job:
         except StoreUnavailable:
             if chance.random() < 1 / 2:
                 raise
+        history.begin(batch.id, writer.epoch)
         return writer.append(rows, batch=name, source=source), visible
 
 
@@ -274,6 +283,29 @@ class Compactor(Worker):
 
 
 @dataclass(eq=False)
+class Watcher(Worker):
+    """Takes the newest snapshot again and again, and reads no rows."""
+
+    runs: int
+
+    @property
+    def busy(self) -> bool:
+        return self.runs > 0
+
+    def work(self, process: Process, table: Table) -> None:
+        self.runs -= 1
+        moment = self.simulation.chance.random() < 1 / 4
+        snapshot = table.snapshot(references=False, moment=moment)
+        if snapshot.is_moment:
+            self.simulation.judge.check_moment(snapshot.cut)
+        elif moment:
+            raise Violation(f"S31 OneMoment: {snapshot.cut} is no moment")
+
+    def _pause(self, process: Process) -> None:
+        self.simulation.scheduler.pause(process)
+
+
+@dataclass(eq=False)
 class Reader(Worker):
     """Reads the head, times, and earlier cuts; compares every result.
 
@@ -303,7 +335,7 @@ class Reader(Worker):
     def _read(self, process: Process, table: Table) -> None:
         simulation = self.simulation
         chance, judge = simulation.chance, simulation.judge
-        kind = chance.choice(["head", "head", "kept", "time"])
+        kind = chance.choice(["head", "head", "kept", "time", "moment"])
         if kind == "kept" and simulation.kept:
             simulation.check_kept(table, chance.choice(simulation.kept))
         elif kind == "time":
@@ -318,16 +350,21 @@ class Reader(Worker):
             else:
                 simulation.kept.append(str(cut))
         else:
-            before = {TABLE: len(judge.history.lanes[TABLE]), **judge.acked}
-            cut = self._compare(process, table, None)
+            is_moment, table_lane = kind == "moment", len(judge.history.lanes[TABLE])
+            before = {**(judge.visible_before(table_lane) if is_moment else judge.acked), TABLE: table_lane}
+            cut = self._compare(process, table, None, moment=is_moment)
             judge.check_complete(before, cut)
             if simulation.plan.shots:
                 judge.check_watermarks(cut, table.snapshot(str(cut), references=False).watermarks())
             simulation.kept.append(str(cut))
 
-    def _compare(self, process: Process, table: Table, as_of: dt.datetime | str | None) -> Cut:
+    def _compare(self, process: Process, table: Table, as_of: dt.datetime | str | None, *, moment: bool = False) -> Cut:
         chance, judge = self.simulation.chance, self.simulation.judge
-        snapshot = table.snapshot(as_of)
+        snapshot = table.snapshot(as_of, moment=moment)
+        if moment and not snapshot.table_is_moment:
+            raise Violation(f"S31 OneMoment: {snapshot.cut} is no moment, and was not refused")
+        if snapshot.table_is_moment:
+            judge.check_moment(snapshot.cut)
         if isinstance(as_of, dt.datetime):
             judge.check_time(round(as_of.timestamp() * 1000), snapshot.cut, settled=snapshot.settled)
         config = judge.history.table.config(snapshot.cut.table)

@@ -1,4 +1,4 @@
-"""Mutants of batches that use lanes again (W9)."""
+"""Mutants of batches that use lanes again (W10)."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def like_any_other(entry: Any) -> Any:
 BATCHES: Final[Mapping[str, Mutant]] = {
     "L5 a batch does not ask whether a lane is finished": Mutant(writer, "free_lanes", all_lanes, THEME),
     "L5 a batch that lost a lane fences the winner": Mutant(Writer, "_take", fences_the_winner, THEME),
-    "W9 the commit of a batch does not finish its lane": Mutant(CommitLog, "publish", says(finishes=False), THEME),
-    "W9 a batch without rows keeps its lane": Mutant(Writer, "_leave_batch_lane", always(None), THEME),
-    "W9 the claim of a batch does not say so": Mutant(CommitLog, "publish", publishes(like_any_other), THEME),
-    "W9 a fence of a finished lane opens it": Mutant(fencing_barrier, "is_left", always(False), THEME),
-    "W9 a clean leaves the lanes of dead batches": Mutant(clean, "fence_dead_batches", always(None), THEME, rare=True),
+    "W10 the commit of a batch does not finish its lane": Mutant(CommitLog, "publish", says(finishes=False), THEME),
+    "W10 a batch without rows keeps its lane": Mutant(Writer, "_leave_batch_lane", always(None), THEME),
+    "W10 the claim of a batch does not say so": Mutant(CommitLog, "publish", publishes(like_any_other), THEME),
+    "W10 a fence of a finished lane opens it": Mutant(fencing_barrier, "is_left", always(False), THEME),
+    "W10 a clean leaves the lanes of dead batches": Mutant(clean, "fence_dead_batches", always(None), THEME, rare=True),
     "R6 a finished lane holds back the watermark": Mutant(lane_watermarks, "finished_lanes", always(set()), THEME),
     "R6 a batch makes the promises of the one before": Mutant(lane_watermarks, "last_commits", keeps_promises, THEME),
 }

@@ -100,6 +100,8 @@ class Follower(Worker):
     def _end(self, table: Table, since: str | None) -> Cut:
         """The end of the range: the newest snapshot, or one that is some commits after the follower's cut."""
         newest = table.snapshot()
+        if newest.table_is_moment:
+            self.simulation.judge.check_moment(newest.cut)
         if newest.references:
             newest.schema  # noqa: B018 - raises the error that leaves the cut of a referenced table out
             return newest.cut

@@ -69,6 +69,10 @@ class History:
         beside: The ends of the lanes of the referenced table when an entry was written, by its lane and number; empty
             without references.
         look_beside: Returns these ends now.
+        began: What was visible when a writer began to commit a batch the last time: the last entry of each lane, by the
+            batch's id and the writer's epoch.
+        before: The same of each commit, by its lane and number; and what was visible before each entry of the table
+            lane.
     """
 
     def __init__(self, objects: dict[str, bytes], batches: Mapping[int, Batch], chunk: int) -> None:
@@ -84,6 +88,8 @@ class History:
         self.forgetting: dict[str, tuple[str, int]] = {}
         self.expiring: dict[str, tuple[str, str, int]] = {}
         self.beside: dict[tuple[str, int], Mapping[str, int]] = {}
+        self.began: dict[tuple[int, int], Mapping[str, int]] = {}
+        self.before: dict[tuple[str, int], Mapping[str, int]] = {}
         self.look_beside: Callable[[], Mapping[str, int]] | None = None
         self._objects = ChainMap(self.originals, objects)
         self._batches = batches
@@ -201,7 +207,7 @@ class History:
             raise Violation(f"L5 BatchesApart: claim {seq} of {lane!r} is for a batch, and fences another writer")
         is_claim = entry["kind"] == "CLAIM" and not (entry.get("for_batch") or entry.get("finishes"))
         if known and known[0].get("for_batch") and is_claim:
-            raise Violation(f"W9: claim {seq} of {lane!r} leaves a lane for batches to nobody")
+            raise Violation(f"W10: claim {seq} of {lane!r} leaves a lane for batches to nobody")
         if known and entry["stamp"] <= known[-1]["stamp"]:
             raise Violation(f"S22 ClockFree: entry {seq} of {lane!r} has a smaller stamp than the one before")
         if entry["kind"] != "DATA":
@@ -213,8 +219,24 @@ class History:
         self._check_fencing_barriers(entry, known)
         self._check_batch(entry)
         self._check_promises(entry)
+        self._check_table_seen(entry)
         self._check_files(entry, log_files(entry, self._objects))
         self.needs.add_data(entry, [_sidecar(file["index"], self._objects) for file in entry["files"]])
+
+    def begin(self, batch: int, epoch: int) -> None:
+        """A writer begins to commit a batch, maybe once more."""
+        self.began[batch, epoch] = {lane: len(entries) for lane, entries in self.lanes.items()}
+
+    def _check_table_seen(self, entry: Entry) -> None:
+        """W9: a commit says what its writer had read of the table lane: no less than was there when it began."""
+        before = self.began[entry["source"]["id"], entry["epoch"]]
+        self.before[entry["lane"], entry["seq"]] = before
+        said = int(entry["commit_id"].partition("-")[2] or -1)
+        if not before[TABLE] <= said <= len(self.lanes[TABLE]):
+            raise Violation(
+                f"W9: entry {entry['seq']} of {entry['lane']!r} says that its writer had read {said} entries of the "
+                f"table lane, which had {before[TABLE]} when it began"
+            )
 
     def _check_fencing_barriers(self, entry: Entry, known: list[Entry]) -> None:
         """No entry follows the claim of a fencing barrier unless its writer knew the restore."""
@@ -240,7 +262,7 @@ class History:
         if asked is None or asked != (entry["lane"], entry["stream"], entry["query_id"], entry["batch"]):
             raise Violation(f"S5 NoPhantom: no job of the plan committed entry {entry['seq']} of {entry['lane']!r}")
         if (batch is not None and not batch.lane) != entry.get("finishes", False):
-            raise Violation(f"W9: entry {entry['seq']} of {entry['lane']!r} is of one batch, or it finishes its lane")
+            raise Violation(f"W10: entry {entry['seq']} of {entry['lane']!r} is of one batch, or it finishes its lane")
         lanes = self.lanes if batch is not None and not batch.lane else [entry["lane"]]
         for other in (other for lane in lanes for other in self.live_data(lane, 1 << 62, len(self.lanes[TABLE]))):
             if other["source"] == entry["source"]:
@@ -269,6 +291,7 @@ class History:
 
     def _check_table_entry(self, entry: Entry) -> None:
         slices = self._slices(entry)
+        self.before[TABLE, entry["seq"]] = {lane: len(entries) for lane, entries in self.lanes.items()}
         self.named.update(_sidecar_paths(entry))
         if entry["kind"] == "FOLD":
             self._check_files(entry, log_files(entry, self._objects))

@@ -151,10 +151,10 @@ class Judge:
         self.acked[commit.lane] = max(self.acked.get(commit.lane, 0), commit.seq)
 
     def check_left_lane(self, lane: str, epoch: int) -> None:
-        """W9: when a batch has ended without an error of the store, its lane is finished, or others have claimed it."""
+        """W10: a batch that has ended without an error of the store has finished its lane, or others claimed it."""
         last = self.history.lanes[lane][-1]
         if last["epoch"] == epoch and not last.get("finishes"):
-            raise Violation(f"W9: a batch has left lane {lane!r} with entry {last['seq']}, which does not finish it")
+            raise Violation(f"W10: a batch has left lane {lane!r} with entry {last['seq']}, which does not finish it")
 
     def check_watermarks(self, cut: Cut, found: Watermarks) -> None:
         """R6: which lanes hold back the watermarks of a snapshot, and the promise of each lane.
@@ -218,6 +218,25 @@ class Judge:
             self._check_follows(cut, name, at)
         if len(set(cuts_of(cut).values())) > 1:
             raise Violation(f"M11: the references of {cut} are to one table, of which they have different cuts")
+
+    def visible_before(self, slot: int) -> dict[str, int]:
+        """The last entry of each lane that was visible before an entry of the table lane; of a closed lane its end."""
+        closed = self.history.table.closed
+        before = self.history.before.get((TABLE, slot), {})  # the first entry was there before the schedule
+        return {lane: min(seq, closed.get(lane, seq)) for lane, seq in before.items()}
+
+    def check_moment(self, cut: Cut) -> None:
+        """S31: a cut that is one moment has all that was visible before one of its commits began."""
+        reached = {TABLE: cut.table, **cut.lanes}
+        for lane, until in cut.lanes.items():
+            for entry in self.history.lanes.get(lane, [])[:until]:
+                for other, there in self.history.before.get((lane, entry["seq"]), {}).items():
+                    lacking = self.history.lanes.get(other, [])[reached.get(other, 0) : there]
+                    if any(other == TABLE or each["kind"] == "DATA" for each in lacking):
+                        raise Violation(
+                            f"S31 OneMoment: {cut} has entry {entry['seq']} of {lane}, which began after entry {there} "
+                            f"of {other or 'the table lane'} was visible"
+                        )
 
     def _check_follows(self, cut: Cut, name: str, referenced: Cut) -> None:
         """M11: the cut of a referenced table has all that was there when the table's entries were written."""

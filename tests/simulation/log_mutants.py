@@ -17,11 +17,12 @@ from storage.core.merge.stitch import Stitch
 from storage.core.modes import latest
 from storage.core.names import TIMELINE, slot_path
 from storage.errors import Conflict
-from storage.log import checkpoint_store, fencing_barrier
+from storage.log import checkpoint_store, fencing_barrier, table_log
 from storage.log.archived_entries import Archives
 from storage.log.commit_log import CommitLog
 from storage.log.lane_reader import Tail
-from storage.log.table_log import TableLog
+from storage.log.one_moment import OneMoment
+from storage.log.table_log import HeadCut, TableLog
 from storage.services import archive_log, compaction, compaction_task, fold, merged_rows
 from storage.write.writer import Writer
 from tests.simulation.mutant import Mutant, always
@@ -156,19 +157,68 @@ def with_the_newest_state(exact_cut: Any) -> Any:
 
 
 def with_what_was_known(newest_cut: Any) -> Any:
-    def broken(self: TableLog) -> Any:
+    def broken(self: TableLog, **named: Any) -> Any:
         read_on = self._read_on
         with mock.patch.object(self, "_read_on", lambda doubts: self._state or read_on(doubts)):
-            return newest_cut(self)
+            return newest_cut(self, **named)
 
     return broken
 
 
 def with_the_table_lane_read_last(newest_cut: Any) -> Any:
-    def broken(self: TableLog) -> Any:
-        _, at = newest_cut(self)
+    def broken(self: TableLog, **named: Any) -> Any:
+        _, at, is_moment = newest_cut(self, **named)
         state = self.refresh()
-        return state, Cut(state.head, {lane: at.lanes.get(lane, 0) for lane in state.lanes})
+        return HeadCut(state, Cut(state.head, {lane: at.lanes.get(lane, 0) for lane in state.lanes}), is_moment)
+
+    return broken
+
+
+def says_so_of_every_cut(newest_cut: Any) -> Any:
+    def broken(self: TableLog, *, moment: bool = False) -> Any:
+        return newest_cut(self)._replace(is_moment=True)
+
+    return broken
+
+
+def after_the_last_look(is_one: property) -> property:
+    return property(lambda self: self._looks == 0 or is_one.__get__(self))
+
+
+def at_the_same_time(early: Any) -> Any:
+    """Rounds count as if their requests were answered in order."""
+
+    def broken(self: OneMoment) -> Any:
+        with mock.patch.object(self, "_free_in", {lane: free + 1 for lane, free in self._free_in.items()}):
+            return early(self)
+
+    return broken
+
+
+def whatever_its_writer_had_read(_: Any) -> Any:
+    return lambda entry, rev, seen: entry.table_rev <= rev
+
+
+def with_the_table_lane_as_it_was_known(begin: Any) -> Any:
+    def broken(self: Writer, batch: Any = None) -> Any:
+        known = self._table
+        if known is None or known.intent is not None:
+            return begin(self, batch)
+        with mock.patch.object(self._table_log, "refresh", lambda: known):
+            return begin(self, batch)
+
+    return broken
+
+
+def says_what_was_there_when_it_entered(publish: Any) -> Any:
+    """Each commit of a process says the same as its first one."""
+    first: dict[int, str] = {}
+
+    def broken(self: CommitLog, entry: Any) -> Any:
+        if isinstance(entry, Data):
+            said = first.setdefault(id(self), entry.commit_id.partition("-")[2])
+            entry = entry.model_copy(update={"commit_id": f"{entry.commit_id.partition('-')[0]}-{said}"})
+        return publish(self, entry)
 
     return broken
 
@@ -239,6 +289,28 @@ READS: Final = {
         TableLog, "newest_cut", with_the_table_lane_read_last, "clean in peace"
     ),
     "L1 a reader waits at a free slot": Mutant(Tail, "_stop", always(None)),
+}
+
+
+MOMENTS: Final = {
+    "S31 lanes are read once": Mutant(OneMoment, "_early", always(set()), "moments"),
+    "S31 the last look counts, whatever it finds": Mutant(OneMoment, "is_one", after_the_last_look, "moments"),
+    "S31 the end and the commit of one round are of one moment": Mutant(
+        OneMoment, "_early", at_the_same_time, "moments"
+    ),
+    "S31 every cut is said to be a moment": Mutant(TableLog, "newest_cut", says_so_of_every_cut, "moments"),
+    "S31 a commit counts that knew more of the table lane": Mutant(
+        table_log, "_belongs_to", whatever_its_writer_had_read, "moments"
+    ),
+    "W9 the table lane is not read again before a commit": Mutant(
+        Writer, "begin", with_the_table_lane_as_it_was_known, "moments"
+    ),
+    "W9 a commit says what was there when its writer entered": Mutant(
+        CommitLog, "publish", says_what_was_there_when_it_entered, "moments"
+    ),
+    "S31 the table lane is read after the others": Mutant(
+        TableLog, "newest_cut", with_the_table_lane_read_last, "moments"
+    ),
 }
 
 

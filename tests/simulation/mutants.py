@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.simulation.batch_mutants import BATCHES
-from tests.simulation.log_mutants import ARCHIVES, READS, SLOTS_AND_CLAIMS
+from tests.simulation.log_mutants import ARCHIVES, MOMENTS, READS, SLOTS_AND_CLAIMS
 from tests.simulation.mutant import Mutant
 from tests.simulation.overlay_mutants import OVERLAYS
 from tests.simulation.publish_mutants import PUBLISHING
@@ -20,6 +20,7 @@ from tests.simulation.split_mutants import SPLITS
 MUTANTS: Final[Mapping[str, Mutant]] = {
     **SLOTS_AND_CLAIMS,
     **READS,
+    **MOMENTS,
     **CLEANING,
     **BARRIERS,
     **ERASING,

@@ -61,6 +61,8 @@ class Operator(Worker):
         name = f"sp{simulation.chance.randrange(1_000_000)}"
         as_of = simulation.chance.choice([None, *simulation.kept])
         made = table.savepoint(name, as_of)
+        if as_of is None:
+            simulation.judge.check_moment(made.cut)
         simulation.kept.append(name)
         # It may have been released while its creator was frozen.
         released = any(e["kind"] == "RELEASE" and e["name"] == name for e in simulation.history.lanes[TABLE])

@@ -21,6 +21,7 @@ from tests.simulation.tables import draw_batch, draw_config, draw_index, draw_ke
 from tests.simulation.two_tables import draw_references, refer
 from tests.strategies import Config, Row
 
+WATCHES = 40  # about as many as there are commits
 FAULT_STEPS = 600  # step at which faults stop; a schedule without faults ends about there
 
 LIMITS: Mapping[str, list[int]] = {
@@ -58,9 +59,10 @@ class Theme:
 
     ``moods``: of the faults; all if empty. ``followed``: share of the schedules with followers. ``referring``: share of
     those whose table refers to another one. ``overlays``: share of those whose compactions may write overlays.
-    ``most``: the largest numbers of batches of a lane and compactions of a compactor. ``limits``: sizes that replace
-    those that are drawn. ``shots``: share of the schedules with batches without a query id. ``verified``: whether the
-    table is verified after each action of an operator or compactor.
+    ``watchers``: processes that take snapshots all the time. ``most``: the largest numbers of batches of a lane and
+    compactions of a compactor. ``limits``: sizes that replace those that are drawn. ``shots``: share of the schedules
+    with batches without a query id. ``verified``: whether the table is verified after each action of an operator or
+    compactor.
     """
 
     actions: list[str]
@@ -70,6 +72,7 @@ class Theme:
     followed: float = 1 / 4
     referring: float = 1 / 12
     overlays: float = 1 / 2
+    watchers: int = 0
     most: int = 4
     limits: Mapping[str, int] = field(default_factory=dict)
     shots: float = 1 / 6
@@ -109,6 +112,15 @@ ASKED_FOR: Mapping[str, Theme] = {
         readers=[3],
         moods=["quiet", "time", "storm"],
         followed=0,
+    ),
+    "moments": Theme(
+        ["mark", "savepoint", "savepoint"],
+        compactors=[0],
+        readers=[0, 1],
+        moods=["quiet", "freezes", "storm"],
+        followed=0,
+        watchers=3,
+        most=12,
     ),
     "publish": Theme(
         ["publish", "publish", "publish", "publish", "clean", "savepoint", "restore", "undo", "erase", "rewrite"],
@@ -181,6 +193,7 @@ class Plan:
         compactions: Number of compactions of each compactor.
         reads: Number of reads of each reader.
         follows: Number of reads of each follower of changes.
+        watches: Number of snapshots of each watcher.
         operators: Actions of each operator.
         shots: Batches without a query id of each of their senders.
         damage_step: Step at which the environment damages a file; None for never.
@@ -196,6 +209,7 @@ class Plan:
     compactions: list[int]
     reads: list[int]
     follows: list[int]
+    watches: list[int]
     operators: list[list[str]]
     shots: list[list[Batch]]
     mood: str
@@ -265,6 +279,7 @@ def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | Non
         compactions=[chance.randint(1, theme.most) for _ in range(chance.choice(theme.compactors))],
         reads=[chance.randint(1, 4) for _ in range(chance.choice(theme.readers))],
         follows=draw_followers(seed, theme.followed),
+        watches=[WATCHES] * theme.watchers,
         operators=_operators(chance, theme.actions),
         shots=_shots(seed, theme, ids, config, changes, keys, versions, known),
         mood=chance.choice(theme.moods or list(MOODS)),

@@ -25,7 +25,7 @@ from storage.read.kept_rows import MAX_BYTES, KeptRows
 from storage.read.reference_rows import KeyedRows
 from storage.store.open_store import open_store
 from storage.table import Table
-from tests.simulation.actors import Compactor, Job, OneShot, Reader
+from tests.simulation.actors import Compactor, Job, OneShot, Reader, Watcher
 from tests.simulation.damage import damage
 from tests.simulation.disk import Disk
 from tests.simulation.faults import SKEWS_MS, Fault, Faults
@@ -136,6 +136,8 @@ class Simulation:
             Compactor(self, f"compactor{number}", runs).start()
         for number, runs in enumerate(self.plan.reads):
             Reader(self, f"reader{number}", runs).start()
+        for number, runs in enumerate(self.plan.watches):
+            Watcher(self, f"watcher{number}", runs).start()
         for number, runs in enumerate(self.plan.follows):
             Follower(self, f"follower{number}", runs).start()
         for number, actions in enumerate(self.plan.operators):

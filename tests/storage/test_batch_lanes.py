@@ -1,4 +1,4 @@
-"""Batches without a query id use lanes again, and fence nobody (PROTOCOL.md, W9); any writer may finish its lane."""
+"""Batches without a query id use lanes again, and fence nobody (PROTOCOL.md, W10); any writer may finish its lane."""
 
 from __future__ import annotations
 

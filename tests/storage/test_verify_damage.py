@@ -99,6 +99,10 @@ ENTRIES: dict[str, tuple[Do, list[str]]] = {
     ),
     "a log named by another slot": (renamed, ["S17"]),
     "a stamp that went back": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(stamp=5)), ["S13"]),
+    "a commit that knew less than the one before": (
+        lambda d: d.edit(lane("orders", 6), lambda e: e.update(commit_id=f"{'0' * 32}-1")),
+        ["S31"],
+    ),
     "a commit time that went back": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(committed_at_ms=5)), [""]),
     "a revision that does not exist": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(table_rev=3)), ["S19"]),
     "a revision that went back": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(table_rev=0)), ["S19"]),

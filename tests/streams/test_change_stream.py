@@ -8,6 +8,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from streams.pipeline.model import TableLocation
 from streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_schema
 from streams.read.table_source import register
 from tests.storage.cleaning import NOW
+from tests.storage.paying import Pipeline
 from tests.storage.shop import SHOP, append, orders, payments
 from tests.storage.world import bag, to_arrow
 from tests.strategies import POOLS
@@ -342,3 +344,21 @@ def test_wrong_options_are_refused(spark: SparkSession, table: Table, consumer: 
         spark.read.format("weft").option("starting", "latest").load(table.uri).collect()
     with pytest.raises(StreamingQueryException, match="no savepoint 'nowhere'"):
         consumer(starting="nowhere").run()
+
+
+def test_offsets_are_moments_and_never_go_back() -> None:
+    """While lanes commit in each round, the newest moment is that of the newest mark, maybe before the last offset."""
+    with ExitStack() as stack:
+        pipeline = Pipeline(stack)
+        options = ChangeOptions.of({"starting": "earliest"})
+        assert options is not None
+        reader = ChangeStreamReader(TableLocation(pipeline.uri), options, change_schema(pipeline.reader, options))
+        reader._table = pipeline.reader
+        first = reader.latestOffset({}, ReadAllAvailable())
+        pipeline.never_rest()
+        assert reader.latestOffset(first, ReadAllAvailable()) == first
+        Table.open(pipeline.uri).mark()
+        second = reader.latestOffset(first, ReadAllAvailable())
+        assert second != first
+        assert pipeline.orphans(pipeline.reader.snapshot(second["cut"])) == set()
+        assert reader.latestOffset(second, ReadAllAvailable()) == second

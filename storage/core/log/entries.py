@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -43,13 +44,16 @@ BUCKETS: Final = "buckets"
 """Reader and writer feature of a table whose number of buckets was changed (PROTOCOL.md, "Splits")."""
 
 FINISH: Final = "finish"
-"""Reader and writer feature of a table whose lanes may have entries that finish them (PROTOCOL.md, W9)."""
+"""Reader and writer feature of a table whose lanes may have entries that finish them (PROTOCOL.md, W10)."""
 
 LONGEST_RESERVATION_MS: Final = 24 * 3_600_000
 """The longest reservation of a PLAN: by default a clean aborts plans that are older."""
 
 FORMAT_VERSION: Final = 2
 """The table format that this version of weft reads and writes. Version 1 named some members differently."""
+
+_COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}-(\d{1,18})")
+"""``commit_id`` of a DATA entry that says what its writer had read of the table lane."""
 
 _CHECKSUM_PREFIX: Final = b',"sha256":"'
 _CHECKSUM_BYTES: Final = len(_CHECKSUM_PREFIX) + 64 + len(b'"}')
@@ -86,7 +90,7 @@ class Header(Strict):
         lane: "" for the table lane.
         seq: 1, 2, ... without gaps.
         epoch: Number of the claim under which it was written; 0 in the table lane.
-        commit_id: Random. A writer recognises its entry by it.
+        commit_id: Random. A writer recognises its entry by it. That of a DATA entry also has `Data.table_seen`.
         prev_id: ``commit_id`` of entry seq - 1; "" for the first.
         table_rev: Slot of the newest CREATE, SCHEMA or DONE entry that the writer knew; of a CLAIM, the value of the
             entry before; 0 in the table lane.
@@ -335,7 +339,7 @@ class Claim(Header):
     Attributes:
         owner: The claimant in words, for messages to the writer that is fenced.
         intent: Slot of the INTENT that the claim is for; 0 for the claim of a writer and of a fence.
-        for_batch: Its writer commits one batch, and continues nothing that the lane has (W9).
+        for_batch: Its writer commits one batch, and continues nothing that the lane has (W10).
         finishes: No writer is in the lane until the next claim.
     """
 
@@ -371,6 +375,16 @@ class Data(Header):
     files: list[LogFile]
     watermarks: dict[int, Promise] = Field(default_factory=dict)
     finishes: bool = False
+
+    @property
+    def table_seen(self) -> int | None:
+        """Length of the prefix of the table lane that its writer had read when the commit began (rule W9).
+
+        None if a version wrote it that does not say so. It is a part of ``commit_id``, because such a version refuses
+        an entry with a member that it does not know, and both work on one table during an upgrade.
+        """
+        match = _COMMIT_ID.fullmatch(self.commit_id)
+        return int(match[1]) if match is not None else None
 
 
 TableEntry = (

@@ -83,7 +83,7 @@ class LaneState:
 
     @classmethod
     def after(cls, last: Header | None, rolled_back: tuple[Span, ...]) -> LaneState:
-        """What a writer of one batch must know of a lane, which continues nothing of it (W9): no batches, no promises.
+        """What a writer of one batch must know of a lane, which continues nothing of it (W10): no batches, no promises.
 
         Args:
             last: The last entry of the lane, which finishes it; None if it is empty.

@@ -215,7 +215,7 @@ class _Holding:
 def _find_holding(table_log: TableLog, search: KeySearch) -> _Holding:
     """Whatever needs files with the keys."""
     for _ in range(MAX_ROUNDS):
-        state, at = table_log.newest_cut()
+        state, at, _ = table_log.newest_cut()
         try:
             return _holding_at(table_log, search, state, at)
         except MissingFile:

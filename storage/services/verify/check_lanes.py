@@ -130,6 +130,7 @@ class LaneChecker:
         self._batches: dict[str, int] = {}
         self._promised: dict[int, Promise] = {}
         self._last_stamp = 0
+        self._table_seen = 0
         self.head, self.whole, self.epoch = slots[-1] if slots else 0, True, 0
         self.claims: dict[int, int] = {}
         self.stamps: Indices = np.empty(0, np.int64)
@@ -193,6 +194,10 @@ class LaneChecker:
             what = "its stamp is not larger than those of earlier commits: two events may have the same version"
             at.violation("S13", what)
         self._last_stamp = max(self._last_stamp, entry.stamp)
+        if entry.table_seen is not None and entry.table_seen < self._table_seen:
+            what = f"its writer had read {entry.table_seen} entries of the table lane, the last one {self._table_seen}"
+            at.violation("S31", what)
+        self._table_seen = entry.table_seen or self._table_seen
         rows = sum(file.file.rows for file in entry.files)
         if entry.rows != rows:
             at.violation("S7", f"it says that it has {entry.rows} rows, but its files have {rows}")

@@ -1,0 +1,185 @@
+"""S31 OneMoment: a snapshot has every commit that was visible before one of its commits began.
+
+A store runs what other processes do at a chosen request of the reader.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import Table
+from storage.clock import Stamps
+from storage.core.log.entries import Data
+from storage.core.names import TABLE_LANE, LaneName, slot_path
+from storage.environment import Environment
+from storage.errors import InvalidInput, NotOneMoment
+from storage.read.changes import WINDOW, bounded_cut
+from storage.store.open_store import open_store
+from tests.faulty_store import Fault, FaultyStore
+from tests.storage.paying import Pipeline
+from tests.storage.reference_shop import CUSTOMER, Shop
+
+FEW, MANY = 0, 12
+"""Other lanes: with many, archives are announced (rule A3)."""
+
+
+@pytest.fixture
+def stack() -> Any:
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("others", [FEW, MANY])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_payment_is_not_seen_without_its_order(stack: ExitStack, others: int, *, is_first: bool) -> None:
+    pipeline = Pipeline(stack, others)
+    if not is_first:
+        pipeline.reader.snapshot()
+    else:
+        Table.open(pipeline.uri).mark()
+    # The end of the lane of orders was read; then both commit; then the lane of payments is read.
+    pipeline.after_end("orders", pipeline.order_then_pay(7))
+    found = pipeline.read()
+    assert found.is_moment
+    assert pipeline.orphans(found) == set()
+    assert {7} <= {row["id"] for row in found.to_arrow(["id"]).to_pylist()}
+
+
+def test_a_table_in_which_lanes_commit_in_every_round_is_no_moment(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    pipeline.reader.snapshot()
+    pipeline.never_rest()
+    found = pipeline.reader.snapshot()
+    assert not found.is_moment
+    assert pipeline.orphans(found) != set(), "nothing shows that it is no moment"
+
+
+def test_who_insists_gets_the_moment_of_the_newest_entry_of_the_table_lane(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    pipeline.reader.snapshot()
+    pipeline.order_then_pay(1)()
+    Table.open(pipeline.uri).mark()
+    pipeline.never_rest()
+    found = pipeline.reader.snapshot(moment=True)
+    assert found.is_moment
+    assert pipeline.orphans(found) == set()
+    assert {row["id"] for row in found.to_arrow(["id"]).to_pylist()} == {0, 1}
+    with pytest.raises(InvalidInput, match="moment with as_of"):
+        pipeline.reader.snapshot(str(found.cut), moment=True)
+
+
+def test_a_savepoint_is_one_moment_and_has_all_that_was_committed_before(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    pipeline.order_then_pay(1)()
+    pipeline.never_rest()
+    kept = pipeline.reader.savepoint("kept")
+    found = pipeline.reader.snapshot("kept")
+    assert found.cut == kept.cut
+    assert pipeline.orphans(found) == set()
+    assert {0, 1} <= {row["id"] for row in found.to_arrow(["id"]).to_pylist()}
+
+
+def test_a_commit_that_follows_one_of_a_new_lane_is_not_seen_without_it(stack: ExitStack) -> None:
+    """The reader has read the end of the table lane, and does not know the new lane."""
+    pipeline = Pipeline(stack)
+    pipeline.reader.snapshot()
+
+    def order_in_a_new_lane_then_pay() -> None:
+        pipeline.add("orders-new")
+        pipeline.commit("orders-new", 7)
+        pipeline.commit("payments", 7)
+
+    pipeline.after_end(TABLE_LANE, order_in_a_new_lane_then_pay)
+    found = pipeline.read()
+    assert found.is_moment
+    assert pipeline.orphans(found) == set()
+    assert {row["id"] for row in pipeline.read().to_arrow(["paid", "id"]).to_pylist()} == {0, 7}
+
+
+def test_commits_of_earlier_versions_do_not_say_what_they_follow(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    pipeline.reader.snapshot()
+    pipeline.commit_as_an_earlier_version("payments")
+    assert not pipeline.read().is_moment
+    assert pipeline.read().is_moment, "it was there before this read began"
+    pipeline.commit_as_an_earlier_version("payments")
+    with pytest.raises(NotOneMoment, match="lane 'payments' is written by an earlier version"):
+        pipeline.read(moment=True)
+    pipeline.commit_as_an_earlier_version("payments")
+    Table.open(pipeline.uri).mark()
+    assert pipeline.read().is_moment, "the mark names it"
+
+
+def test_the_reader_is_told_what_the_writer_of_a_commit_had_read(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    table = Table.open(pipeline.uri)
+    for _ in range(2):
+        head = table.state().head
+        seq = pipeline.commit("orders", 1)
+        entry = pipeline.entries("orders")[seq - 1]
+        assert isinstance(entry, Data)
+        assert entry.table_seen == head
+        table.mark()
+
+
+def test_steps_of_changes_are_moments_where_the_commits_between_two_marks_are_few(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    since, table = pipeline.reader.snapshot(), Table.open(pipeline.uri)
+    for number in range(1, 4):
+        pipeline.order_then_pay(number)()
+        table.mark()
+    until = pipeline.read(moment=True)
+    sizes, lanes = [], dict(since.cut.lanes)
+    for commits in range(1, 7):
+        found = pipeline.reader.snapshot(str(bounded_cut(since, until, commits)))
+        lanes = {lane: seq - since.cut.lanes[lane] for lane, seq in found.cut.lanes.items()}
+        sizes.append((lanes["orders"], lanes["payments"]))
+        assert pipeline.orphans(found) == set()
+    assert sizes == [(1, 0), (1, 1), (1, 1), (2, 2), (2, 2), (3, 3)]
+
+
+def test_steps_of_changes_choose_only_among_commits_that_are_known_to_be_all(stack: ExitStack) -> None:
+    """A lane with more commits than are read at once may have more that began before an entry of the table lane."""
+    pipeline = Pipeline(stack)
+    since, table = pipeline.reader.snapshot(), Table.open(pipeline.uri)
+    for number in range(WINDOW + 5):
+        pipeline.commit("orders", number)
+    pipeline.commit("payments", 1)
+    table.mark()
+    pipeline.commit("payments", 2)
+    until = pipeline.read()
+    for commits in (1, 2, 3, WINDOW + 5, WINDOW + 6):
+        step = bounded_cut(since, until, commits)
+        added = sum(step.lanes.values()) - sum(since.cut.lanes.values())
+        assert added == commits
+    whole = pipeline.reader.snapshot(str(bounded_cut(since, until, WINDOW + 6)))
+    assert whole.cut.lanes == {**until.cut.lanes, "payments": until.cut.lanes["payments"] - 1}
+
+
+def test_tables_that_are_read_together_are_of_one_moment_if_none_of_them_changes(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"customer": CUSTOMER})
+    shop.customer(1, "Anna")
+    shop.order(1, 1)
+    assert not shop.orders.snapshot().is_moment, "nobody has looked"
+    assert shop.orders.snapshot(moment=True).is_moment
+
+    store = FaultyStore(open_store(shop.orders.uri))
+    reader = Table(Environment(store), Stamps())
+    reader.snapshot()
+    state = reader.snapshot().cut
+
+    def order_then_rename() -> None:
+        shop.order(2, 1)
+        shop.customer(1, "Bob", ts=2)
+
+    # After the end of the lane of orders was read, and before the referenced table is read; in the first try.
+    end = slot_path(LaneName("orders"), state.lanes[LaneName("orders")] + 1)
+    store.faults.append(Fault("get", end, "after", action=order_then_rename))
+    found = reader.snapshot(moment=True)
+    assert found.is_moment
+    rows = found.to_arrow(["order_id", "customer_name"]).sort_by("order_id").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(1, "Bob"), (2, "Bob")]
