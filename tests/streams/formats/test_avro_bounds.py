@@ -115,12 +115,12 @@ def test_a_schema_that_is_nested_too_deep(registry: SchemaRegistry, levels: int)
 
 def test_a_schema_whose_types_are_used_many_times(registry: SchemaRegistry) -> None:
     """Each of 60 records has the next one twice: written out it would have 2^60 of them."""
-    schema: Any = {"type": "record", "name": "R0", "fields": [{"name": "id", "type": "long"}]}
+    schema: Any = {"type": "record", "name": "Level0", "fields": [{"name": "id", "type": "long"}]}
     for level in range(1, 60):
         fields = [
             {"name": "id", "type": "long"},
             {"name": "a", "type": ["null", schema]},
-            {"name": "b", "type": ["null", f"R{level - 1}"]},
+            {"name": "b", "type": ["null", f"Level{level - 1}"]},
         ]
-        schema = {"type": "record", "name": f"R{level}", "fields": fields}
+        schema = {"type": "record", "name": f"Level{level}", "fields": fields}
     assert reasons(registry, schema, number(1) + number(0) + number(1) + number(1) + number(0) * 2) == [None]
