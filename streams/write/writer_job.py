@@ -198,10 +198,24 @@ def _run(
                         query.stop()
                         break
                 progress.observe(query)
+                if once and not stop:
+                    _finish_lane(pipeline, writer, str(query.id))
         finally:
             flush_traces()
             with contextlib.suppress(Exception):  # keep the first error; the JVM ends with this process
                 spark.stop()
+
+
+def _finish_lane(pipeline: Pipeline, writer: WriterSpec, query_id: str) -> None:
+    """Say that the writer has read everything: its lane does not hold back the watermark of its stream any more.
+
+    The next run continues the lane. A run that was stopped has not read everything, and leaves its lane as it is.
+    """
+    from storage import Table
+
+    table = Table.open(pipeline.table.uri, storage_options=pipeline.table.storage_options)
+    with table.writer(writer.stream, writer.lane, query_id=query_id) as last:
+        last.finish()
 
 
 @contextlib.contextmanager
