@@ -77,8 +77,10 @@ def test_a_pipeline_once_then_a_query(tmp_path: Path, broker: EmbeddedBroker) ->
     last = {line["job"]: line for line in map(json.loads, run.stdout.splitlines())}
     assert {name: line["state"] for name, line in last.items()} == {"sa": "done", "compaction": "done"}
     assert (last["sa"]["rows"], last["sa"]["dead_letters"], last["sa"]["lag"]) == (100, 1, 0)
-    lanes = json.loads(weft("show", path, "streams", "--json").stdout)
-    assert [lane["finished"] for lane in lanes if lane["stream"] == "sa"] == [True], "all is read, so the lane does not hold back the watermark of its stream"
+    lanes = [json.loads(line) for line in weft("show", path, "streams", "--json").stdout.splitlines()]
+    assert [lane["finished"] for lane in lanes if lane["stream"] == "sa"] == [True], (
+        "all is read, so the lane does not hold back the watermark of its stream"
+    )
     overview = json.loads(weft("show", path, "--json").stdout)
     assert (overview["rows_in_base"], overview["events_in_logs"]) == (50, 0)
     letters = [json.loads(line) for file in (tmp_path / "dead/sa").rglob("*.jsonl") for line in file.open()]
