@@ -58,6 +58,7 @@ TABLE_INDEXES: Final = Path("_weft/index/_table")
 _MAX_FOLDER: Final = 200  # file systems allow names of 255 bytes
 _LONG_FOLDER_KEPT: Final = 100
 _LANE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_BATCH_LANE: Final = re.compile(r".+-batches-\d+")
 _SLOT: Final = re.compile(r"(\d{20})\.json")
 _ARCHIVE: Final = re.compile(r"(\d{20})\.entries")
 _BY_SLOT: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.(?:arrow|json|parquet)")
@@ -85,6 +86,11 @@ def lane_name(text: str) -> LaneName:
             hint="1 to 64 letters, digits, '_' or '-', starting with a letter or digit",
         )
     return LaneName(text)
+
+
+def is_batch_lane(lane: LaneName) -> bool:
+    """Whether a lane was added for batches, as its name says (PROTOCOL.md, W10)."""
+    return _BATCH_LANE.fullmatch(lane) is not None
 
 
 def slot_path(lane: LaneName, seq: int) -> Path:

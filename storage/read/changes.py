@@ -17,7 +17,7 @@ has removed one of the snapshots, with `OffsetInvalidated` if a restore or an un
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -36,6 +36,7 @@ from storage.core.log.table_state import TableState
 from storage.core.merge.diff import ChangeShape, diff
 from storage.core.merge.locate_keys import locate_keys
 from storage.core.modes import NO_MERGERS
+from storage.core.names import LaneName
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 from storage.environment import Environment
 from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
@@ -306,28 +307,46 @@ def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
         if window == end and len(found) <= commits:
             return until.cut
         found.sort(key=lambda entry: entry.stamp)
-        partly = [entries[-1] for lane, entries in tails.items() if window[lane] < end[lane]]
+        partly = [_last_commit(entries) for lane, entries in tails.items() if window[lane] < end[lane]]
         chosen = _begun_before_an_entry(found, partly, commits) or found[:commits]
-        lanes = {lane: start.get(lane, 0) for lane in end} | {entry.lane: entry.seq for entry in chosen}
+        left = {(entry.lane, entry.seq) for entry in found} - {(entry.lane, entry.seq) for entry in chosen}
+        lanes = {lane: _last_before(tail, left, start.get(lane, 0)) for lane, tail in tails.items()}
         _, at = table_log.longest_cut(until.cut.table, lanes)
         if state.keeps(at) and not cut.within(at.lanes, start):
             return at
         commits *= 2
 
 
-def _begun_before_an_entry(found: Sequence[Data], partly: Sequence[Entry], most: int) -> list[Data]:
+def _last_before(tail: Sequence[Entry], left: Collection[tuple[LaneName, int]], start: int) -> int:
+    """The last entry of a lane before the first commit that is left out; claims belong to what they follow.
+
+    Slices and plans may name the claims, so a cut without them would be readable only in an older table state.
+    """
+    last = start
+    for entry in tail:
+        if (entry.lane, entry.seq) in left:
+            break
+        last = entry.seq
+    return last
+
+
+def _last_commit(entries: Sequence[Entry]) -> Data | None:
+    return next((entry for entry in reversed(entries) if isinstance(entry, Data)), None)
+
+
+def _begun_before_an_entry(found: Sequence[Data], partly: Sequence[Data | None], most: int) -> list[Data]:
     """The commits that began before an entry of the table lane (W9): that which gives most of them.
 
     Empty if none gives at least half of those that there may be, because steps must not become small.
 
     Args:
         found: Commits of some lanes, in order of stamps.
-        partly: The last entry that was read of each lane that has more.
+        partly: The last commit that was read of each lane that has more; None if only claims were read of it.
         most: How many commits there may be.
     """
     seen = [entry.table_seen for entry in found if entry.table_seen is not None]
     # What was not read yet knows at least as much as what was.
-    unread = [(entry.table_seen if isinstance(entry, Data) else None) or 0 for entry in partly]
+    unread = [(entry.table_seen if entry is not None else None) or 0 for entry in partly]
     if len(seen) < len(found):
         return []
     ascending, limit = sorted(seen), min(unread, default=max(seen, default=0) + 1)

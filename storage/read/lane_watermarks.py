@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from storage.core.log.cut import Cut, Seqs, Span, SpansByLane, in_spans
-from storage.core.log.entries import Claim, Data
+from storage.core.log.entries import Claim, Data, Entry
 from storage.core.log.table_state import TableState
-from storage.core.names import LaneName
+from storage.core.names import LaneName, is_batch_lane
 from storage.core.plan.watermarks import Watermarks, of_streams
 from storage.log.commit_log import CommitLog
 
@@ -25,20 +25,28 @@ MAX_WINDOW: Final = 64  # a writer that fails at every start leaves many claims
 def read_watermarks(log: CommitLog, state: TableState, at: Cut) -> Watermarks:
     """Watermarks of every stream and group at a snapshot."""
     ended = {lane.name for lane in state.lanes.values() if lane.closed is not None}
-    ended |= finished_lanes(log, {lane: seq for lane, seq in at.lanes.items() if lane not in ended})
+    open_lanes = {lane: seq for lane, seq in at.lanes.items() if lane not in ended}
+    ended |= finished_lanes(log, state.rolled_back, open_lanes)
     lanes = {lane.name: (lane.stream, lane.name in ended) for lane in state.lanes.values()}
     commits = last_commits(log, state.rolled_back, at.lanes, ended)
     return of_streams(state.schema, lanes, {lane: commit.watermarks for lane, commit in commits.items()})
 
 
-def finished_lanes(log: CommitLog, lanes: Seqs) -> set[LaneName]:
-    """The lanes of which entry ``lanes[lane]`` finishes the work of its writer (W10)."""
+def finished_lanes(log: CommitLog, rolled_back: SpansByLane, lanes: Seqs) -> set[LaneName]:
+    """The lanes that are finished at entry ``lanes[lane]`` (W10)."""
     ends = {lane: (max(0, seq - FIRST_WINDOW), seq) for lane, seq in lanes.items() if seq}
-    return {
-        lane
-        for lane, tail in log.read_tails(ends).items()
-        if isinstance(last := tail[-1], Claim | Data) and last.finishes
-    }
+    return {lane for lane, tail in log.read_tails(ends).items() if is_finished(tail[-1], rolled_back)}
+
+
+def is_finished(last: Entry, rolled_back: SpansByLane) -> bool:
+    """Whether the last entry of a lane in a snapshot finishes the work of its writer.
+
+    A finish that was rolled back does not: the source sends the events again. It does in a lane of batches, which
+    nobody continues.
+    """
+    if not (isinstance(last, Claim | Data) and last.finishes):
+        return False
+    return is_batch_lane(last.lane) or not in_spans(rolled_back.get(last.lane, ()), last.seq)
 
 
 def last_commits(

@@ -42,6 +42,7 @@ from storage.log.pins import unexpired
 from storage.log.present_writer import newest_claim
 from storage.log.table_log import TableLog
 from storage.plural import counted
+from storage.read.lane_watermarks import is_finished
 from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
 from storage.services.inspect_groups import GroupFile, group_files, waiting_since
@@ -362,7 +363,7 @@ class Inspection:
             rows_complete=head <= self._table_log.env.tuning.inspected_entries,
             rows_waiting=waiting,
             closed=self._state.lanes[lane].closed is not None,
-            finished=bool(newest) and isinstance(last_entry := newest[-1], Claim | Data) and last_entry.finishes,
+            finished=bool(newest) and is_finished(newest[-1], self._state.rolled_back),
             for_batch=claim is not None and claim.for_batch,
             writer=self._writer(claim, present),
             heartbeat_at_ms=present.at_ms if present else None,

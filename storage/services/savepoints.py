@@ -27,7 +27,7 @@ _TIME_WORDS: Final = frozenset({"now", "today", "yesterday", "tomorrow", "epoch"
 """Words that Spark, or an option of weft, reads as a time."""
 _TIME: Final = re.compile(r"\d{4,}(-?W?\d{1,2}){0,2}(T[\d.]*)?")
 """A year, month, week, day or time, as ISO 8601 and Spark spell them without ':', which no name contains."""
-_FOR: Final = "for "
+_FOR_SAVEPOINT: Final = "for savepoint "
 PUBLISHED_AS: Final = "published as "
 """Notes of savepoints that weft makes begin with this: for the savepoint of another table, or for a publication."""
 _KEPT_OF_NAME: Final = 80  # characters of the name of a savepoint in the name of a referenced table's savepoint
@@ -64,7 +64,7 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
             if log.store.uri not in placed:
                 # A random part, because another process may make a savepoint of the same name at the same time.
                 chosen = f"{name[:_KEPT_OF_NAME]}.{table_log.env.ids.new()[:_RANDOM]}"
-                _publish(log, chosen, at, f"{_FOR}savepoint {name} of {table_log.store.uri}", {})
+                _publish(log, chosen, at, f"{_FOR_SAVEPOINT}{name} of {table_log.store.uri}", {})
                 placed[log.store.uri] = (log, chosen)
             _, chosen = placed[log.store.uri]
             kept[each.reference.name] = KeptReference(table=at.table, lanes=dict(at.lanes), savepoint=chosen)
@@ -142,8 +142,8 @@ def release_savepoint(table_log: TableLog, name: str) -> None:
 
 def find_dependent(kept: LiveSavepoint) -> str | None:
     """What cannot be read any more once a savepoint is released; None if weft made it for nothing else."""
-    if kept.note.startswith(_FOR):
-        return kept.note.removeprefix(_FOR)
+    if kept.note.startswith(_FOR_SAVEPOINT):
+        return kept.note.removeprefix("for ")
     return f"the table {kept.note}" if kept.note.startswith(PUBLISHED_AS) else None
 
 

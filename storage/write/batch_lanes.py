@@ -8,23 +8,21 @@ fenced (`storage.services.clean`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from storage.core.log.entries import Claim, Data, Header
 from storage.core.log.table_state import TableState
-from storage.core.names import LaneName, StreamName, lane_name
+from storage.core.names import LaneName, StreamName, is_batch_lane, lane_name
 from storage.log.table_log import TableLog
 
 _STREAM_LETTERS: Final = 40  # letters of the stream's name in the name of the lane, which has at most 64
-_NAME: Final = re.compile(r".+-batches-(\d+)")
 _FIRST_ROUND: Final = 2  # lanes whose ends are read at once; each further round reads twice as many
 
 
 def batch_lanes(table: TableState) -> list[LaneName]:
     """The open lanes that were added for batches, of all streams."""
-    return [lane.name for lane in table.lanes.values() if lane.closed is None and _NAME.fullmatch(lane.name)]
+    return [lane.name for lane in table.lanes.values() if lane.closed is None and is_batch_lane(lane.name)]
 
 
 def free_lanes(table_log: TableLog, table: TableState, stream: StreamName) -> Iterator[tuple[LaneName, Header | None]]:

@@ -88,6 +88,10 @@ def sql(
         bool,
         typer.Option("--settled", help="Fail if the snapshot at the time of --as-of may still change; see weft mark."),
     ] = False,
+    moment: Annotated[
+        bool,
+        typer.Option("--moment", help="Read the table at one moment, also if many writers commit (see READING.md)."),
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print what would be read, and Spark's plan.")] = False,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of rows; by default 100, or all with --output.")
@@ -117,6 +121,7 @@ def sql(
                 "complete_through": complete_through,
                 "complete_groups": column_names(complete_groups),
                 "settled": settled,
+                "moment": moment,
             }
         )
     settings = load_target(target, storage_option, "spark")

@@ -490,7 +490,7 @@ def _to_map(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Conv
             pairs: Iterable[Any] = value.items()
         elif not isinstance(value, list) or (source.kind == "array" and not is_array):
             raise _mismatch(value, target)
-        elif source.kind != "any" and set(map(type, value)) <= {dict}:
+        elif source.kind != "any" and all(isinstance(pair, dict) and pair.keys() >= set(_ENTRY) for pair in value):
             pairs = map(_PAIR, value)
         elif all(isinstance(pair, list) and len(pair) == 2 for pair in value):
             pairs = value

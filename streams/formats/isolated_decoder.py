@@ -14,6 +14,7 @@ values are decoded as usual.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import signal
@@ -43,7 +44,7 @@ _RESULT, _ERROR, _DIED = b"R", b"E", b"D"
 
 
 class DecoderDied(RuntimeError):
-    """Processes that decode have died too often, so it is not a single message that ends them. Try again."""
+    """Processes that decode have died for another reason than a single message. Try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,9 @@ class _Process:
         except (EOFError, BrokenPipeError) as error:
             self._end()
             if is_late.is_set():
-                return f"it was not decoded within {ANSWER_SECONDS:.0f} s"
+                if len(values) == 1:  # a schema registry may be away: no reason to give up a message
+                    raise DecoderDied(f"a message was not decoded within {ANSWER_SECONDS:.0f} s") from error
+                return f"they were not decoded within {ANSWER_SECONDS:.0f} s"
             raise DecoderDied("the process that decodes messages has died") from error
         finally:
             timer.cancel()
@@ -193,10 +196,11 @@ def _in_child(decode: Decode, values: bytes) -> tuple[bytes, bytes]:
     if child == 0:
         try:
             with os.fdopen(write_end, "wb") as pipe:
+                signal.alarm(math.ceil(2 * ANSWER_SECONDS))  # if the worker was killed, nobody else ends this child
                 try:
                     answer = _RESULT, _to_stream(decode(_from_stream(values)))
                 except Exception as error:
-                    answer = _ERROR, pickle.dumps(error)
+                    answer = _ERROR, _pickled(error)
                 _send(pipe, *answer)
         finally:
             os._exit(0)  # without the clean-up of the process that it is a copy of
@@ -209,8 +213,20 @@ def _in_child(decode: Decode, values: bytes) -> tuple[bytes, bytes]:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if received is not None:
         return received
+    if code == 0:
+        return _ERROR, pickle.dumps(DecoderDied("a process that decodes messages has ended without an answer"))
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return _DIED, how.encode()
+
+
+def _pickled(error: Exception) -> bytes:
+    """An error as bytes; one that cannot be pickled as an error with its text."""
+    try:
+        content = pickle.dumps(error)
+        pickle.loads(content)  # noqa: S301 - what was pickled just now
+    except Exception:
+        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return content
 
 
 def _send(pipe: IO[bytes], kind: bytes, content: bytes) -> None:

@@ -69,6 +69,7 @@ class ReadOptions(BaseModel):
             watermarks of the streams that feed the groups of ``complete_groups``.
         complete_groups: Groups that ``complete_through`` applies to; all by default. No row is left out.
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
+        moment: Insist that the newest snapshot is the table at one moment; see `Table.snapshot`.
         push_aggregates: Let the tasks that merge rows also aggregate them, and hand over no more of them than a LIMIT
             needs, where the answer is that of Spark. Affects views on Spark, and there speed only.
     """
@@ -81,6 +82,7 @@ class ReadOptions(BaseModel):
     complete_through: Through | None = None
     complete_groups: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     settled: bool = False
+    moment: bool = False
     push_aggregates: bool = True
 
     @classmethod
@@ -111,6 +113,7 @@ class ReadOptions(BaseModel):
             SnapshotExpired: The snapshot is older than cleaning retains.
             NotComplete: Streams are not complete through ``complete_through``; the message names them.
             NotSettled: ``as_of`` is a time whose snapshot may still change, and ``settled`` is true.
+            NotOneMoment: ``moment`` is true, and an earlier version of weft commits at the same time.
         """
         found = self._snapshot(table)
         warn_if_unsettled(self.as_of, found)
@@ -122,6 +125,7 @@ class ReadOptions(BaseModel):
             complete_through=self.complete_through,
             complete_groups=self.complete_groups or None,
             settled=self.settled,
+            moment=self.moment,
         )
 
     def check(self, table: Table) -> None:
@@ -140,5 +144,6 @@ _VALUES: Final = {
     "complete_through": "a value of the ordering columns: a time (ISO 8601), a date or an integer",
     "complete_groups": "names of groups, separated by commas",
     "settled": "true or false",
+    "moment": "true or false",
     "push_aggregates": "true or false",
 }

@@ -34,6 +34,7 @@ def create_view(
     complete_through: Through | None = None,
     complete_groups: Sequence[str] | None = None,
     settled: bool = False,
+    moment: bool = False,
     push_aggregates: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
@@ -53,6 +54,7 @@ def create_view(
             the streams that feed the groups of ``complete_groups``.
         complete_groups: Groups that ``complete_through`` applies to; all by default. No row is left out.
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
+        moment: Insist that each query reads the table at one moment; see `storage.Table.snapshot`.
         push_aggregates: Let the tasks that merge rows also aggregate them, and find the first rows of a LIMIT, where
             the answer is that of Spark. Without it Spark gets all rows.
         storage_options: Options of the fsspec file system.
@@ -63,6 +65,7 @@ def create_view(
         SnapshotExpired: The snapshot is older than cleaning retains.
         NotComplete: Streams are not complete through ``complete_through``; the message names them.
         NotSettled: ``as_of`` is a time whose snapshot may still change, and ``settled`` is true.
+        NotOneMoment: ``moment`` is true, and an earlier version of weft commits at the same time.
     """
     options = ReadOptions.of(
         {
@@ -72,6 +75,7 @@ def create_view(
             "complete_through": complete_through,
             "complete_groups": complete_groups,
             "settled": settled,
+            "moment": moment,
             "push_aggregates": push_aggregates,
         }
     )
@@ -88,6 +92,7 @@ def snapshot(
     complete_through: Through | None = None,
     complete_groups: Sequence[str] | None = None,
     settled: bool = False,
+    moment: bool = False,
     push_aggregates: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
@@ -104,6 +109,7 @@ def snapshot(
             "complete_through": complete_through,
             "complete_groups": complete_groups,
             "settled": settled,
+            "moment": moment,
             "push_aggregates": push_aggregates,
         }
     )

@@ -214,7 +214,7 @@ def _finish_lane(pipeline: Pipeline, writer: WriterSpec, query_id: str) -> None:
     from storage import Table
 
     table = Table.open(pipeline.table.uri, storage_options=pipeline.table.storage_options)
-    with table.writer(writer.stream, writer.lane, query_id=query_id) as last:
+    with table.writer(writer.stream, writer.lane, query_id=query_id, takeover=writer.takeover) as last:
         last.finish()
 
 

@@ -176,7 +176,8 @@ class Judge:
         """The watermark of a lane in a snapshot, and whether the lane is closed or finished there."""
         table = self.history.table
         entries = self.history.lanes.get(lane, [])[: cut.lanes.get(lane, 0)]
-        ended = lane in table.closed or bool(entries and entries[-1].get("finishes"))
+        counts = entries and ("-batches-" in lane or table.is_live(lane, entries[-1]["seq"], cut.table))
+        ended = lane in table.closed or bool(counts and entries[-1].get("finishes"))
         for entry in reversed(entries):
             if not table.is_live(lane, entry["seq"], cut.table):
                 continue

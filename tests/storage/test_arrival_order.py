@@ -146,3 +146,20 @@ def test_with_many_rivals_their_lanes_are_not_read_at_each_commit(uri: str) -> N
         store.calls.clear()
         last.append(notes(2))
         assert not [path for call, path in store.calls if call == "get" and "lanes/z0" in path]
+
+
+@pytest.mark.parametrize("rival_is_known", [False, True])
+def test_a_commit_wins_against_one_in_a_lane_that_was_just_added(uri: str, *, rival_is_known: bool) -> None:
+    first, second = other_process(uri, FakeClock(NOW_MS)), other_process(uri, FakeClock(NOW_MS + 30_000))
+
+    def noted(text: str) -> pa.Table:
+        return pa.table({"id": [1], "note": [text], "ts": [7]})
+
+    with contextlib.ExitStack() as stack:
+        if rival_is_known:
+            stack.enter_context(second.writer("z", lane="z0")).append(noted("known"))
+        z1 = stack.enter_context(first.writer("z", lane="z1"))
+        z1.append(noted("before"))
+        stack.enter_context(second.writer("z", lane="z2")).append(noted("other"))
+        z1.append(noted("mine"))
+    assert first.snapshot().to_arrow(["note"]).column("note").to_pylist() == ["mine"]

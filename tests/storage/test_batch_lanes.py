@@ -331,3 +331,28 @@ def test_a_store_that_fails_at_any_request_of_a_batch_leaves_lanes_that_can_be_u
             writer.append(orders(2 + nth))
     insert(table, 9)
     assert {0, 1, 9} <= {row[0] for row in contents(table)}
+
+
+def test_a_finish_that_a_restore_rolls_back_is_none(table: Table) -> None:
+    """Its source sends the events again, so the lane holds back the watermark as before."""
+    with table.writer("orders", lane="fast", lateness=0) as fast, table.writer("orders", "slow", lateness=0) as slow:
+        fast.append(orders(1, ts=90))
+        slow.append(orders(2, ts=50))
+        table.savepoint("before")
+        slow.append(orders(3, ts=200))
+        slow.finish()
+    assert table.watermarks()["orders"]["order"].value == 90
+    table.restore("before")
+    assert table.watermarks()["orders"]["order"].value == 50
+    assert not report(table, LaneName("slow")).finished
+
+
+def test_a_lane_whose_batch_died_before_its_claim_is_finished_by_a_clean(table: Table) -> None:
+    with table.writer("orders", lateness=0) as writer:
+        writer.append(orders(1, ts=50))
+    died = table.batch_writer("orders")
+    died._add_feature(table.state())
+    died._declare_lane()
+    assert table.watermarks()["orders"]["order"].value is None
+    table.clean(dt.timedelta(0), abandon_after=dt.timedelta(0))
+    assert table.watermarks()["orders"]["order"].value == 50

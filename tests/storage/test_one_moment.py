@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from storage import Table
@@ -19,9 +20,11 @@ from storage.environment import Environment
 from storage.errors import InvalidInput, NotOneMoment
 from storage.read.changes import WINDOW, bounded_cut
 from storage.store.open_store import open_store
-from tests.faulty_store import Fault, FaultyStore
+from storage.write.writer import Writer
+from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.paying import Pipeline
 from tests.storage.reference_shop import CUSTOMER, Shop
+from tests.storage.shop import new_uri
 
 FEW, MANY = 0, 12
 """Other lanes: with many, archives are announced (rule A3)."""
@@ -183,3 +186,38 @@ def test_tables_that_are_read_together_are_of_one_moment_if_none_of_them_changes
     assert found.is_moment
     rows = found.to_arrow(["order_id", "customer_name"]).sort_by("order_id").to_pylist()
     assert [tuple(row.values()) for row in rows] == [(1, "Bob"), (2, "Bob")]
+
+
+def test_a_step_of_changes_has_the_cause_of_what_it_has_although_a_lane_ends_with_claims() -> None:
+    uri, clock = new_uri(), FakeClock(1_900_000_000_000)
+    config = {
+        "key": ["id"],
+        "buckets": 1,
+        "columns": {"id": "bigint", "ts": "bigint"},
+        "groups": {"g": {"columns": ["ts"], "ordering": ["ts"]}},
+        "streams": {"s": {"groups": ["g"]}},
+    }
+    table = Table.create(uri, config, clock=clock)
+
+    def append(writer: Writer, key: int) -> None:
+        clock.time_ms += 10
+        writer.append(pa.table({"id": [key], "ts": [1]}))
+
+    with table.writer("s", lane="b") as b:
+        append(b, 0)
+        since = table.snapshot()
+        with table.writer("s", lane="a") as a:
+            append(a, 1)
+            append(a, 2)
+            a.finish()
+        table.compact()  # its cut names the claim that finishes the lane
+        with table.writer("s", lane="c") as c:
+            append(c, 100)
+            append(b, 200)  # began after 100 was visible
+            clock.time_ms += 10
+            table.mark()
+            for key in range(300, 303):
+                append(c, key)
+    until = table.snapshot(moment=True)
+    step = table.snapshot(str(bounded_cut(since, until, 4))).to_arrow(["id"]).column("id").to_pylist()
+    assert sorted(step) == [0, 1, 2, 100, 200]

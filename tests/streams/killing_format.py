@@ -15,7 +15,15 @@ from streams.formats.worker_format import WorkerFormat
 
 KILLS = b"kills"
 FAILS = b"fails"
+CANNOT_SAY = b"cannot say"
 RESULT = pa.struct([("message", pa.struct([("id", pa.int64())])), ("reason", pa.string())])
+
+
+class CannotPickle(Exception):
+    """An error that pickle cannot make again from its text."""
+
+    def __init__(self, who: str, what: str) -> None:
+        super().__init__(f"{who} {what}")
 
 
 def decode(values: pa.Array) -> pa.Array:
@@ -24,6 +32,8 @@ def decode(values: pa.Array) -> pa.Array:
         os.kill(os.getpid(), signal.SIGSEGV)
     if FAILS in values.to_pylist():
         raise LookupError("the registry is away")
+    if CANNOT_SAY in values.to_pylist():
+        raise CannotPickle("the registry", "is away")
     keys = pc.cast(values.cast(pa.string()), pa.int64())
     message = pa.StructArray.from_arrays([keys], names=["id"])
     return pa.StructArray.from_arrays([message, pa.nulls(len(values), pa.string())], fields=list(RESULT))

@@ -15,7 +15,7 @@ from storage import Table
 from streams import formats
 from streams.formats.isolated_decoder import decode_isolated
 from streams.write.decode import decode_messages
-from tests.streams.killing_format import FAILS, KILLS, RESULT, decode
+from tests.streams.killing_format import CANNOT_SAY, FAILS, KILLS, RESULT, decode
 from tests.streams.sink.rig import TEST_SECONDS, run
 
 DIED = "it ended the worker: killed by SIGSEGV"
@@ -42,6 +42,11 @@ def test_small_batches(values: list[bytes]) -> None:
 def test_an_error_of_the_decoder_is_raised_and_not_a_dead_letter() -> None:
     with pytest.raises(LookupError, match="the registry is away"):
         decode_isolated(decode, pa.array([b"1", FAILS], pa.binary()), RESULT)
+
+
+def test_an_error_that_cannot_be_pickled_keeps_its_text() -> None:
+    with pytest.raises(RuntimeError, match="CannotPickle: the registry is away"):
+        decode_isolated(decode, pa.array([b"1", CANNOT_SAY], pa.binary()), RESULT)
 
 
 @pytest.mark.spark

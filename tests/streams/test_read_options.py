@@ -148,6 +148,7 @@ def test_every_interface_reads_the_same_snapshot(spark: SparkSession, table: Tab
     assert values(read(spark, table, {"as_of": cut})) == BEFORE
     assert values(read(spark, table, {"require": "ga,gb"})) == [(2, 3, "later")]
     assert values(read(spark, table, {"read_optimized": "true"})) == BEFORE
+    assert values(read(spark, table, {"moment": "true"})) == NOW
     later = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)).isoformat()
     assert values(read(spark, table, {"as_of": later})) == NOW
 
@@ -160,6 +161,7 @@ def test_every_interface_names_what_the_table_lacks(spark: SparkSession, table: 
         ({"require": "gc"}, "has no group 'gc'"),
         ({"complete_through": "100", "complete_groups": "ga"}, "stream 'sa'"),
         ({"complete_groups": "ga"}, "complete_groups without complete_through"),
+        ({"moment": "true", "as_of": OLD}, "moment with as_of"),
     ):
         with pytest.raises(errors, match=message):
             read(spark, table, options).collect()

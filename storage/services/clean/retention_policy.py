@@ -79,6 +79,9 @@ def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt
     limit = table_log.clock.now_ms() - abandon_after // _MILLISECOND
     beats = newest_heartbeats(table_log.store) if lanes and abandon_after else {}
     for lane, last in table_log.last_entries(state, lanes).items():
+        if last is None:  # its batch died before its claim; one that lives takes another lane
+            fence_after(table_log, lane, last, "a clean, which found a lane that no batch has claimed")
+            continue
         if not isinstance(last, Claim) or not last.for_batch:
             continue
         beat = beats.get(lane)

@@ -132,3 +132,17 @@ def test_damaged_messages_of_protobuf(registry: SchemaRegistry, edits: list[Any]
     good = serializer(registry, ROW)(message)
     settings = ProtobufSettings(DECLARED, (("url", registry.url),))
     check(lambda values: decode_protobuf(settings, values), good, [damaged(good, edit) for edit in edits])
+
+
+def test_objects_in_place_of_the_pairs_of_a_map_are_a_dead_letter_and_no_error() -> None:
+    fields = [
+        {"field": "id", "type": "int64"},
+        {"field": "m", "type": "map", "keys": {"type": "string"}, "values": {"type": "int64"}},
+    ]
+    images = [{"type": "struct", "optional": True, "fields": fields, "field": name} for name in ("before", "after")]
+    schema = {"type": "struct", "fields": [*images, {"field": "op", "type": "string"}]}
+    payload = {"before": None, "after": {"id": 1, "m": [{"a": 1}]}, "op": "c"}
+    value = json.dumps({"schema": schema, "payload": payload}).encode()
+    settings = DebeziumSettings(pa.schema([("id", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))]))
+    (row,) = decode_json_events(settings, pa.array([value], pa.binary())).to_pylist()
+    assert row["reason"] == "field 'm': an array is not map<string,bigint>"
