@@ -237,11 +237,13 @@ class OneShot(Worker):
         lateness = draw_lateness(simulation.plan.seed, simulation.plan.config, str(batch.id), batch.stream)
         rows = to_arrow(batch.config, batch.rows, batch.stream)
         with table.batch_writer(batch.stream, owner=process.name, lateness=lateness) as writer:
+            simulation.history.begin(batch.id, writer.epoch)
+            visible = judge.newest_rival(writer.lane, batch.stream, begins=True)
             begun = writer.begin()
             assert not isinstance(begun, Commit), "a batch without a number was never committed before"
             parts = [write_rows(begun, rows)] if chance.random() < 7 / 8 else []
             simulation.scheduler.pause(process)
-            visible = judge.newest_rival(writer.lane, batch.stream, begins=True)
+            visible = max(visible, judge.newest_rival(writer.lane, batch.stream, begins=False))
             commit = writer.commit(begun, parts, source={"id": batch.id})
         if commit.rows:
             judge.acknowledge(batch, commit, older_than, visible)
