@@ -329,7 +329,7 @@ def test_the_good_configuration_is_good_as_mapping_and_as_yaml(tmp_path: LocalPa
     ("text", "message"),
     [
         (None, "cannot read"),
-        ("a: [", "not YAML"),
+        ("a: [", "expected the node content"),
         ("- 1", "configuration"),
         ("", "configuration"),
         ("key: [a]\nkey: [b]", r"table.yaml, line 2: 'key' appears twice"),
