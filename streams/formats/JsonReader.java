@@ -59,6 +59,8 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
     private static final Pattern DAY = Pattern.compile("[+-]?[0-9]+(-[0-9]+(-[0-9]+)?)?");
     private static final Pattern BELOW_MICROSECONDS = Pattern.compile("\\.[0-9]{6}[0-9]*[1-9]");
     private static final long MOST_SECONDS = Long.MAX_VALUE / 1000000L;
+    private static final long YEAR_2000_MICROS = 946_684_800_000_000L;
+    private static final long YEAR_2100_MICROS = 4_102_444_800_000_000L;
 
     private final DataType kind;
     private final boolean isKey;
@@ -475,7 +477,14 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             if (type instanceof TimestampType || type instanceof TimestampNTZType) {
                 if (token == JsonToken.VALUE_NUMBER_INT && (parser.getNumberType() == JsonParser.NumberType.BIG_INTEGER
                     || parser.getLongValue() > MOST_SECONDS || parser.getLongValue() < -MOST_SECONDS)) {
-                    throw mismatch(); // Spark would multiply it, and let the result overflow
+                    // Spark would multiply it, and let the result overflow.
+                    boolean isLong = parser.getNumberType() != JsonParser.NumberType.BIG_INTEGER;
+                    if (!isLong || parser.getLongValue() < YEAR_2000_MICROS || parser.getLongValue() > YEAR_2100_MICROS) {
+                        throw mismatch();
+                    }
+                    throw new Mismatch("is not of type " + type.simpleString() + ": the number looks like microseconds, "
+                        + "and a number is read as seconds; in a pipeline declare the field bigint in schema, and select "
+                        + "timestamp_micros(FIELD)");
                 }
                 if (isExact && isText && BELOW_MICROSECONDS.matcher(parser.getText()).find()) {
                     throw mismatch();
