@@ -119,7 +119,7 @@ def test_a_deep_value_is_not_taken_for_valid(registry: SchemaRegistry) -> None:
 
 def test_many_items_are_compared_once(registry: SchemaRegistry) -> None:
     known = registry.register("many", json.dumps({"properties": {"a": {"uniqueItems": True}}, "title": "many"}), "JSON")
-    many = [{"a": [number, {"b": str(number)}]} for number in range(20_000)]
+    many = [{"a": [number, {"b": str(number)}]} for number in range(4_000)]
     match = "the value does not match its JSON Schema: $.a must have uniqueItems: true"
     cases = [
         (many, None),
