@@ -11,6 +11,7 @@ which is C code; it is delivered only to the main thread, in which Spark's worke
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 from collections.abc import Iterator, Mapping
@@ -74,6 +75,9 @@ def _end(_number: int, _frame: object) -> None:
 
 
 def _reason_in_time(validator: Any, data: bytes) -> str | None:
+    # A collection of garbage takes a second where a process holds millions of objects, none of them of this value.
+    collects = gc.isenabled()
+    gc.disable()
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
         try:
@@ -82,6 +86,9 @@ def _reason_in_time(validator: Any, data: bytes) -> str | None:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     except _TimeIsUp:
         return f"the value takes more than {MOST_SECONDS:g} s to check with its JSON Schema"
+    finally:
+        if collects:
+            gc.enable()
 
 
 @lru_cache(maxsize=8)

@@ -26,7 +26,7 @@ from tests.simulation.two_tables import FOREIGN
 
 
 def takes_the_referenced_cut_first(right: Any) -> Any:
-    def broken(self: ReferencedTables, as_of: Any, *, settled: bool = False) -> Any:
+    def broken(self: ReferencedTables, as_of: Any, **named: Any) -> Any:
         known = self._table_log.refresh().schema.references if as_of is None else ()
         taken = {log: snapshot_at(log, None) for log in {self.log(each): None for each in known}}
         early = {each.name: taken[self.log(each)] for each in known}
@@ -38,7 +38,7 @@ def takes_the_referenced_cut_first(right: Any) -> Any:
             return take(found, reference, *args, **named)
 
         with mock.patch.object(self, "_take", early_if_known):
-            return right(self, as_of, settled=settled)
+            return right(self, as_of, **named)
 
     return broken
 
@@ -62,9 +62,9 @@ def looks_once(take: Any) -> Any:
 
 
 def takes_the_newest_for_an_expired_one(_: Any) -> Any:
-    def broken(log: TableLog, as_of: Any, *, settled: bool = False) -> Any:
+    def broken(log: TableLog, as_of: Any, **named: Any) -> Any:
         try:
-            return snapshot_at(log, as_of, settled=settled)
+            return snapshot_at(log, as_of, **named)
         except SnapshotExpired:
             if not log.store.uri.endswith("referenced"):
                 raise

@@ -57,7 +57,10 @@ def written(table: Table, made: list[MadeSlice]) -> list[Any]:
         one, rows = each.file, []
         for file, part in ((one.base, one.base_part), (one.shadow, one.shadow_part)):
             stored = pq.read_table(table.env.store.open_input(file.path, file.size)) if file is not None else None
-            rows.append(stored.slice(part.first, part.rows) if stored is not None and part is not None else stored)
+            if stored is not None and part is not None:
+                stored = stored.slice(part.first, part.rows)
+            # As text: NaN is equal to NaN, and -0.0 is not equal to 0.0.
+            rows.append(f"{stored.schema} {stored.to_pylist()}" if stored is not None else None)
         sizes = (one.base_rows, one.shadow_rows, each.visible_left_out, each.hidden_left_out)
         replaced = [(str(file_group.bits), file_group.bucket) for file_group in one.replaces]
         found.append((str(one.group), one.parent, one.ordering_max, one.overflows, sizes, replaced, rows))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -129,6 +131,31 @@ def test_many_items_are_compared_once(registry: SchemaRegistry) -> None:
     ]
     cases += [([{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], match), ([[], {}], None), ([0, False, None, ""], None)]
     assert reasons(registry, *(value(known, {"a": items}) for items, _ in cases)) == [reason for _, reason in cases]
+
+
+def test_a_collection_of_garbage_is_not_charged_to_a_value(
+    registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a second in a process with millions of objects; here a callback does."""
+    known = registry.register("garbage", json.dumps({"properties": {"a": {"uniqueItems": True}}}), "JSON")
+    data = value(known, {"a": [{"a": [number]} for number in range(200)]})
+    assert reasons(registry, data) == [None]  # the schema is loaded
+    monkeypatch.setattr(json_validation, "MOST_SECONDS", 0.2)
+
+    def collect(phase: str, _info: dict[str, int]) -> None:
+        end = time.process_time() + 0.3
+        while phase == "start" and time.process_time() < end:
+            pass
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(collect)
+    try:
+        gc.set_threshold(100, 1_000, 1_000)
+        assert reasons(registry, data) == [None]
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(collect)
+    assert gc.isenabled()
 
 
 def test_an_outage_of_the_registry_is_no_reason(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
