@@ -352,9 +352,9 @@ def deletes_first(pack: Any) -> Any:
 
 
 def leaves_late_entries(chunks: Any) -> Any:
-    def broken(log: TableLog, *args: Any) -> Any:
+    def broken(log: TableLog, *args: Any, **named: Any) -> Any:
         whole = log.env.tuning.archive_chunk
-        return (chunk for chunk in chunks(log, *args) if chunk.may_pack and len(chunk.slots) == whole)
+        return (chunk for chunk in chunks(log, *args, **named) if chunk.may_pack and len(chunk.slots) == whole)
 
     return broken
 
