@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors.exceptions.captured import StreamingQueryException as CapturedQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from storage.core.names import LaneName
@@ -173,20 +174,43 @@ def test_errors_of_the_source_are_found_too() -> None:
     assert ending_of(away) is Ending.UNAVAILABLE
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Caused by: java.net.ConnectException: Connection refused",
-        "java.net.UnknownHostException: nowhere.example",
+def failed_with(spark: SparkSession, thrown: Any) -> StreamingQueryException:
+    """The error of a query that an exception of the JVM has ended."""
+    jvm: Any = spark.sparkContext._jvm
+    inner = jvm.java.io.IOException("the checkpoint cannot be read", thrown)
+    return CapturedQueryException(origin=jvm.org.apache.spark.SparkException("[STREAM_FAILED] it ended", inner))
+
+
+@pytest.mark.spark
+def test_an_unreachable_store_of_spark_is_an_outage(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    for thrown in (
+        jvm.java.net.ConnectException("Connection refused by nowhere.example:9000"),
+        jvm.java.net.UnknownHostException("nowhere.example"),
+        jvm.org.apache.hadoop.net.ConnectTimeoutException("20000 millis timeout for nowhere.example"),
+        jvm.java.net.NoRouteToHostException("nowhere.example"),
+    ):
+        found = failure_of(failed_with(spark, thrown))
+        assert isinstance(found, StoreUnavailable)
+        assert "nowhere.example" in found.message
+        assert ending_of(found) is Ending.UNAVAILABLE
+    for thrown in (
+        jvm.java.net.SocketException("a worker died"),
+        jvm.java.io.IOException("java.net.ConnectException: x"),
+    ):
+        assert ending_of(failure_of(failed_with(spark, thrown))) is Ending.FAILED
+
+
+def test_a_value_in_a_text_is_no_outage() -> None:
+    for line in (
+        "ValueError: java.net.ConnectException: Connection refused",
+        "\nCaused by: java.net.UnknownHostException: nowhere.example",
         "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment",
-    ],
-)
-def test_an_unreachable_store_of_spark_is_an_outage(line: str) -> None:
-    found = failure_of(StreamingQueryException(f"[STREAM_FAILED] Query terminated\n\tat x.y(Z.java:1)\n{line}\n\tat"))
-    assert isinstance(found, StoreUnavailable)
-    assert line.removeprefix("Caused by: ") in found.message
-    assert ending_of(found) is Ending.UNAVAILABLE
-    assert ending_of(failure_of(StreamingQueryException("java.net.SocketException: a worker died"))) is Ending.FAILED
+        "ModuleNotFoundError: No module named 'pyarrow'",
+        f"weft-error: {json.dumps(Fenced('a').to_dict())}",
+    ):
+        error = wrapped(f"ValueError: a value\n{line}")
+        assert failure_of(error) is error
 
 
 def test_a_wrong_expression_is_invalid_input() -> None:
@@ -207,7 +231,8 @@ def test_other_errors_are_not_changed() -> None:
 
 
 def test_an_error_of_a_data_source_is_kept_and_described_briefly() -> None:
-    error = AnalysisException("[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback:\n  File x\nTimeoutError: no\n answer\n")
+    text = "Failed: Traceback:\n  File x\nTimeoutError: no\n answer\n"
+    error = AnalysisException(f"[PYTHON_DATA_SOURCE_ERROR] {text}", errorClass="PYTHON_DATA_SOURCE_ERROR")
     assert failure_of(error) is error
     assert describe(error) == "TimeoutError: no"
     assert describe(OSError("a\n b")) == "OSError: a b"
