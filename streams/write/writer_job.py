@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from streams.pipeline.error_kinds import Ending, describe, ending_of, is_outage
@@ -342,15 +343,17 @@ def read_events(
     Raises:
         InvalidInput: The source, an option or an expression is wrong.
     """
-    import streams
     from streams import kafka
+    from streams.spark.data_sources import register_source
     from streams.write.decode_events import decode_events
     from streams.write.file_source import read_files
 
     if writer.reader_format == kafka.FORMAT:
         kafka.register(spark, python=python)
     if writer.reader_format == "weft":
-        streams.register(spark)  # a source that Spark finds by itself cannot sign its errors
+        # A source that Spark finds by itself, where this module is missing, cannot sign its errors.
+        with contextlib.suppress(ImportError):
+            register_source(spark, import_module("pyspark_weft").DefaultSource)
     if writer.file_format is not None:
         return decode_events(read_files(spark, writer), writer, key, exact=exact)
     options = dict(writer.reader_options)
