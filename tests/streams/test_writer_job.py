@@ -23,11 +23,12 @@ from storage.errors import Fenced, GapError, InvalidInput, NotFound, StoreUnavai
 from storage.write.writer import Commit
 from streams.kafka.errors import DataLoss, SourceUnavailable
 from streams.pipeline.error_kinds import Ending, describe, ending_of
+from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.status import Report, Reporter
 from streams.spark.task_errors import noted_errors
 from streams.write.resume import GAP_HINT
 from streams.write.sink import CommitReport
-from streams.write.writer_job import failure_of
+from streams.write.writer_job import failure_of, read_events
 from streams.write.writer_progress import Progress, messages_behind
 from tests.streams.pipelines import pipeline_file
 from tests.streams.sink.rig import Feed, event
@@ -199,6 +200,15 @@ def test_an_unreachable_store_of_spark_is_an_outage(spark: SparkSession) -> None
         jvm.java.io.IOException("java.net.ConnectException: x"),
     ):
         assert ending_of(failure_of(failed_with(spark, thrown))) is Ending.FAILED
+
+
+@pytest.mark.spark
+def test_a_table_as_a_source_signs_its_errors(spark: SparkSession, tmp_path: Path) -> None:
+    source = {"type": "spark", "format": "weft", "options": {"path": str(tmp_path / "nowhere")}}
+    writer = load_pipeline(pipeline_file(tmp_path, writers={"sa": {"source": source}})).writer("sa")
+    with pytest.raises(AnalysisException) as failed:
+        read_events(spark, writer)
+    assert isinstance(failure_of(failed.value), NotFound)
 
 
 def test_a_value_in_a_text_is_no_outage() -> None:
