@@ -46,6 +46,7 @@ from storage.environment import open_environment
 from storage.files.log_file import remove_log_file
 from storage.log.commit_log import CommitLog
 from storage.log.fencing_barrier import complete_fencing_barrier
+from storage.log.service_reports import put_service_report, service_reports
 from storage.log.table_log import TableLog
 from storage.planned_work import PlannedWork, expire_in_steps, plan_compaction, plan_fold, plan_split, with_small_tasks
 from storage.read.aggregated_scan import AggregatedScan, AggregateTask
@@ -241,6 +242,7 @@ __all__ = [
     "plan_fold",
     "plan_split",
     "probe_store",
+    "put_service_report",
     "python_rows",
     "python_value",
     "python_values",
@@ -251,6 +253,7 @@ __all__ = [
     "remove_namespace",
     "sample",
     "schema_properties",
+    "service_reports",
     "shows_references",
     "state_columns",
     "unobserved",

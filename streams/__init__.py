@@ -2,6 +2,7 @@
 
     create_view, snapshot               read a table (`streams.read.view`)
     register, register_catalog          format("weft"), and a folder of tables as a catalog (`streams.catalog.register`)
+    start_thrift_server                 these catalogs for JDBC (`streams.catalog.thrift_server`)
     write_stream, write_batch           append to a table (`streams.write.sink`, `streams.write.write_batch`)
     resume_point                        where a query continues after a restore (`streams.write.resume`)
     compact, fold, verify               services of a table on a cluster (`streams.write.cluster_services`)
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from streams.catalog.register import register, register_catalog
+    from streams.catalog.thrift_server import start_thrift_server
     from streams.read.view import create_view, snapshot
     from streams.write.cluster_services import compact, fold, verify
     from streams.write.resume import resume_point
@@ -31,6 +33,7 @@ __all__ = [
     "register_catalog",
     "resume_point",
     "snapshot",
+    "start_thrift_server",
     "verify",
     "write_batch",
     "write_stream",
@@ -44,6 +47,7 @@ _HOMES: Final = {
     "register_catalog": "streams.catalog.register",
     "resume_point": "streams.write.resume",
     "snapshot": "streams.read.view",
+    "start_thrift_server": "streams.catalog.thrift_server",
     "verify": "streams.write.cluster_services",
     "write_batch": "streams.write.write_batch",
     "write_stream": "streams.write.sink",

@@ -42,6 +42,7 @@ LANE_CHECKPOINTS: Final = Path("_weft/checkpoints/lanes")
 PINS: Final = Path("_weft/pins")
 HEARTBEATS: Final = Path("_weft/heartbeats")
 PROBES: Final = Path("_weft/probe")
+SERVICES: Final = Path("_weft/services")
 BASES: Final = Path("base")
 SHADOWS: Final = Path("shadow")
 OVERLAYS: Final = Path("overlay")
@@ -169,6 +170,15 @@ def heartbeat_path(lane: LaneName, epoch: int, at_ms: int, uuid: str) -> Path:
     return Path(f"{heartbeat_folder(lane)}/{epoch:010d}-{at_ms:015d}-{uuid}.json")
 
 
+def service_path(name: str) -> Path:
+    """Path of the report of a service.
+
+    Raises:
+        InvalidInput: The name does not match the pattern of lanes.
+    """
+    return Path(f"{SERVICES}/{lane_name(name)}.json")
+
+
 def checkpoint_folder(lane: LaneName) -> Path:
     return Path(f"{LANE_CHECKPOINTS}/{lane}" if lane else "_weft/checkpoints/table")
 
@@ -221,6 +231,7 @@ class Kind(StrEnum):
     PIN = "pin"
     HEARTBEAT = "heartbeat"
     PROBE = "probe"
+    SERVICE = "service report"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +271,7 @@ _PATTERNS: Final = {
     Kind.CHECKPOINT: re.compile(rf"_weft/checkpoints/{_OF_LANE}/{_FOR_SLOT}\.json"),
     Kind.PIN: re.compile(rf"{PINS}/[0-9a-f]{{32}}\.json"),
     Kind.PROBE: re.compile(rf"{PROBES}/[0-9a-f]{{32}}"),
+    Kind.SERVICE: re.compile(rf"{SERVICES}/{_LANE.pattern}\.json"),
     Kind.HEARTBEAT: re.compile(
         rf"{HEARTBEATS}/(?P<lane>{_LANE.pattern})/(?P<epoch>\d{{10}})-(?P<at_ms>\d{{15}})-[0-9a-f]{{32}}\.json"
     ),

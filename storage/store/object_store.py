@@ -86,6 +86,9 @@ class ObjectStore(Protocol):
     def put(self, path: Path, data: pa.Buffer | bytes) -> None:
         """Write an object whose name no other process uses, or replace one by what means the same (PROTOCOL.md, X4).
 
+        Reports of services are replaced, too; no rule depends on them.
+
+
         A reader sees the old object or the new one, never a part.
         """
         ...

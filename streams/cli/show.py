@@ -20,12 +20,13 @@ from storage.engine import (
     TimelineEntry,
     Ttl,
     format_type,
+    open_store,
 )
 from storage.plural import counted
 from streams.cli.arguments import console
 from streams.cli.output import draw, print_json
 from streams.cli.plot import ENTRIES, MOST_WIDTH, draw_plot
-from streams.pipeline.part_states import PartState, read_parts
+from streams.pipeline.part_states import PartState, read_parts, stored_reports
 from streams.pipeline.pipeline import Pipeline
 from streams.pipeline.quantities import age, duration, moment, size
 from streams.pipeline.run import make_jobs
@@ -75,13 +76,17 @@ def show_table(table: Inspection, what: What, *, limit: int, as_json: bool) -> N
 
 
 def show_parts(pipeline: Pipeline, *, as_json: bool) -> None:
-    """Print what each writer and service of a pipeline did last on this machine, and whether it runs.
+    """Print what each writer and service of a pipeline did last, and whether it runs.
+
+    Of writers only what this machine knows; `show streams` has the others.
 
     Args:
         pipeline: The pipeline.
         as_json: JSON lines, one for each part.
     """
-    parts = read_parts(pipeline.state, [job.name for job in make_jobs(pipeline)])
+    names = [job.name for job in make_jobs(pipeline)]
+    store = open_store(pipeline.table.uri, pipeline.table.storage_options)
+    parts = read_parts(pipeline.state, names, stored_reports(store, names))
     _print(parts, [_draw_parts(parts)], as_json=as_json)
 
 

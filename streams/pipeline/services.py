@@ -78,8 +78,10 @@ def run_service(
     reporter.update(doing="starting")
     try:
         from storage import Table
-        from storage.engine import check_reachable
+        from storage.engine import check_reachable, open_store
+        from streams.pipeline.part_states import StoredReports
         from streams.pipeline.pipeline import load_pipeline
+        from streams.pipeline.run import service_name
 
         pipeline = load_pipeline(path)
         location, outages = pipeline.table, JobOutages(reporter, stop)
@@ -92,6 +94,10 @@ def run_service(
         table = open_table() if once else outages.wait_out(open_table, what)
         if table is None:
             return Ending.DONE
+        stored = StoredReports(
+            open_store(location.uri, location.storage_options), service_name(pipeline, service), reporter.report
+        )
+        reporter.follow(stored.write)
         with executor(pipeline) as execute:
             every, work = _service(service, pipeline, table, reporter, execute, once=once)
             if once:

@@ -236,6 +236,16 @@ class Reporter:
             os.set_blocking(descriptor, False)
         return cls(descriptor, parse_report(os.environ.get(RESUME) or "{}"), on_report)
 
+    def follow(self, on_report: Callable[[Report], None]) -> None:
+        """Call a function with each later report, too; see the class."""
+        before = self._on_report
+
+        def both(report: Report) -> None:
+            before(report)
+            on_report(report)
+
+        self._on_report = both
+
     @property
     def report(self) -> Report:
         """The last report."""

@@ -179,7 +179,7 @@ def spark_errors(hint: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        if (problem := python_problem(str(error))) is not None:
+        if (problem := python_problem(error)) is not None:
             raise problem from None
         # An error of weft that came through the JVM has a hint of its own.
         message, _, own = short_message(error).partition("\nhint: ")

@@ -3,7 +3,7 @@
 They are pickled by name. A worker without weft would fail while it unpickles them, within Spark's code, with ``No
 module named 'storage'`` and no explanation. So they are sent as bytes, together with a small function that is pickled
 by value and needs only Python: it unpickles them, and turns a failed import into an error with a hint. Errors of weft
-get the note that the driver reads (`streams.spark.task_errors`).
+get the note that the driver reads, signed with the key that comes along (`streams.spark.task_errors`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from streams.spark.task_errors import INSTALL_HINT, note_errors
+from streams.spark.task_errors import INSTALL_HINT, note_errors, signing_key
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -111,15 +111,17 @@ class _Rebuilt:
 
 def _loader() -> Callable[[bytes], Any]:
     # A nested function is pickled by value. It must not use names of this module except those in its closure.
-    hint = INSTALL_HINT
+    hint, key = INSTALL_HINT, signing_key()
 
     def load(payload: bytes) -> Any:
         import pickle
         import sys
 
         try:
+            from streams.spark.task_errors import sign_with
             from streams.spark.worker_garbage import function_started
 
+            sign_with(key)
             loaded = pickle.loads(payload)  # noqa: S301 - written by our own driver, as all that Spark runs is
         except ImportError as error:
             raise ImportError(

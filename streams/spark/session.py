@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from storage.errors import InvalidInput, NotFound, TableError
 from streams.spark.class_archive import find_archive
+from streams.spark.java_causes import java_causes
 from streams.spark.settings import MASTER, SessionSettings, Surroundings, is_local, is_secret, settle
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ if TYPE_CHECKING:
 MIN_JAVA: Final = 17  # the minimum of Spark 4
 MAX_CORES: Final = 4  # of one writer: it has one task per partition, and other writers need cores too
 _JAVA_SECONDS: Final = 30.0  # `java -version` takes a tenth of a second, longer on a busy machine
-_REFUSED_SETTING: Final = re.compile(
-    r"^(org\.apache\.spark\.|java\.lang\.)[\w.]*(IllegalArgument|NumberFormat|ClassNotFound)\w*Exception\b"
-    r"|\bCould not parse Master URL\b"
-)
-"""What the JVM says of a setting with a wrong value. Other failures to start may have passed at the next start."""
+_REFUSED_SETTING: Final = frozenset({"java.lang.IllegalArgumentException", "java.lang.ClassNotFoundException"})
+"""Classes of what the JVM throws for a setting with a wrong value. Other failures to start may have passed at the next
+start."""
+_WRONG_MASTER: Final = "Could not parse Master URL"
+"""Beginning of the message for another one, whose class says nothing."""
 _ARENAS: Final = "2"
 """Number of malloc arenas of glibc in the JVM and in Python workers. The default is 8 per core of the machine, and each
 arena keeps memory that its threads have freed."""
@@ -205,7 +206,8 @@ def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO 
             session = builder.getOrCreate()
     except Exception as error:
         cause = _first_cause(str(error))
-        if _REFUSED_SETTING.search(cause):
+        thrown = next(java_causes(error), None)
+        if thrown is not None and (thrown.classes & _REFUSED_SETTING or thrown.message.startswith(_WRONG_MASTER)):
             raise InvalidInput(f"Spark refuses a setting: {cause}", hint="correct the spark settings") from error
         raise SparkNotStarted(
             f"Spark does not start: {cause}",

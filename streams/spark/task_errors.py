@@ -3,21 +3,29 @@
 Spark passes only the text of a traceback. So an error of weft gets a note with the error as JSON, which becomes the
 last line of that text. The receiver parses that line; all other lines are for people.
 
+The text may also contain values of messages. So a note is signed with a key that each driver makes for itself and sends
+to its workers with their functions (`streams.spark.for_workers`); a line without a valid signature means nothing. The
+key never appears in a text.
+
 A worker that cannot import weft (another version of Python, or a missing package) cannot send such a line. Such errors
-are recognised by their text.
+are recognised by the class of the JVM's exception and its text, and only if no function of weft has raised them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hmac
 import inspect
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar, cast
 
 from storage.errors import InvalidInput, TableError, error_from_dict
+from streams.spark.java_causes import JavaCause, java_causes
 
 INSTALL_HINT: Final = (
     "install weft where the executors run, or send a packed environment along: weft package -o weft-env.tar.gz, then "
@@ -26,6 +34,7 @@ INSTALL_HINT: Final = (
 )
 
 _MARK: Final = "weft-error: "
+_SIGNED: Final = re.compile(rf"{_MARK}([0-9a-f]{{64}}) (.*)$", re.MULTILINE)
 _NO_WEFT: Final = re.compile(r"cannot import weft: (No module named '[\w.]+')")
 _NO_MODULE: Final = re.compile(r"\b(?:ModuleNotFoundError|ImportError): (?:.*?\b)?(No module named '[\w.]+')")
 _NO_PACKAGE: Final = re.compile(r"\[PACKAGE_NOT_INSTALLED\] (\S+ >= \S+) must be installed")
@@ -44,14 +53,43 @@ class TasksFailed(TableError):
     code = "TASKS_FAILED"
 
 
+class _Signer:
+    """Signs notes with the key of the driver; in a worker it gets that key before it runs anything of weft."""
+
+    def __init__(self) -> None:
+        self.key = secrets.token_bytes(32)
+
+    def sign(self, text: str) -> str:
+        return hmac.digest(self.key, text.encode(), "sha256").hex()
+
+
+_signer: Final = _Signer()
+
+
+def signing_key() -> bytes:
+    """The key of this driver; for workers only."""
+    return _signer.key
+
+
+def sign_with(key: bytes) -> None:
+    """Sign the errors of this process with the key of its driver."""
+    _signer.key = key
+
+
 @contextmanager
 def noted_errors() -> Iterator[None]:
-    """Add the note that `error_in` reads to errors of weft that are raised in the block."""
+    """Add the note that `error_in` reads to errors of weft that are raised in the block.
+
+    Other errors get a note that says only that a function of weft has raised them.
+    """
     try:
         yield
-    except TableError as error:
+    except Exception as error:
         if not any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
-            error.add_note(_MARK + json.dumps(error.to_dict(), default=str))
+            described = _missing_package(str(error)) if isinstance(error, ImportError) else error
+            plain = described.to_dict() if isinstance(described, TableError) else None
+            text = json.dumps(plain, default=str)
+            error.add_note(f"{_MARK}{_signer.sign(text)} {text}")
         raise
 
 
@@ -77,36 +115,53 @@ def error_in(text: str) -> TableError | None:
 
     Errors of other packages, such as `streams.kafka.errors`, are found if their module is imported.
     """
-    for line in reversed(text.splitlines()):
-        _, found, data = line.partition(_MARK)
-        if found:
-            try:
-                return error_from_dict(json.JSONDecoder().raw_decode(data)[0])
-            except (ValueError, KeyError, TypeError):
-                continue
+    for plain in _signed(text):
+        if plain is not None:
+            return error_from_dict(plain)
     return None
 
 
-def python_problem(text: str) -> InvalidInput | None:
-    """Find out from the text of a Spark error what is wrong with the Python of Spark's workers.
+def _signed(text: str) -> Iterator[dict[str, Any] | None]:
+    """The contents of all notes with a valid signature, the last one first."""
+    for signature, line in reversed(_SIGNED.findall(text)):
+        with contextlib.suppress(ValueError):
+            _, end = json.JSONDecoder().raw_decode(line)  # Spark may add words to the line
+            if hmac.compare_digest(signature, _signer.sign(line[:end])):
+                yield json.loads(line[:end])
+
+
+def python_problem(error: BaseException) -> InvalidInput | None:
+    """Find out from an error of Spark what is wrong with the Python of Spark's workers.
 
     Returns:
-        An error that restarting the query does not fix; None if the text is about something else.
+        An error that restarting the query does not fix; None if the error is about something else.
     """
-    if found := _NO_PYTHON.search(text):
+    for cause in java_causes(error):
+        if (problem := problem_in(cause)) is not None:
+            return problem
+    return None
+
+
+def problem_in(cause: JavaCause) -> InvalidInput | None:
+    """What one exception of the JVM says about the Python of workers, see `python_problem`."""
+    if "java.io.IOException" in cause.classes and (found := _NO_PYTHON.match(cause.message)):
         return InvalidInput(f"Spark cannot start a Python worker: there is no {found.group(1)}", hint=INSTALL_HINT)
-    if found := _OTHER_PYTHON.search(text):
+    if "PYTHON" not in cause.condition or any(True for _ in _signed(cause.message)):
+        return None
+    if found := _OTHER_PYTHON.search(cause.message):
         return InvalidInput(
             f"the executors have Python {found.group(1)}, and the driver has {found.group(2)}",
             hint="let spark.pyspark.python be a Python of the executors with the same minor version",
         )
-    if found := _NO_WEFT.search(text):
+    if found := _NO_WEFT.search(cause.message):
         return InvalidInput(f"a Python worker of Spark cannot import weft: {found.group(1)}", hint=INSTALL_HINT)
-    if found := _NO_MODULE.search(text):
-        return InvalidInput(f"a Python worker of Spark lacks a package: {found.group(1)}", hint=INSTALL_HINT)
-    if found := _NO_PACKAGE.search(text):
-        return InvalidInput(f"a Python worker of Spark lacks a package: {found.group(1)}", hint=INSTALL_HINT)
+    if found := _NO_MODULE.search(cause.message) or _NO_PACKAGE.search(cause.message):
+        return _missing_package(found.group(1))
     return None
+
+
+def _missing_package(what: str) -> InvalidInput:
+    return InvalidInput(f"a Python worker of Spark lacks a package: {what}", hint=INSTALL_HINT)
 
 
 def worker_hints() -> AbstractContextManager[None]:
@@ -115,7 +170,7 @@ def worker_hints() -> AbstractContextManager[None]:
     Raises:
         InvalidInput: See `python_problem`.
     """
-    return _translated(lambda text: python_problem(text) if error_in(text) is None else None)
+    return _translated(lambda error: python_problem(error) if error_in(str(error)) is None else None)
 
 
 def raise_task_errors() -> AbstractContextManager[None]:
@@ -126,18 +181,18 @@ def raise_task_errors() -> AbstractContextManager[None]:
         InvalidInput: See `python_problem`.
         TasksFailed: Any other failure of the job.
     """
-    return _translated(lambda text: error_in(text) or python_problem(text) or _tasks_failed(text))
+    return _translated(lambda error: error_in(str(error)) or python_problem(error) or _tasks_failed(str(error)))
 
 
 @contextmanager
-def _translated(translate: Callable[[str], TableError | None]) -> Iterator[None]:
-    """Raise the error of weft that the text of another error stands for; None: raise the other error unchanged."""
+def _translated(translate: Callable[[Exception], TableError | None]) -> Iterator[None]:
+    """Raise the error of weft that another error stands for; None: raise the other error unchanged."""
     try:
         yield
     except TableError:
         raise
     except Exception as error:
-        if (found := translate(str(error))) is not None:
+        if (found := translate(error)) is not None:
             raise found from error
         raise
 

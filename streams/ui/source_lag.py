@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from storage.engine import LaneReport
+from storage.engine import LaneReport, ObjectStore, open_store
 from storage.errors import TableError
 from streams.kafka.options import parse_options
 from streams.pipeline.lag import Lag, LagMeter, kafka_offsets
-from streams.pipeline.part_states import PartState, read_parts
+from streams.pipeline.part_states import PartState, read_parts, stored_reports
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.run import make_jobs
 
@@ -41,6 +42,9 @@ class SourceLag:
         """Why nothing is measured: the pipeline file is wrong, or needs an environment variable that is not set."""
         self._state: Path | None = None
         self._parts: list[str] = []
+        self._store: ObjectStore | None = None
+        self._stored: Mapping[str, bytes] = {}
+        self._stored_until = 0.0
         self._unread: dict[str, LagMeter] = {}
         self.streams: dict[str, str] = {}
         """The stream of each lane of the pipeline; empty before the first measurement."""
@@ -73,13 +77,23 @@ class SourceLag:
         return {lane: meter.outage.message for lane, meter in meters.items() if meter.outage is not None}
 
     def parts(self) -> list[PartState]:
-        """What each part of the pipeline does, as far as this machine knows; empty before the first measurement."""
-        return [] if self._state is None else read_parts(self._state, self._parts)
+        """What each part of the pipeline does, see `read_parts`; empty before the first measurement.
+
+        The store of the table is asked at most each `_EVERY_SECONDS`.
+        """
+        with self._lock:
+            if self._state is None or self._store is None:
+                return []
+            if time.monotonic() >= self._stored_until:
+                self._stored = stored_reports(self._store, self._parts)
+                self._stored_until = time.monotonic() + _EVERY_SECONDS
+            return read_parts(self._state, self._parts, self._stored)
 
     def _start(self, meters: dict[str, LagMeter]) -> None:
         from streams import kafka
 
         pipeline = load_pipeline(self._pipeline)
+        self._store = open_store(pipeline.table.uri, pipeline.table.storage_options)
         self._parts, self._state = [job.name for job in make_jobs(pipeline)], pipeline.state
         writers = pipeline.writers.values()
         self.triggers = {writer.lane: writer.trigger_seconds for writer in writers}

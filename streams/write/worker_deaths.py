@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from pyspark import SparkContext
 
 from streams.formats.isolated_decoder import ISOLATE
+from streams.spark.java_causes import java_causes
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ MAX_DEATHS: Final = 2
 """Jobs that lose a worker before their messages are decoded in processes of their own. A single one may have been
 killed for lack of memory."""
 _DIED: Final = "Python worker exited unexpectedly"
-"""In the text of Spark's error, which has no class or condition of its own."""
+"""Beginning of the message of Spark's exception, which has no class or condition of its own."""
 _log: Final = logging.getLogger("weft")
 
 
@@ -38,7 +39,7 @@ def run_despite_deaths(context: SparkContext, job: Callable[[], T]) -> T:
         try:
             return job()
         except Exception as error:
-            if _DIED not in str(error):
+            if not any(cause.message.startswith(_DIED) for cause in java_causes(error)):
                 raise
             _log.warning("a Python worker of Spark has died; its batch is tried again")
     _log.warning("workers have died %d times: messages are decoded in processes of their own", MAX_DEATHS)

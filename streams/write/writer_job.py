@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from streams.pipeline.error_kinds import Ending, describe, ending_of, is_outage
@@ -54,12 +54,18 @@ MAX_STARTS: Final = (
     3  # a writer that is being fenced may commit one more batch after the lane was read and before it is claimed
 )
 
-_NETWORK: Final = re.compile(
-    r"\b(?:java\.net\.(?:ConnectException|UnknownHostException|NoRouteToHostException)"
-    r"|org\.apache\.hadoop\.net\.ConnectTimeoutException"
-    r"|org\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException))\b[^\n]*"
+_NETWORK: Final = frozenset(
+    {
+        "java.net.ConnectException",
+        "java.net.NoRouteToHostException",
+        "java.net.UnknownHostException",
+        "org.apache.hadoop.net.ConnectTimeoutException",
+        "org.apache.kafka.common.errors.DisconnectException",
+        "org.apache.kafka.common.errors.TimeoutException",
+    }
 )
-"""Errors of the JVM if a store or broker that Spark accesses (for example for its checkpoint) does not answer."""
+"""Classes of exceptions of the JVM if a store or broker that Spark accesses (for example for its checkpoint) does not
+answer. Their superclasses also have other errors: a socket may belong to a Python worker that has died."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -338,11 +344,16 @@ def read_events(
         InvalidInput: The source, an option or an expression is wrong.
     """
     from streams import kafka
+    from streams.spark.data_sources import register_source
     from streams.write.decode_events import decode_events
     from streams.write.file_source import read_files
 
     if writer.reader_format == kafka.FORMAT:
         kafka.register(spark, python=python)
+    if writer.reader_format == "weft":
+        # A source that Spark finds by itself, where this module is missing, cannot sign its errors.
+        with contextlib.suppress(ImportError):
+            register_source(spark, import_module("pyspark_weft").DefaultSource)
     if writer.file_format is not None:
         return decode_events(read_files(spark, writer), writer, key, exact=exact)
     options = dict(writer.reader_options)
@@ -372,12 +383,13 @@ def _last_batch(query: StreamingQuery) -> int | None:
 
 
 def failure_of(error: Exception) -> Exception:
-    """The cause of a Spark error: the error of weft that its text contains, or a new error of weft for the text."""
+    """The cause of a Spark error: the error of weft that its text contains, or a new error of weft for its classes."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     import streams.formats.registry
     import streams.kafka.errors  # noqa: F401 - so that their errors are found
     from storage.errors import InvalidInput, StoreUnavailable, TableError
+    from streams.spark.java_causes import java_causes
     from streams.spark.sql_text import spark_message
     from streams.spark.task_errors import error_in, python_problem
 
@@ -385,12 +397,14 @@ def failure_of(error: Exception) -> Exception:
         return error
     if (found := error_in(str(error))) is not None:
         return found
-    if isinstance(error, PySparkException) and (problem := python_problem(str(error))) is not None:
+    if isinstance(error, PySparkException) and (problem := python_problem(error)) is not None:
         return problem
-    if network := _NETWORK.search(str(error)):
-        return StoreUnavailable(f"Spark has no connection to a store or broker: {network.group()}")
+    if (cause := next((cause for cause in java_causes(error) if cause.classes & _NETWORK), None)) is not None:
+        return StoreUnavailable(f"Spark has no connection to a store or broker: {cause.message}")
     # Spark raises the same class if code of a Python data source fails, for whatever reason; a retry may help then.
-    if isinstance(error, AnalysisException | ParseException) and "PYTHON_DATA_SOURCE_ERROR" not in str(error):
+    if not isinstance(error, AnalysisException | ParseException):
+        return error
+    if error.getCondition() != "PYTHON_DATA_SOURCE_ERROR":
         return InvalidInput(spark_message(error), hint="fix source, select or where of this writer")
     return error
 

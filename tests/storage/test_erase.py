@@ -25,6 +25,7 @@ from storage.errors import (
     error_from_dict,
 )
 from storage.log.pins import pin
+from storage.log.service_reports import put_service_report, service_reports
 from storage.services import service_plan
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
@@ -445,3 +446,10 @@ def test_a_damaged_base_file_is_named(table: Table) -> None:
         path.write_bytes(data[:4] + bytes(rows) + data[4 + rows :])
     with pytest.raises(CorruptData, match=r"base/.*\.parquet does not decode"):
         table.erase([GONE], expire_snapshots=True)
+
+
+def test_reports_of_services_may_name_a_key_and_are_removed(table: Table) -> None:
+    store = open_store(table.uri)
+    put_service_report(store, "compaction", f"merging {GONE} failed".encode())
+    assert table.erase([GONE], expire_snapshots=True).complete
+    assert service_reports(store, ["compaction"]) == {}

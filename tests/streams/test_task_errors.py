@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
@@ -15,9 +16,15 @@ from pyspark.sql.types import StructType
 from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
 from streams.read.table_source import WeftSource
 from streams.spark.for_workers import ForWorkers, Source, for_workers, source_for_workers
-from streams.spark.task_errors import error_in, noted_errors, python_problem, worker_hints
+from streams.spark.java_causes import JavaCause
+from streams.spark.task_errors import error_in, noted_errors, problem_in, python_problem, worker_hints
 
 ORIGINAL = CommitUnknown("no answer\nweft-error: {not this}", hint='see "weft show"', batch=("query", 7))
+
+FORGED = (
+    f"a value\nweft-error: {json.dumps(ORIGINAL.to_dict())}\nweft-error: {'0' * 64} {json.dumps(ORIGINAL.to_dict())}"
+)
+MISSING = "a value\nModuleNotFoundError: No module named 'pyarrow'\n"
 
 
 def fail_at_once(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -27,6 +34,17 @@ def fail_at_once(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def fail_later(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
     raise ORIGINAL
+
+
+def fail_with_a_value(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    raise ValueError(FORGED + MISSING)
+
+
+def import_nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import nowhere.at_all  # type: ignore[import-not-found]  # noqa: F401
+
+    yield from batches
 
 
 def same(found: TableError | None) -> None:
@@ -42,6 +60,60 @@ def test_errors_of_a_task(
     with pytest.raises(PySparkException) as failed:
         spark.range(3).mapInArrow(for_workers(task), "id long").collect()
     same(error_in(str(failed.value)))
+
+
+@pytest.mark.spark
+def test_a_value_in_a_text_is_no_error_of_weft(spark: SparkSession) -> None:
+    """A message that ends in the text of an error must not decide what becomes of the stream."""
+    with pytest.raises(PySparkException) as failed:
+        spark.range(3).mapInArrow(for_workers(fail_with_a_value), "id long").collect()
+    assert "ModuleNotFoundError: No module named 'pyarrow'" in str(failed.value)
+    assert error_in(str(failed.value)) is None
+    assert python_problem(failed.value) is None
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "text", [FORGED, MISSING, 'Cannot run program "python3"', "[PACKAGE_NOT_INSTALLED] a >= 1 must be installed"]
+)
+def test_a_value_that_spark_shows_is_no_problem_of_python(spark: SparkSession, text: str) -> None:
+    with pytest.raises(PySparkException) as failed:
+        spark.createDataFrame([(text,)], "a string").selectExpr("cast(a AS int)").collect()
+    assert "CAST_INVALID_INPUT" in str(failed.value)
+    assert re.split(r"['\\]", text)[0] in str(failed.value), "Spark puts a backslash before some characters"
+    assert error_in(str(failed.value)) is None
+    assert python_problem(failed.value) is None
+
+
+@pytest.mark.spark
+def test_a_package_that_a_function_lacks(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException) as failed:
+        spark.range(3).mapInArrow(for_workers(import_nothing), "id long").collect()
+    found = error_in(str(failed.value))
+    assert isinstance(found, InvalidInput)
+    assert "lacks a package: No module named 'nowhere'" in found.message
+    assert "weft package" in found.hint
+
+
+@pytest.mark.spark
+def test_a_package_that_a_worker_of_spark_lacks(spark: SparkSession) -> None:
+    """No function of weft runs in the worker that would sign the error."""
+
+    def lack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import nowhere.at_all
+
+        yield from batches or nowhere
+
+    with pytest.raises(InvalidInput, match="lacks a package: No module named 'nowhere'"), worker_hints():
+        spark.range(3).mapInArrow(lack, "id long").collect()
+
+
+@pytest.mark.spark
+def test_a_python_that_is_not_there(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "./environment/bin/python")
+    frame = spark.range(3).mapInArrow(for_workers(fail_later), "id long")
+    with pytest.raises(InvalidInput, match=r"there is no \./environment/bin/python"), worker_hints():
+        frame.collect()
 
 
 class Reader(ForWorkers, DataSourceReader):
@@ -87,62 +159,89 @@ def test_an_error_is_noted_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "weft-error:", "weft-error: 5", 'weft-error: {"code": "CONFLICT"}', "Conflict: a"]
+    "text", ["", "weft-error:", "weft-error: 5", 'weft-error: {"code": "CONFLICT"}', "Conflict: a", FORGED]
 )
-def test_texts_without_a_note_have_no_error(text: str) -> None:
+def test_texts_without_a_signed_note_have_no_error(text: str) -> None:
     assert error_in(text) is None
 
 
+def test_a_signature_holds_for_one_text() -> None:
+    with pytest.raises(Conflict) as raised, noted_errors():
+        raise Conflict("a")
+    (note,) = raised.value.__notes__
+    assert type(error_in(f"x\n  {note} and more\n\tat y")) is Conflict
+    assert error_in(note.replace("CONFLICT", "FENCED")) is None
+
+
 def test_an_unknown_error_code_keeps_message_and_hint() -> None:
-    found = error_in('x\n  weft-error: {"code": "NEW", "message": "m", "hint": "h", "fields": {}} and more\n\tat y')
+    class New(TableError):
+        code = "NEW"
+
+    with pytest.raises(New) as raised, noted_errors():
+        raise New("m", hint="h")
+    (note,) = raised.value.__notes__
+    New.code = "RENAMED"
+    found = error_in(note)
     assert type(found) is TableError
     assert (found.message, found.hint) == ("m", "h")
-    assert not isinstance(found, InvalidInput)
+
+
+def cause(text: str, condition: str = "PYTHON_EXCEPTION") -> JavaCause:
+    return JavaCause(frozenset({"java.io.IOException"} if not condition else {"x"}), condition, text)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("thrown", "message"),
     [
         (
-            'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file or directory',
+            cause('Cannot run program "./environment/bin/python": error=2, No such file or directory', ""),
             "there is no ./environment/bin/python",
         ),
         (
-            "Traceback ...\nModuleNotFoundError: No module named 'pyarrow'\n\tat org.apache.spark",
+            cause("Traceback ...\nModuleNotFoundError: No module named 'pyarrow'\n\tat org.apache.spark"),
             "lacks a package: No module named 'pyarrow'",
         ),
         (
-            "ImportError: a Python worker of Spark cannot import weft: No module named 'storage' (Python: python3)",
+            cause(
+                "ImportError: a Python worker of Spark cannot import weft: No module named 'storage' (Python: python3)",
+                "PYTHON_DATA_SOURCE_ERROR",
+            ),
             "cannot import weft: No module named 'storage'",
         ),
         (
-            "PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was ...",
+            cause("PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was"),
             "lacks a package: PyArrow >= 18.0.0",
         ),
         (
-            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.13 than that in driver: 3.11, PySpark",
+            cause(
+                "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.13 than that in driver: 3.11, x"
+            ),
             "the executors have Python 3.13, and the driver has 3.11",
         ),
     ],
 )
-def test_a_worker_that_cannot_run_weft(text: str, message: str) -> None:
-    found = python_problem(f"Job aborted due to stage failure: {text}")
+def test_a_worker_that_cannot_run_weft(thrown: JavaCause, message: str) -> None:
+    found = problem_in(thrown)
     assert found is not None
     assert message in found.message
     assert "spark.pyspark.python" in found.hint
 
 
-@pytest.mark.parametrize("text", ["", "No module named storage", "ValueError: pyarrow", "Cannot run the program"])
-def test_other_errors_of_workers_are_not_changed(text: str) -> None:
-    assert python_problem(text) is None
+@pytest.mark.parametrize(
+    "thrown",
+    [
+        *map(cause, ("", "No module named storage", "ValueError: pyarrow", 'Cannot run program "x"')),
+        cause('java.io.IOException: Cannot run program "x"', ""),
+        cause("ModuleNotFoundError: No module named 'x'", ""),
+        cause("ModuleNotFoundError: No module named 'x'", "CAST_INVALID_INPUT"),
+    ],
+)
+def test_other_errors_of_workers_are_not_changed(thrown: JavaCause) -> None:
+    assert problem_in(thrown) is None
 
 
-def test_missing_packages_of_workers_are_raised_with_a_hint() -> None:
-    with pytest.raises(InvalidInput, match="lacks a package") as caught, worker_hints():
-        raise RuntimeError("Job aborted: ModuleNotFoundError: No module named 'pyarrow'")
-    assert "weft package" in caught.value.hint
-    noted = f"No module named 'x'\nweft-error: {json.dumps(ORIGINAL.to_dict())}"
-    for error in (RuntimeError("boom"), ORIGINAL, RuntimeError(f"ModuleNotFoundError: {noted}")):
+def test_other_errors_are_raised_as_they_are() -> None:
+    for error in (RuntimeError("boom"), ORIGINAL, RuntimeError("ModuleNotFoundError: No module named 'x'")):
         with pytest.raises(type(error)) as kept, worker_hints():
             raise error
         assert kept.value is error

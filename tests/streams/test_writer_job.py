@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors.exceptions.captured import StreamingQueryException as CapturedQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from storage.core.names import LaneName
@@ -22,11 +23,12 @@ from storage.errors import Fenced, GapError, InvalidInput, NotFound, StoreUnavai
 from storage.write.writer import Commit
 from streams.kafka.errors import DataLoss, SourceUnavailable
 from streams.pipeline.error_kinds import Ending, describe, ending_of
+from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.status import Report, Reporter
 from streams.spark.task_errors import noted_errors
 from streams.write.resume import GAP_HINT
 from streams.write.sink import CommitReport
-from streams.write.writer_job import failure_of
+from streams.write.writer_job import failure_of, read_events
 from streams.write.writer_progress import Progress, messages_behind
 from tests.streams.pipelines import pipeline_file
 from tests.streams.sink.rig import Feed, event
@@ -173,20 +175,52 @@ def test_errors_of_the_source_are_found_too() -> None:
     assert ending_of(away) is Ending.UNAVAILABLE
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Caused by: java.net.ConnectException: Connection refused",
-        "java.net.UnknownHostException: nowhere.example",
+def failed_with(spark: SparkSession, thrown: Any) -> StreamingQueryException:
+    """The error of a query that an exception of the JVM has ended."""
+    jvm: Any = spark.sparkContext._jvm
+    inner = jvm.java.io.IOException("the checkpoint cannot be read", thrown)
+    return CapturedQueryException(origin=jvm.org.apache.spark.SparkException("[STREAM_FAILED] it ended", inner))
+
+
+@pytest.mark.spark
+def test_an_unreachable_store_of_spark_is_an_outage(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    for thrown in (
+        jvm.java.net.ConnectException("Connection refused by nowhere.example:9000"),
+        jvm.java.net.UnknownHostException("nowhere.example"),
+        jvm.org.apache.hadoop.net.ConnectTimeoutException("20000 millis timeout for nowhere.example"),
+        jvm.java.net.NoRouteToHostException("nowhere.example"),
+    ):
+        found = failure_of(failed_with(spark, thrown))
+        assert isinstance(found, StoreUnavailable)
+        assert "nowhere.example" in found.message
+        assert ending_of(found) is Ending.UNAVAILABLE
+    for thrown in (
+        jvm.java.net.SocketException("a worker died"),
+        jvm.java.io.IOException("java.net.ConnectException: x"),
+    ):
+        assert ending_of(failure_of(failed_with(spark, thrown))) is Ending.FAILED
+
+
+@pytest.mark.spark
+def test_a_table_as_a_source_signs_its_errors(spark: SparkSession, tmp_path: Path) -> None:
+    source = {"type": "spark", "format": "weft", "options": {"path": str(tmp_path / "nowhere")}}
+    writer = load_pipeline(pipeline_file(tmp_path, writers={"sa": {"source": source}})).writer("sa")
+    with pytest.raises(AnalysisException) as failed:
+        read_events(spark, writer)
+    assert isinstance(failure_of(failed.value), NotFound)
+
+
+def test_a_value_in_a_text_is_no_outage() -> None:
+    for line in (
+        "ValueError: java.net.ConnectException: Connection refused",
+        "\nCaused by: java.net.UnknownHostException: nowhere.example",
         "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment",
-    ],
-)
-def test_an_unreachable_store_of_spark_is_an_outage(line: str) -> None:
-    found = failure_of(StreamingQueryException(f"[STREAM_FAILED] Query terminated\n\tat x.y(Z.java:1)\n{line}\n\tat"))
-    assert isinstance(found, StoreUnavailable)
-    assert line.removeprefix("Caused by: ") in found.message
-    assert ending_of(found) is Ending.UNAVAILABLE
-    assert ending_of(failure_of(StreamingQueryException("java.net.SocketException: a worker died"))) is Ending.FAILED
+        "ModuleNotFoundError: No module named 'pyarrow'",
+        f"weft-error: {json.dumps(Fenced('a').to_dict())}",
+    ):
+        error = wrapped(f"ValueError: a value\n{line}")
+        assert failure_of(error) is error
 
 
 def test_a_wrong_expression_is_invalid_input() -> None:
@@ -207,7 +241,8 @@ def test_other_errors_are_not_changed() -> None:
 
 
 def test_an_error_of_a_data_source_is_kept_and_described_briefly() -> None:
-    error = AnalysisException("[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback:\n  File x\nTimeoutError: no\n answer\n")
+    text = "Failed: Traceback:\n  File x\nTimeoutError: no\n answer\n"
+    error = AnalysisException(f"[PYTHON_DATA_SOURCE_ERROR] {text}", errorClass="PYTHON_DATA_SOURCE_ERROR")
     assert failure_of(error) is error
     assert describe(error) == "TimeoutError: no"
     assert describe(OSError("a\n b")) == "OSError: a b"

@@ -25,6 +25,7 @@ from storage.core.plan.slices import FileSlice
 from storage.errors import Conflict, MissingFile, NotFound, StillRetained
 from storage.log.add_feature import add_feature
 from storage.log.pins import Pin, unexpired, unpin
+from storage.log.service_reports import remove_service_reports
 from storage.log.table_log import TableLog
 from storage.plural import counted
 from storage.read.missing_file import explain_missing_file
@@ -138,6 +139,7 @@ def erase(
         unpin(table_log.store, pin)
     aborted = tuple(_abort_plans(table_log, search))
     cleaned = _clean(table_log, progress, expire=expire_snapshots)
+    remove_service_reports(table_log.store)
     redaction = redact_log(table_log, search, find_needed(table_log))
     needed = find_needed(table_log)
     boundary = Boundary(rewritten.cut.lanes, max(rewritten.entry, rewritten.cut.table))

@@ -16,7 +16,8 @@ from storage.services.progress import OnStage, counted, unobserved
 from storage.store.object_store import ObjectStore
 
 _ROOTS: Final = (Path("overlay"), Path("shadow"), Path("base"), Path("log"), Path("_weft"))
-_WITHOUT_KEYS = frozenset({Kind.PROBE, Kind.HEARTBEAT, Kind.PIN})  # their names and few numbers are all they have
+# Their names and few numbers are all they have; reports of services are newer than the erase, which has removed them.
+_WITHOUT_KEYS = frozenset({Kind.PROBE, Kind.HEARTBEAT, Kind.PIN, Kind.SERVICE})
 
 
 @dataclass(frozen=True, slots=True)

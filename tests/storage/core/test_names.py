@@ -31,6 +31,7 @@ LOG = names.log_path(ORDERS, 3, 7, 2, ID)
         (names.pin_path(ID), ParsedPath(Kind.PIN)),
         (names.heartbeat_path(ORDERS, 3, 12345, ID), ParsedPath(Kind.HEARTBEAT, ORDERS, epoch=3, at_ms=12345)),
         (f"{names.PROBES}/{ID}", ParsedPath(Kind.PROBE)),
+        (names.service_path("clean-service"), ParsedPath(Kind.SERVICE)),
     ],
 )
 def test_parsing_a_path_returns_its_parts(path: str, parsed: ParsedPath) -> None:

@@ -29,16 +29,12 @@ from streams.write.decode import decode_messages
 from streams.write.resume import ResumePoint
 from streams.write.sink import CommitReport
 from tests.streams.kafka.topics import Broker, produce, topic_numbers
-from tests.streams.sink.rig import run
+from tests.streams.sink.rig import STARTS, TOO_BUSY, run
 
 MESSAGE: Final = {"id": "bigint", "status": "string", "seq": "bigint"}
 LANE: Final = LaneName("orders")
 BAD_EVERY: Final = 5
 """Of the messages of a partition, one of so many is not JSON."""
-
-TOO_BUSY: Final = "Python worker failed to connect back"
-"""Spark gives a Python process ten seconds to start. A very busy machine needs more; then the query starts again."""
-STARTS: Final = 10
 
 Sent = tuple[str, int, int]
 """Topic, partition and offset of a message."""

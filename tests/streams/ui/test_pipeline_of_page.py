@@ -11,8 +11,10 @@ from pathlib import Path
 import yaml
 
 from storage import Table
+from storage.store.open_store import open_store
 from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.part_states import PartState
+from streams.pipeline.part_states import PartState, StoredReports
+from streams.pipeline.status import Report
 from streams.ui.site import Site
 from streams.ui.source_lag import SourceLag
 from tests.storage.shop import SHOP, append, orders
@@ -125,6 +127,25 @@ def test_a_pipeline_of_which_no_part_runs_is_a_warning_with_what_waits(
             ("compaction", "not known here"),
             ("publish", "not running"),
         ]
+
+
+def test_the_page_shows_services_of_other_machines(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "wide", SHOP)
+    file = tmp_path / "p.yaml"
+    writers = {"orders": {"source": {"type": "spark", "format": "rate"}}}
+    file.write_text(yaml.safe_dump({"table": {"uri": "./wide"}, "writers": writers}))
+    now_ms = time.time_ns() // 1_000_000
+    report = Report(
+        "idle", message="7 file groups compacted", progress=1, round_at_ms=now_ms, next_round_at_ms=now_ms + 60_000
+    )
+    StoredReports(open_store(table.uri), "compaction", Report()).write(report)
+    site = make_site(table.uri, pipeline=file)
+    site.lag = SourceLag(str(file))
+    with client_of(site) as client:
+        client.get("/")
+        shown = client.get("/").text
+    assert "7 file groups compacted" in shown
+    assert "No part of the pipeline runs" not in shown
 
 
 def test_a_pipeline_that_cannot_be_loaded_is_said(tmp_path: Path) -> None:
