@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests import durations
 from tests.class_sharing import sharing_options
 
 # An example is the history of a whole table: it is large, and slow on a busy machine.
@@ -60,41 +61,43 @@ echo "this test starts a JVM: mark it with one of {markers} (pyproject.toml says
 exit 1
 """
 
-_LONGEST = [
-    "test_standalone.py",
-    "test_soak.py",
-    "test_cli_processes.py",
-    "test_lost_checkpoint.py",
-    "test_simulation.py",
-    "test_source.py",
-    "test_killed_without_checkpoint.py",
-    "test_browser_with_spark.py",
-    "test_sql_box.py",
-    "test_smoke.py",
-    "test_supervisor.py",
-]
-"""Files that take longest: started first, so that no process waits for them at the end."""
 _SEPARATE = ["test_more_schedules.py", "test_broken_implementations.py", "test_models.py"]
 """Files whose tests share nothing: started last, each wherever a process is free."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of `tests.durations`."""
+    group = parser.getgroup("durations")
+    group.addoption("--record-durations", action="store_true", help="write tests/durations.tsv")
+    group.addoption("--at-most", type=float, metavar="SECONDS", help="leave out tests that were recorded as longer")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the tests if that is asked for, in each process of pytest-xdist."""
+    if config.getoption("record_durations"):
+        config.pluginmanager.register(durations.Recorder(writes=not hasattr(config, "workerinput")))
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Add the markers that follow from the test itself; put the longest tests first, in the same order everywhere."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add the markers that follow from the test itself; put the longest files first, in the same order everywhere."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("laws")
         for name in getattr(item, "fixturenames", ()):
             if name in _MARKER_OF_FIXTURE:
                 item.add_marker(_MARKER_OF_FIXTURE[name])
+    seconds = config.getoption("at_most")
+    if seconds is not None:
+        longer = [item for item in items if not durations.is_quick(item, seconds)]
+        config.hook.pytest_deselected(items=longer)
+        items[:] = [item for item in items if durations.is_quick(item, seconds)]
     items.sort(key=_place)
 
 
-def _place(item: pytest.Item) -> int:
-    parts = item.path.relative_to(Path(__file__).parent).parts
-    if parts[-1] in _SEPARATE:
-        return len(_LONGEST) + 1 + _SEPARATE.index(parts[-1])
-    return _LONGEST.index(parts[-1]) if parts[-1] in _LONGEST else len(_LONGEST)
+def _place(item: pytest.Item) -> tuple[int, float]:
+    last = _SEPARATE.index(item.path.name) + 1 if item.path.name in _SEPARATE else 0
+    return last, -durations.wall_seconds_of_files().get(item.nodeid.partition("::")[0], 0.0)
 
 
 @pytest.hookimpl(optionalhook=True)  # mutation testing runs without pytest-xdist

@@ -10,14 +10,16 @@ import ast
 import functools
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {"storage", "streams", "deploy", "tests"}
-TOP_LEVEL = FOLDERS | {"pyproject.toml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"}
+PACKAGES = ("storage", "streams")
+DOCUMENTS = {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"}
+TOP_LEVEL = FOLDERS | DOCUMENTS | {"pyproject.toml", "Makefile"}
 # The core is pure: no files, clocks, randomness, threads or logs.
 BANNED_IN_CORE = {
     *("os", "io", "pathlib", "shutil", "tempfile", "glob", "socket", "subprocess", "urllib.request", "http"),
@@ -113,6 +115,27 @@ def test_only_streams_and_its_tests_import_pyspark() -> None:
     allowed = {("tests", "streams"), ("tests", "benchmarks"), ("tests", "soak")}
     others = [path for path in PYTHON if path.parts[0] not in {"streams", "deploy"} and path.parts[:2] not in allowed]
     assert breaking(others, lambda path: [name for name in imports(path) if banned(name, {"pyspark", "py4j"})]) == {}
+
+
+def imported_modules(path: Path, names: Container[str]) -> Iterator[str]:
+    """The modules that a file imports: of ``from package import name`` the module of that name, if there is one."""
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in names)
+        elif isinstance(node, ast.ImportFrom):
+            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in names else str(node.module) for name in submodules)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Also not in functions, and not for types alone: what needs each other is one idea, or lacks a third module."""
+    names = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in modules(*PACKAGES)}
+    graph = {name: names.keys() & set(imported_modules(path, names)) - {name} for name, path in names.items()}
+    while ends := {name for name, others in graph.items() if not others} | (
+        graph.keys() - set().union(*graph.values())
+    ):
+        graph = {name: others - ends for name, others in graph.items() if name not in ends}
+    assert graph == {}
 
 
 def test_the_top_level_has_only_expected_files() -> None:

@@ -40,7 +40,7 @@ from streams.catalog.table_changes import (
 )
 
 if TYPE_CHECKING:
-    from streams.catalog.lake_catalog import LakeCatalog
+    from streams.catalog.catalog_context import CatalogContext
 
 _PROVIDER: Final = "weft"
 _OF_SPARK: Final = ("owner", "is_managed_location")
@@ -80,7 +80,7 @@ _OF_COLUMNS: Final = ("AddColumn", "UpdateColumnType", "UpdateColumnDefaultValue
 
 
 def create_table(
-    catalog: LakeCatalog,
+    catalog: CatalogContext,
     names: Sequence[str],
     columns: Any,
     partitioning: Any,
@@ -115,7 +115,7 @@ def create_table(
     config = config_from_properties([_column(catalog, column, key) for column in columns], given)
     if with_rows and len(config.streams) > 1:
         raise InvalidInput(
-            f"CREATE TABLE {'.'.join((catalog.name(), *names))} AS SELECT: the table has several streams, and the rows "
+            f"CREATE TABLE {'.'.join((catalog.name, *names))} AS SELECT: the table has several streams, and the rows "
             "would be those of one",
             hint="create it without AS SELECT, and then INSERT INTO each stream",
         )
@@ -166,7 +166,7 @@ def _partitions(partitioning: Iterable[Any]) -> list[str]:
     return found
 
 
-def _column(catalog: LakeCatalog, column: Any, key: Sequence[str] | None) -> SqlColumn:
+def _column(catalog: CatalogContext, column: Any, key: Sequence[str] | None) -> SqlColumn:
     """A column of CREATE TABLE; ``key`` has the key columns, None if the statement does not name them."""
     name = column.name()
     kind = column_type(name, column.dataType())
@@ -215,7 +215,7 @@ def _has_not_null(kind: DataType) -> bool:
     return False
 
 
-def _evaluated(catalog: LakeCatalog, name: str, sql: str, kind: str) -> Any:
+def _evaluated(catalog: CatalogContext, name: str, sql: str, kind: str) -> Any:
     """The value of a DEFAULT.
 
     Raises:
@@ -230,7 +230,7 @@ def _evaluated(catalog: LakeCatalog, name: str, sql: str, kind: str) -> Any:
     return row.column(0)[0].as_py()
 
 
-def alter_table(catalog: LakeCatalog, names: Sequence[str], changes: Sequence[Any]) -> None:
+def alter_table(catalog: CatalogContext, names: Sequence[str], changes: Sequence[Any]) -> None:
     """Change a table.
 
     Args:
@@ -245,7 +245,7 @@ def alter_table(catalog: LakeCatalog, names: Sequence[str], changes: Sequence[An
     apply_changes(table, [_change(catalog, table, change) for change in changes])
 
 
-def _change(catalog: LakeCatalog, table: Table, change: Any) -> Change:
+def _change(catalog: CatalogContext, table: Table, change: Any) -> Change:
     kind = str(change.getClass().getSimpleName())
     match kind:
         case "SetProperty":
@@ -275,7 +275,7 @@ def _change(catalog: LakeCatalog, table: Table, change: Any) -> Change:
     raise AssertionError(f"{kind} is one of {_OF_COLUMNS}")
 
 
-def _addition(catalog: LakeCatalog, name: str, change: Any) -> AddColumn:
+def _addition(catalog: CatalogContext, name: str, change: Any) -> AddColumn:
     if not change.isNullable():
         raise InvalidInput(
             f"column {name!r}: NOT NULL: rows from before have no value", hint="leave NOT NULL out; use DEFAULT"
@@ -292,7 +292,7 @@ def _addition(catalog: LakeCatalog, name: str, change: Any) -> AddColumn:
     return AddColumn(name, kind, value, None if position is None else position.column(), change.comment() or "")
 
 
-def drop_later(catalog: LakeCatalog, names: Sequence[str]) -> bool:
+def drop_later(catalog: CatalogContext, names: Sequence[str]) -> bool:
     """Drop a table for REPLACE TABLE, which drops it before it looks at the new definition: when that is checked.
 
     Raises:
@@ -307,7 +307,7 @@ def drop_later(catalog: LakeCatalog, names: Sequence[str]) -> bool:
     return True
 
 
-def drop_table(catalog: LakeCatalog, names: Sequence[str], *, purge: bool) -> bool:
+def drop_table(catalog: CatalogContext, names: Sequence[str], *, purge: bool) -> bool:
     """Drop a table; whether there was one.
 
     Raises:
@@ -325,23 +325,23 @@ def drop_table(catalog: LakeCatalog, names: Sequence[str], *, purge: bool) -> bo
     return True
 
 
-def _check_empty(catalog: LakeCatalog, names: Sequence[str], table: Table, statement: str) -> None:
+def _check_empty(catalog: CatalogContext, names: Sequence[str], table: Table, statement: str) -> None:
     if table.state().lanes:
         raise InvalidInput(
-            f"{statement} {'.'.join((catalog.name(), *names))}: deletes all of its data and history, for good",
+            f"{statement} {'.'.join((catalog.name, *names))}: deletes all of its data and history, for good",
             hint="DROP TABLE ... PURGE does it, if no writer is live and the table has no savepoints",
         )
 
 
-def _whole_table(catalog: LakeCatalog, names: Sequence[str], what: str) -> Table:
+def _whole_table(catalog: CatalogContext, names: Sequence[str], what: str) -> Table:
     table, part = catalog.lake.resolve(names)
     if part:
-        name = ".".join((catalog.name(), *table))
+        name = ".".join((catalog.name, *table))
         raise InvalidInput(f"{what} {name}.{part}: it is a part of a table", hint=f"name the table: {name}")
     return catalog.lake.table(table)
 
 
-def create_namespace(catalog: LakeCatalog, names: Sequence[str], properties: Mapping[str, str]) -> None:
+def create_namespace(catalog: CatalogContext, names: Sequence[str], properties: Mapping[str, str]) -> None:
     """Create a namespace. Creating a table in a namespace creates the namespace, too.
 
     Raises:
@@ -360,7 +360,7 @@ def create_namespace(catalog: LakeCatalog, names: Sequence[str], properties: Map
     make_namespace(catalog.lake.location(names), catalog.lake.storage_options)
 
 
-def drop_namespace(catalog: LakeCatalog, names: Sequence[str], *, cascade: bool) -> bool:
+def drop_namespace(catalog: CatalogContext, names: Sequence[str], *, cascade: bool) -> bool:
     """Drop an empty namespace; whether there was one.
 
     Raises:

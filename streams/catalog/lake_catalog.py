@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from storage.errors import InvalidInput, NotFound, TableError
 from streams.catalog import definitions, procedures, writing
+from streams.catalog.catalog_context import CatalogContext
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.changelog import TableChangelog
 from streams.catalog.changes import SINCE
@@ -35,7 +36,6 @@ class LakeCatalog(Callback):
     Attributes:
         jvm: The session.
         lake: The folder.
-        replaced: The tables that running REPLACE TABLE statements have yet to drop.
     """
 
     def __init__(self, jvm: CatalogJvm, name: str, lake: Lake) -> None:
@@ -43,9 +43,9 @@ class LakeCatalog(Callback):
         self.jvm: CatalogJvm = jvm
         self.lake = lake
         self._name = name
+        self._context = CatalogContext(jvm, name, lake)
         self._relations = Relations(jvm, name, lake)
         self._state_options = self._set(_STATE_OPTIONS)
-        self.replaced: set[Names] = set()
 
     def register(self) -> None:
         """Make the catalog known to its session."""
@@ -129,7 +129,7 @@ class LakeCatalog(Callback):
             if context.timeTravel().isPresent():
                 options[AS_OF] = _point(self.jvm.point_in_time(context.timeTravel().get()))
         if privileges:
-            return writing.table_for_write(self, names, privileges, options)
+            return writing.table_for_write(self._context, names, privileges, options)
         table, part = self._resolve(names)
         if self.jvm.is_command():
             return entry_of(self.jvm, self._full(names), self.lake.table(table), part)
@@ -170,7 +170,7 @@ class LakeCatalog(Callback):
         else:
             columns, partitioning, properties = *given[:2], dict(given[2])
         with_rows = self.jvm.creates_from_query()
-        definitions.create_table(self, names, columns, partitioning, properties, with_rows=with_rows)
+        definitions.create_table(self._context, names, columns, partitioning, properties, with_rows=with_rows)
         # Without a result, CREATE TABLE AS SELECT asks `loadTable` for the table to write to.
 
     @callback
@@ -180,7 +180,7 @@ class LakeCatalog(Callback):
         copied = copied if copied.get("provider") == PROVIDER else {}
         copied.pop("location", None)
         properties = {**copied, **dict(info.properties())}
-        definitions.create_table(self, _names(ident), info.columns(), info.partitions(), properties)
+        definitions.create_table(self._context, _names(ident), info.columns(), info.partitions(), properties)
 
     @callback
     def useNullableQuerySchema(self) -> bool:  # noqa: N802
@@ -190,7 +190,7 @@ class LakeCatalog(Callback):
     def alterTable(self, ident: Any, changes: Any) -> Any:  # noqa: N802
         names = _names(ident)
         try:
-            definitions.alter_table(self, names, list(changes))
+            definitions.alter_table(self._context, names, list(changes))
         except TableError as error:
             self.jvm.raise_user_error(error)
         return entry_of(self.jvm, self._full(names), self.lake.table(names))
@@ -200,12 +200,12 @@ class LakeCatalog(Callback):
         """Also for AS SELECT: it drops the table that it has made if it cannot fill it."""
         names = _names(ident)
         if self.jvm.replaces_table():
-            return definitions.drop_later(self, names)
-        return definitions.drop_table(self, names, purge=self.jvm.writes_from_query())
+            return definitions.drop_later(self._context, names)
+        return definitions.drop_table(self._context, names, purge=self.jvm.writes_from_query())
 
     @callback
     def purgeTable(self, ident: Any) -> bool:  # noqa: N802
-        return definitions.drop_table(self, _names(ident), purge=True)
+        return definitions.drop_table(self._context, _names(ident), purge=True)
 
     @callback
     def renameTable(self, ident: Any, _new: Any) -> None:  # noqa: N802
@@ -233,7 +233,7 @@ class LakeCatalog(Callback):
 
     @callback
     def createNamespace(self, namespace: Any, properties: Any) -> None:  # noqa: N802
-        definitions.create_namespace(self, tuple(namespace), dict(properties))
+        definitions.create_namespace(self._context, tuple(namespace), dict(properties))
 
     @callback
     def alterNamespace(self, namespace: Any, _changes: Any) -> None:  # noqa: N802
@@ -244,7 +244,7 @@ class LakeCatalog(Callback):
 
     @callback
     def dropNamespace(self, namespace: Any, cascade: bool) -> bool:  # noqa: FBT001, N802
-        return definitions.drop_namespace(self, tuple(namespace), cascade=cascade)
+        return definitions.drop_namespace(self._context, tuple(namespace), cascade=cascade)
 
     # Procedures -------------------------------------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class LakeCatalog(Callback):
                 hint=f"procedures are in {self._name}.{'.'.join(procedures.NAMESPACE)}",
             )
             return procedures.MissingProcedure(self.jvm, names[-1], error)
-        return procedures.load_procedure(self, names[-1])
+        return procedures.load_procedure(self._context, names[-1])
 
     @callback
     def listProcedures(self, namespace: Any) -> Any:  # noqa: N802

@@ -17,7 +17,7 @@ from streams.pipeline.model import TableLocation
 from streams.read.relation.callbacks import Callback, WithoutMetrics, callback
 
 if TYPE_CHECKING:
-    from streams.catalog.lake_catalog import LakeCatalog
+    from streams.catalog.catalog_context import CatalogContext
 
 NAMESPACE: Final = ("system",)
 
@@ -27,7 +27,7 @@ def procedure_names() -> list[str]:
     return sorted(PROCEDURES)
 
 
-def load_procedure(catalog: LakeCatalog, name: str) -> SparkProcedure | MissingProcedure:
+def load_procedure(catalog: CatalogContext, name: str) -> SparkProcedure | MissingProcedure:
     """A procedure, for Spark an `UnboundProcedure`; a `MissingProcedure` if there is no such procedure."""
     try:
         return SparkProcedure(catalog, find_procedure(name))
@@ -38,7 +38,7 @@ def load_procedure(catalog: LakeCatalog, name: str) -> SparkProcedure | MissingP
 class _Session:
     """The catalog as procedures see it."""
 
-    def __init__(self, catalog: LakeCatalog) -> None:
+    def __init__(self, catalog: CatalogContext) -> None:
         self._catalog = catalog
 
     @property
@@ -47,16 +47,16 @@ class _Session:
 
     def locate(self, table: str) -> TableLocation:
         names = self._catalog.jvm.parse_name(table)
-        if names[0] == self._catalog.name():
+        if names[0] == self._catalog.name:
             names = names[1:]
-        lake, shown = self._catalog.lake, ".".join((self._catalog.name(), *names))
+        lake, shown = self._catalog.lake, ".".join((self._catalog.name, *names))
         if not lake.has_table_folder(names):  # it is not opened: verify is for tables that cannot be
             if names and lake.has_table_folder(names[:-1]):
-                whole = ".".join((self._catalog.name(), *names[:-1]))
+                whole = ".".join((self._catalog.name, *names[:-1]))
                 raise InvalidInput(f"{shown} is a part of a table", hint=f"name the table: {whole}")
             raise NotFound(
                 f"there is no table {shown}",
-                hint=f"SHOW NAMESPACES IN {self._catalog.name()} and SHOW TABLES IN a namespace list what there is",
+                hint=f"SHOW NAMESPACES IN {self._catalog.name} and SHOW TABLES IN a namespace list what there is",
             )
         return TableLocation(lake.location(names), lake.storage_options)
 
@@ -66,8 +66,8 @@ class SparkProcedure(Callback):
 
     jvm: CatalogJvm
 
-    def __init__(self, catalog: LakeCatalog, procedure: Procedure) -> None:
-        super().__init__(catalog.jvm, f"weft procedure {catalog.name()}.{procedure.name}")
+    def __init__(self, catalog: CatalogContext, procedure: Procedure) -> None:
+        super().__init__(catalog.jvm, f"weft procedure {catalog.name}.{procedure.name}")
         self._catalog, self._procedure = catalog, procedure
 
     @callback

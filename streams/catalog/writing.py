@@ -37,7 +37,7 @@ from streams.write.sink_task import HINT
 from streams.write.write_batch import write_batch
 
 if TYPE_CHECKING:
-    from streams.catalog.lake_catalog import LakeCatalog
+    from streams.catalog.catalog_context import CatalogContext
 
 _SUPPLIED: Final = "_supplied"
 _TRUE: Final = "ALWAYS_TRUE"
@@ -52,7 +52,7 @@ def _ignored(rows: int) -> str:
 
 
 def table_for_write(
-    catalog: LakeCatalog, names: Sequence[str], privileges: frozenset[str], options: Mapping[str, str]
+    catalog: CatalogContext, names: Sequence[str], privileges: frozenset[str], options: Mapping[str, str]
 ) -> StreamTable:
     """The table to write to, for Spark a `Table`.
 
@@ -71,13 +71,13 @@ def table_for_write(
     except NotFound:
         catalog.jvm.no_such_table(names)
     text, head, rest = catalog.jvm.statement()
-    shown = ".".join((catalog.name(), *names))
+    shown = ".".join((catalog.name, *names))
     schema = catalog.lake.table(table).schema
     check_statement(text, shown, privileges, shown if part or len(schema.streams) == 1 else f"{shown}.<stream>")
     if options.get("as_of") is not None:
         raise InvalidInput(f"{shown}: a state of the past cannot be written", hint="leave the time out")
-    stream = choose_stream(schema, ".".join((catalog.name(), *table)), part)
-    check_delete(text, rest, schema, stream, sql_name((catalog.name(), *table)), sql_name((part,)) if part else "")
+    stream = choose_stream(schema, ".".join((catalog.name, *table)), part)
+    check_delete(text, rest, schema, stream, sql_name((catalog.name, *table)), sql_name((part,)) if part else "")
     by_position = is_by_position(text, head)
     return StreamTable(catalog, table, part, by_position=by_position, is_new=catalog.jvm.creates_from_query())
 
@@ -88,12 +88,12 @@ class StreamTable(PlainTable, WithoutMetrics):
     jvm: CatalogJvm
 
     def __init__(
-        self, catalog: LakeCatalog, names: Sequence[str], part: str, *, by_position: bool, is_new: bool
+        self, catalog: CatalogContext, names: Sequence[str], part: str, *, by_position: bool, is_new: bool
     ) -> None:
         self._catalog = catalog
         self._table = catalog.lake.table(names)
         self._schema = self._table.schema
-        table = ".".join((catalog.name(), *names))
+        table = ".".join((catalog.name, *names))
         self._stream = choose_stream(self._schema, table, part)
         self._shown = f"{table}.{self._stream.name}"
         self._by_position, self._is_new = by_position, is_new

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
 
-INTERRUPTED: Final = 130
-"""The exit code of a shell's command that Ctrl-C has ended."""
+from streams.cli.exit_codes import INTERRUPTED
 
 
 def main() -> None:

@@ -39,8 +39,8 @@ from streams.cli.completion import completing, pipeline_files
 from streams.cli.dead_letters import letters
 from streams.cli.display import show_and_log, stored_words
 from streams.cli.doctor import doctoring
-from streams.cli.entry import INTERRUPTED
 from streams.cli.examples import examples
+from streams.cli.exit_codes import INTERRUPTED
 from streams.cli.explain_command import explaining
 from streams.cli.import_command import import_command
 from streams.cli.infer_command import infer_command

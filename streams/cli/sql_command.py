@@ -28,8 +28,8 @@ from streams.cli.arguments import (
     usage_errors,
 )
 from streams.cli.cancellation import run_until_ctrl_c, start_until_ctrl_c
-from streams.cli.entry import INTERRUPTED
 from streams.cli.examples import examples
+from streams.cli.exit_codes import INTERRUPTED
 from streams.cli.progress import Quiet, progress
 from streams.cli.query import Answer, Format, explain_query, run_query
 from streams.cli.statements import Statement, split_statements
