@@ -359,6 +359,8 @@ class Table:
         Raises:
             InvalidInput, NotFound, SnapshotExpired: See `snapshot`; also if the name is not allowed.
             Conflict: There is already a savepoint of that name.
+            NotOneMoment: It is of now, and an earlier version of weft commits at the same time; the message names the
+                lanes.
         """
         return make_savepoint(self.writable(), name, self._settle(as_of), note)
 

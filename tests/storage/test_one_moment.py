@@ -20,6 +20,8 @@ from storage.core.log.entries import Data
 from storage.core.names import TABLE_LANE, LaneName, slot_path
 from storage.environment import Environment
 from storage.errors import InvalidInput, NotOneMoment, NotSettled
+from storage.log import one_moment
+from storage.publish.delta import publish_delta
 from storage.read.changes import WINDOW, bounded_cut
 from storage.read.snapshot import Snapshot
 from storage.store.open_store import open_store
@@ -183,6 +185,49 @@ def test_a_savepoint_that_cannot_be_one_moment_says_which_lanes_are_the_cause(st
     assert pipeline.reader.savepoints() == []
     pipeline.store.faults.clear()
     pipeline.reader.savepoint("kept", str(pipeline.reader.snapshot().cut))
+
+
+def test_base_files_are_one_moment_after_a_compaction_of_a_table_that_never_rests(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    table = Table.open(pipeline.uri)
+    assert publish_delta(table).is_moment, "nothing is published yet"
+    pipeline.order_then_pay(1)()
+    table.mark()
+    pipeline.never_rest()
+    pipeline.reader.compact()
+    published = publish_delta(table)
+    assert published.is_moment
+    assert published.rows == 2
+    shown = table.snapshot(published.cut).read_optimized().to_arrow(["id", "status", "paid"]).to_pylist()
+    assert {row["id"] for row in shown if row["status"] and row["paid"]} == {0, 1}
+    pipeline.order_then_pay(2)()
+    table.compact(lambda each: each.group == table.snapshot().slices[0].group)
+    assert not publish_delta(table).is_moment, "the other file groups are older"
+    table.compact()
+    assert publish_delta(table).is_moment
+
+
+def test_base_files_of_a_cut_that_commits_of_earlier_versions_follow_may_be_no_moment(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    table = Table.open(pipeline.uri)
+    table.compact()
+    assert publish_delta(table).is_moment
+    pipeline.commit_as_an_earlier_version("orders")
+    assert not publish_delta(table).is_moment
+
+
+def test_lanes_rest_again_after_more_commits_than_are_read_at_once(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_moment, "MANY_LANES", 4)
+    pipeline = Pipeline(stack, MANY)
+    pipeline.reader.snapshot()
+    for number in range(MANY):
+        pipeline.commit(f"other{number}", 5)
+    pipeline.after_end("orders", pipeline.order_then_pay(7))
+    found = pipeline.read()
+    assert found.is_moment
+    assert pipeline.orphans(found) == set()
 
 
 def test_the_reader_is_told_what_the_writer_of_a_commit_had_read(stack: ExitStack) -> None:
