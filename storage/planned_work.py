@@ -49,7 +49,7 @@ def plan_compaction(
     Raises:
         UnsupportedFormat: This version cannot write to the table.
     """
-    snapshot = table.writable_snapshot()
+    snapshot = table.writable_snapshot(moment=True)
     chosen = only_due(snapshot, policy, only)
     # With a policy file groups without logs may be due, too.
     due = sum(

@@ -31,7 +31,7 @@ from storage.core.plan.due_policy import DuePolicy
 from storage.core.plan.watermarks import Lateness, Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment, open_environment
-from storage.errors import InvalidInput, TableError
+from storage.errors import InvalidInput, NotOneMoment, TableError
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
@@ -231,7 +231,8 @@ class Table:
             moment: Insist that the newest snapshot is the table at one moment, also if many lanes commit: then it may
                 lack commits since the newest entry of the table lane, which are those of the last minute. To have all
                 up to now, call `mark` first. `Snapshot.is_moment` is true then; with references only if none of the
-                tables has changed while they were read.
+                tables has changed while they were read. With a time: the moment of the newest entry of the table lane
+                up to then, whatever the clocks of writers say; it may lack commits of the minute before the time.
             references: Whether the snapshot has the columns of references; without them no other table is looked at.
 
         Raises:
@@ -242,10 +243,10 @@ class Table:
             NotComplete: Events of a stream may still arrive; the message names it.
             NotOneMoment: ``moment`` is set, and an earlier version of weft commits at the same time.
         """
-        if moment and as_of is not None:
+        if moment and isinstance(as_of, str):
             raise InvalidInput(
-                "moment with as_of",
-                hint="it is for the newest snapshot: a time, a savepoint or a cut is what it is",
+                f"moment with as_of {as_of!r}",
+                hint="moment is for the newest snapshot, and for that of a time: a savepoint or a cut is what it is",
             )
         if complete_groups and complete_through is None:
             raise InvalidInput(
@@ -326,7 +327,7 @@ class Table:
             CorruptData: A file is missing or damaged; the table is unchanged.
             SnapshotExpired: Cleaning has aborted the compaction as abandoned.
         """
-        snapshot = self.writable_snapshot()
+        snapshot = self.writable_snapshot(moment=True)
         result = run_compaction(snapshot.table_log, snapshot, only_due(snapshot, policy, only), execute)
         self.mark_if_due()
         return result
@@ -358,6 +359,8 @@ class Table:
         Raises:
             InvalidInput, NotFound, SnapshotExpired: See `snapshot`; also if the name is not allowed.
             Conflict: There is already a savepoint of that name.
+            NotOneMoment: It is of now, and an earlier version of weft commits at the same time; the message names the
+                lanes.
         """
         return make_savepoint(self.writable(), name, self._settle(as_of), note)
 
@@ -501,17 +504,25 @@ class Table:
         complete_fencing_barrier(self._table_log)
         return self._table_log
 
-    def writable_snapshot(self) -> Snapshot:
+    def writable_snapshot(self, *, moment: bool = False) -> Snapshot:
         """A head snapshot for work that publishes entries, see `writable`; it needs no more requests than others.
+
+        Args:
+            moment: Take one moment, as `snapshot` does, unless an earlier version of weft commits at the same time.
 
         Raises:
             UnsupportedFormat: This version cannot write to the table.
         """
-        snapshot = snapshot_at(self._table_log, None)
+        snapshot = self._head(moment=moment)
         check_writable(snapshot.state, writable_features())
         if snapshot.state.intent is None:
             return snapshot
         complete_fencing_barrier(self._table_log)
+        return self._head(moment=moment)
+
+    def _head(self, *, moment: bool) -> Snapshot:
+        with contextlib.suppress(NotOneMoment):
+            return snapshot_at(self._table_log, None, moment=moment)
         return snapshot_at(self._table_log, None)
 
     def mark_if_due(self, state: TableState | None = None) -> None:

@@ -15,6 +15,8 @@ THEMES = {
     "publish": 50,  # few schedules publish; here operators do so most of the time
     "splits": 60,  # few other schedules change the number of buckets
     "batches": 40,  # one schedule in six has batches without a query id
+    "moments": 40,  # writers commit while snapshots are taken all the time, and follow what readers have seen
+    "together": 40,  # the same with two tables
     "verified": 40,  # a verification after each action of an operator or compactor, in whatever state the table is
 }
 """Schedules of a theme in the extended loop; the nightly loop runs `NIGHTLY_TIMES` as many."""

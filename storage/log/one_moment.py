@@ -32,6 +32,10 @@ reads, and with hundreds of lanes no number does."""
 RESTLESS_LANES: Final = 2
 """If more lanes than this have committed during one look, the next one will find as many."""
 
+MANY_LANES: Final = 64
+"""If a round finds commits in more lanes than this, which are as many as are read at once, the next one reads these
+lanes alone: it shows whether they rest. A look at all the others would take several times as long."""
+
 
 class OneMoment:
     """Records in which round each lane was found to end, and in which the last commit of each lane was found."""
@@ -46,6 +50,7 @@ class OneMoment:
         """
         self._known, self._belongs, self._looks, self._most = known, belongs, looks, looks
         self._round = 0
+        self._has_waited = False
         self._noted: dict[LaneName, int] = {}
         self._commit_in: dict[LaneName, int] = {}
         self._free_in: dict[LaneName, int] = {}
@@ -85,7 +90,10 @@ class OneMoment:
         A round that is needed anyway is used if it probably is the last one: it reads few slots of each lane.
         """
         committed = sum(found == self._round for found in self._commit_in.values())
-        if self._looks < self._most and committed > RESTLESS_LANES:
+        if (self._looks < self._most or self._has_waited) and committed > RESTLESS_LANES:
+            return
+        if not self._has_waited and committed > MANY_LANES:
+            self._has_waited = True
             return
         early = self._early()
         again = [tail for tail in tails if tail.lane in early and tail.is_at_free_slot]

@@ -18,7 +18,7 @@ from storage.core.log.cut import Cut
 from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry
 from storage.core.log.file_refs import LogFile
 from storage.core.log.table_state import TableState, fold_table
-from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, slot_path
+from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, describe_lane, slot_path
 from storage.core.plan.slices import LiveFile
 from storage.environment import Environment
 from storage.errors import (
@@ -245,6 +245,28 @@ class TableLog:
             hint="entries were removed: restore them from a copy of the store",
         )
 
+    def ends_at_moment(self, state: TableState, ends: cut.Seqs) -> dict[LaneName, int]:
+        """The last entry of each lane at the moment at which the newest entry of a state was published (R7).
+
+        Args:
+            state: A table state.
+            ends: The last entry of each lane, read after that entry was visible; 0 of lanes that are missing.
+
+        Raises:
+            NotOneMoment: A version without rule W9 has committed in between.
+        """
+        known = {
+            name: state.seen.get(name, 0) if lane.closed is None else lane.closed for name, lane in state.lanes.items()
+        }
+        until = {
+            lane: max(seq, ends.get(lane, 0)) if state.lanes[lane].closed is None else seq
+            for lane, seq in known.items()
+        }
+        tails = self.commit_log.read_tails({lane: (seq, until[lane]) for lane, seq in known.items()})
+        _check_says_what_it_has_seen(state, tails)
+        seen = state.head - 1
+        return {lane: known[lane] + _committed(lane_entries(tail), state.rev, seen) for lane, tail in tails.items()}
+
     def longest_cut(self, table: int, lanes: cut.Seqs) -> tuple[TableState, Cut]:
         """The snapshot of the longest prefix up to ``table`` for which R3 holds with ``lanes``, cut off by R2.
 
@@ -302,6 +324,30 @@ class TableLog:
             found[lane] = entry.seq if entry is not None else 0
             self.stamps.observe(entry.stamp if entry is not None else 0)
         return found
+
+    def follow(self, at: Cut) -> TableState:
+        """Read what a cut has; later stamps of this process will be larger than the stamps of its commits.
+
+        Returns:
+            The newest state.
+
+        Raises:
+            NotFound: The table has no such entry or lane.
+        """
+        state = self.refresh()
+        known = {lane: seq for lane, seq in at.lanes.items() if seq}
+        found = self.commit_log.last_entries({lane: seq for lane, seq in known.items() if lane in state.lanes})
+        missing = [f"entry {seq} of {describe_lane(lane)}" for lane, seq in known.items() if not found.get(lane)]
+        if at.table > state.head:
+            missing.append(f"entry {at.table} of the table lane")
+        if missing:
+            raise NotFound(
+                f"the table at {self.store.uri} has no {missing[0]}, which cut {at} names",
+                hint="use a cut of this table that weft returned, unchanged",
+            )
+        for entry in found.values():
+            self.stamps.observe(entry.stamp if entry is not None else 0)
+        return state
 
     def last_entries(
         self, state: TableState, lanes: Collection[LaneName], known: cut.Seqs | None = None
@@ -447,14 +493,20 @@ def _check_says_what_it_has_seen(state: TableState, tails: Mapping[LaneName, lis
     Raises:
         NotOneMoment: A commit does not.
     """
-    for lane, tail in tails.items():
-        for entry in tail:
-            if isinstance(entry, Data) and entry.seq > state.seen.get(lane, 0) and entry.table_seen is None:
-                raise NotOneMoment(
-                    f"lane {lane!r} is written by an earlier version of weft, whose commits do not say what they knew",
-                    hint="upgrade the writer, or try again while it rests; after the next mark (weft mark) its commits "
-                    "up to then do no harm",
-                )
+    silent = [
+        f"lane {lane!r} of stream {state.lanes[lane].stream!r}"
+        for lane, tail in tails.items()
+        if any(
+            isinstance(entry, Data) and entry.table_seen is None and entry.seq > state.seen.get(lane, 0)
+            for entry in tail
+        )
+    ]
+    if silent:
+        raise NotOneMoment(
+            f"an earlier version of weft commits to {', '.join(silent)}, and does not say what its writers knew",
+            hint="upgrade these writers; or try again, after a mark (weft mark), because it fails only if they and "
+            "others commit meanwhile; or read without moment, and give a savepoint the cut of such a snapshot",
+        )
 
 
 def check_promised(state: TableState, at: Cut) -> None:

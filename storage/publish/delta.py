@@ -41,6 +41,7 @@ from storage.publish.publication import (
     columns_to_publish,
     files_to_publish,
     footers_reported,
+    is_one_moment,
     release_savepoint,
     release_unneeded,
 )
@@ -183,6 +184,7 @@ class _Publication:
             removed=len(published.keys() - self._files.keys()),
             rows=sum(current.file.rows for current in self._files.values()) - unused,
             unused_rows=unused,
+            is_moment=is_one_moment(self._snapshot),
         )
 
     def _is_same(self, path: str, added: Mapping[str, Any]) -> bool:

@@ -64,6 +64,7 @@ from storage.publish.publication import (
     columns_to_publish,
     files_to_publish,
     footers_reported,
+    is_one_moment,
     release_savepoint,
 )
 from storage.read.snapshot import Snapshot
@@ -188,6 +189,7 @@ class _Publication:
             removed=len(listed.paths) - len(kept),
             rows=sum(current.file.rows for current in self._files.values()) - unused.num_rows,
             unused_rows=unused.num_rows,
+            is_moment=is_one_moment(self._snapshot),
         )
 
     def release(self, listed: Iterable[SavepointInfo]) -> None:

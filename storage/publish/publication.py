@@ -6,7 +6,10 @@ import contextlib
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from storage.core.log import cut
+from storage.core.log.entries import Data
 from storage.core.log.file_refs import FileRef
 from storage.core.log.table_state import TableState
 from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files, overlaid_columns_of
@@ -17,9 +20,13 @@ from storage.errors import InvalidInput, NotFound
 from storage.files.base_file import read_footers
 from storage.files.footers import Footer
 from storage.read.divide_file_group import FOOTERS_AT_ONCE
+from storage.read.snapshot import Snapshot
 from storage.services.progress import OnStage, Stage
 from storage.shown import Shown
 from storage.table import Table
+
+LOOK_BACK: Final = 8
+"""Entries of a lane in which its last commit is looked for: claims follow it if its writer was often restarted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,7 @@ class Published(Shown):
         removed: Files that it no longer has.
         rows: Rows of the published table.
         unused_rows: Rows of the files that are not rows of the table: the published table lists them as deleted.
+        is_moment: Whether the published table certainly shows the table at one moment, see `is_one_moment`.
     """
 
     cut: str
@@ -45,6 +53,36 @@ class Published(Shown):
     removed: int
     rows: int
     unused_rows: int
+    is_moment: bool
+
+
+def is_one_moment(snapshot: Snapshot) -> bool:
+    """Whether the base files of a snapshot certainly show the table at one moment (S31, U6).
+
+    They do if all file groups contain the commits up to one cut, as after a compaction of all of them, and if all
+    commits in it began before some entry of the table lane, and all later ones after that.
+
+    Args:
+        snapshot: The newest snapshot, taken after the state whose base files these are was read.
+    """
+    state = snapshot.state
+    if not all(cut.within(end, state.covered) for end in state.slices.cuts()):
+        return False
+    starts = {lane: max(0, state.covered.get(lane, 0) - LOOK_BACK) for lane in snapshot.cut.lanes}
+    tails = snapshot.table_log.commit_log.read_tails(
+        {lane: (start, snapshot.cut.lanes[lane]) for lane, start in starts.items()}
+    )
+    newest, oldest_later = 0, state.head + 1
+    for lane, tail in tails.items():
+        end = state.covered.get(lane, 0)
+        within = [entry for entry in tail if isinstance(entry, Data) and entry.seq <= end]
+        later = [entry for entry in tail if isinstance(entry, Data) and entry.seq > end]
+        seen = [entry.table_seen for entry in (*within[-1:], *later[:1])]
+        if None in seen or (starts[lane] and not within):
+            return False  # commits of an earlier version, or claims alone
+        newest = max([newest, *(entry.table_seen or 0 for entry in within[-1:])])
+        oldest_later = min([oldest_later, *(entry.table_seen or 0 for entry in later[:1])])
+    return newest < oldest_later
 
 
 def footers_reported(env: Environment, files: Sequence[FileRef], progress: OnStage) -> list[Footer]:

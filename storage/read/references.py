@@ -58,7 +58,7 @@ class ReferencedTables:
         table alone is one moment in any case, and all of them together (`Snapshot.is_moment`) if none of them has
         changed while they were read, which is tried a few times.
         """
-        for _ in range(MOMENT_TRIES - 1 if moment else 0):
+        for _ in range(MOMENT_TRIES - 1 if moment and as_of is None else 0):
             found = self._together(as_of, settled=settled, moment=True)
             if found.is_moment:
                 return found
@@ -88,7 +88,7 @@ class ReferencedTables:
             found.table_is_moment,
             settled=all(each.settled for each in read),
             references=tables,
-            together=moment and _are_unchanged(read),
+            together=moment and as_of is None and _are_unchanged(read),
         )
 
     def _cause(self, reference: Reference, error: TableError) -> TableError:

@@ -4,6 +4,9 @@ The time of a commit is taken from the clock of its writer, and the commit may b
 decide first: commits recorded before the last MARK up to the time are included, commits not yet recorded by the first
 MARK after the time are not. Only between these two MARKs do the times of the commits decide. Once there is a MARK after
 a time, later commits cannot change its cut: the time is settled. PROTOCOL.md, "Times".
+
+A cut that is one moment (S31) does not depend on the clocks of writers: it is the moment at which the newest entry of
+the table lane up to the time was published, which the first MARK after that entry settles.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class Moment:
 def find_moment(table_log: TableLog, limit: int) -> Moment | None:
     """The table at a time (milliseconds since 1970 UTC), expired or not; None before the table was created."""
     newest = table_log.refresh()
-    table = table_log.last_while({TABLE_LANE: newest.head}, lambda entry: entry.committed_at_ms <= limit)[TABLE_LANE]
+    table = _last_entry(table_log, newest, limit)
     if table == 0:
         return None
     state = table_log.at(table)
@@ -64,6 +67,36 @@ def find_moment(table_log: TableLog, limit: int) -> Moment | None:
     return Moment(past, at, cut.lowest(low, at.lanes), mark is not None)
 
 
+def find_entry_moment(table_log: TableLog, limit: int) -> Moment | None:
+    """The moment at which the newest entry of the table lane up to a time was published (R7), expired or not.
+
+    Args:
+        table_log: The log of the table.
+        limit: The time in milliseconds since 1970 UTC.
+
+    Returns:
+        The table at that moment; None before the table was created.
+
+    Raises:
+        NotOneMoment: A version without rule W9 has committed between that entry and the next MARK.
+    """
+    newest = table_log.refresh()
+    table = _last_entry(table_log, newest, limit)
+    if table == 0:
+        return None
+    state = table_log.at(table)
+    # Whoever publishes a MARK has read the lanes after the entries before it (T1).
+    mark = _first_mark_after(table_log, newest, table, -1)
+    ends = table_log.heads(newest, newest.seen) if mark is None else mark.lanes
+    lanes = table_log.ends_at_moment(state, ends)
+    return Moment(state, Cut(table, lanes), lanes, mark is not None)
+
+
+def _last_entry(table_log: TableLog, newest: TableState, limit: int) -> int:
+    """The last entry of the table lane up to a time; 0 if there is none. Its times ascend."""
+    return table_log.last_while({TABLE_LANE: newest.head}, lambda entry: entry.committed_at_ms <= limit)[TABLE_LANE]
+
+
 def snapshot_at(
     table_log: TableLog, as_of: dt.datetime | str | None, *, settled: bool = False, moment: bool = False
 ) -> Snapshot:
@@ -73,7 +106,8 @@ def snapshot_at(
         table_log: The log of the table.
         as_of: An aware datetime, the name of a savepoint, or the text of a cut; None for the newest snapshot.
         settled: Refuse a time whose cut may still change.
-        moment: The newest snapshot must be one moment, see `TableLog.newest_cut`.
+        moment: The newest snapshot, or that of a time, must be one moment: see `TableLog.newest_cut`, and
+            `find_entry_moment`.
 
     Raises:
         InvalidInput: ``as_of`` has none of these forms, or is a time before the table was created.
@@ -85,8 +119,8 @@ def snapshot_at(
     if as_of is None:
         return Snapshot(table_log, *table_log.newest_cut(moment=moment))
     if isinstance(as_of, dt.datetime):
-        found = cut_at(table_log, as_of, settled=settled)
-        return Snapshot(table_log, found.state, found.at, settled=found.settled)
+        found = cut_at(table_log, as_of, settled=settled, moment=moment)
+        return Snapshot(table_log, found.state, found.at, moment, settled=found.settled)
     return Snapshot(table_log, *table_log.exact_cut(named_cut(table_log, as_of)))
 
 
@@ -142,28 +176,31 @@ def _is_time(text: str) -> bool:
     return ":" in text  # commands take a text without it for a name
 
 
-def cut_at(table_log: TableLog, moment: dt.datetime, *, settled: bool = False) -> Moment:
+def cut_at(table_log: TableLog, time: dt.datetime, *, settled: bool = False, moment: bool = False) -> Moment:
     """The table at a time, if its files are retained.
 
     Args:
         table_log: The log of the table.
-        moment: The time, an aware datetime.
+        time: The time, an aware datetime.
         settled: Refuse a time whose cut may still change.
+        moment: See `find_entry_moment`.
 
     Raises:
         InvalidInput: The time has no zone, or is before the table was created.
         SnapshotExpired: The snapshot is older than cleaning retains.
         NotSettled: The cut of the time may still change, and ``settled`` is true.
+        NotOneMoment: See `find_entry_moment`.
     """
-    found = find_moment(table_log, milliseconds(moment))
+    find = find_entry_moment if moment else find_moment
+    found = find(table_log, milliseconds(time))
     if found is None:
         raise InvalidInput(
-            f"as_of {moment}: the table did not exist yet", hint=f"it was created at {_text(table_log.created_at_ms())}"
+            f"as_of {time}: the table did not exist yet", hint=f"it was created at {_text(table_log.created_at_ms())}"
         )
     table_log.check_kept(found.at)
     if settled and not found.settled:
         raise NotSettled(
-            f"as_of {moment}: the table at this time may still change, because no mark was recorded since",
+            f"as_of {time}: the table at this time may still change, because no mark was recorded since",
             hint=f"record a mark (weft mark, Table.mark) and try again, or read a cut; at present it is {found.at}",
         )
     return found

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from storage.core.log.cut import Span, in_spans
+from storage.core.log.cut import Span, in_spans, parse_cut
 from storage.core.log.entries import FINISH, Claim, Data, Header, LaneAdd
 from storage.core.log.features import writable_features
 from storage.core.log.lane_state import LaneState
@@ -295,6 +295,7 @@ class Writer:
         *,
         batch: Batch | None = None,
         source: dict[str, Any] | None = None,
+        seen: str | None = None,
     ) -> Commit:
         """Commit rows of this stream, either all or none.
 
@@ -304,12 +305,16 @@ class Writer:
             batch: (query id, number): repeating an append with the same batch has no effect. Numbers of a query start
                 anywhere and increase by one.
             source: Recorded with the commit, for example the source's offsets; JSON values.
+            seen: Text of a cut of this table (`str` of `Snapshot.cut`), which any process may have read: the commit
+                follows all commits in it. So a snapshot that is one moment has none of it without them, and it wins
+                ties against them, whatever the clocks say. It needs two requests for each lane of the cut.
 
         Returns:
             The commit, or the earlier commit of ``batch``.
 
         Raises:
-            InvalidInput: A column, type or row is wrong. Nothing was changed.
+            InvalidInput: A column, type or row is wrong, or ``seen`` is no cut. Nothing was changed.
+            NotFound: The table does not have what ``seen`` names. Nothing was changed.
             Fenced: A newer writer has claimed the lane. Nothing was changed.
             GapError: ``batch`` is not the next one of its query. Nothing was changed.
             Conflict: The lane belongs to another query. Nothing was changed.
@@ -321,7 +326,7 @@ class Writer:
             return begun
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
-        return self.commit(begun, [write_rows(begun, rows)], source=source)
+        return self.commit(begun, [write_rows(begun, rows)], source=source, seen=seen)
 
     def begin(self, batch: Batch | None = None) -> WriteTicket | Commit:
         """Begin a commit.
@@ -357,7 +362,12 @@ class Writer:
         )
 
     def commit(
-        self, ticket: WriteTicket, written: Sequence[Written], *, source: dict[str, Any] | None = None
+        self,
+        ticket: WriteTicket,
+        written: Sequence[Written],
+        *,
+        source: dict[str, Any] | None = None,
+        seen: str | None = None,
     ) -> Commit:
         """Make all files that tasks have written for a ticket visible, in one commit.
 
@@ -365,10 +375,11 @@ class Writer:
             ticket: From the last `begin`.
             written: Results of the tasks, in the order of their rows.
             source: See `append`.
+            seen: See `append`. It may have been read after the commit has begun.
 
         Raises:
-            InvalidInput: The ticket is not from the last `begin`.
-            Fenced, CommitUnknown: See `append`.
+            InvalidInput: The ticket is not from the last `begin`, or ``seen`` is no cut.
+            NotFound, Fenced, CommitUnknown: See `append`.
             SplitBrain: Another process writes under the same claim.
         """
         self._check_usable()
@@ -381,9 +392,10 @@ class Writer:
         table = self._loaded()
         self._others.read_if_old(table, self._refreshed_ms)
         self._others.look(table)
+        table_seen = table.head if seen is None else self._table_log.follow(parse_cut(seen)).head
         query_id, number = ticket.batch or ("", 0)
         entry = Data(
-            **self._header(table.rev, table.head),
+            **self._header(table.rev, table_seen),
             stream=self._stream,
             query_id=query_id,
             batch=number,

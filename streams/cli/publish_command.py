@@ -92,6 +92,11 @@ def publish(
     waiting = table.snapshot(result.cut).read_optimized().staleness.rows
     if waiting:
         text += f"\n{counted(waiting, 'row')} in logs not published: run weft compact, then publish again"
+    if not result.is_moment:
+        text += (
+            "\nit may not be the table at one moment, because not all file groups were compacted up to the same "
+            "commits: run weft compact, then publish again"
+        )
     print_result(result, text, as_json=as_json)
 
 

@@ -165,6 +165,7 @@ class Publisher:
                     messages.append(
                         f"{known.target} published with {counted(published.rows, 'row')}: "
                         f"{counted(published.added, 'file')} added, {published.removed} removed"
+                        + ("" if published.is_moment else ", maybe not of one moment")
                     )
             elif not isinstance(known.error, NoAnswer):
                 known.error = NoAnswer(f"{known.target} is not published: there is no answer yet")

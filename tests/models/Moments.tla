@@ -71,14 +71,17 @@ Spec == Init /\ [][Next]_vars
 \* R2: the longest prefix of each lane whose commits knew no more than `seen` entries of the table lane.
 Prefix(seen) == [l \in Lanes |-> Max({0} \cup {n \in 1..rd.V[l] : \A m \in 1..n : lane[l][m].seen <= seen})]
 Newest == IF On("commits that knew more are left out") THEN Prefix(rd.T) ELSE rd.V
-Insisted == IF On("who insists leaves out what knew the newest entry") THEN Prefix(rd.T - 1) ELSE Newest
+\* The moment of an entry: of the newest one for who insists, of an older one for who insists on a time. For the latter the
+\* lanes were read by the publisher of a MARK, which is this reader, too.
+Insisted(e) == Prefix(IF On("who insists leaves out what knew the entry") THEN e - 1 ELSE e)
 \* What was visible before one of its commits began, of lanes and of the table lane, is in the cut.
-Closed(V) == \A l \in Lanes : \A n \in 1..V[l] : Leq(lane[l][n].ends, V) /\ lane[l][n].table <= rd.T
-OneMoment == Done /\ rd.moment => Closed(Newest)                                                     \* S31
-InsistedMoment == Done => Closed(Insisted)
-\* S4: the newest cut has all that was visible when the table lane had been read, the other all that was when T was published.
+Closed(V, T) == \A l \in Lanes : \A n \in 1..V[l] : Leq(lane[l][n].ends, V) /\ lane[l][n].table <= T
+OneMoment == Done /\ rd.moment => Closed(Newest, rd.T)                                               \* S31
+InsistedMoment == Done => \A e \in 1..rd.T : Closed(Insisted(e), e)
+\* S4: the newest cut has all that was visible when the table lane had been read, the others all that was when their entry was
+\* published.
 AckedDurable == Done => Leq(rd.first, Newest)
-InsistedComplete == Done => Leq(tab[rd.T], Insisted)
+InsistedComplete == Done => \A e \in 1..rd.T : Leq(tab[e], Insisted(e))
 \* A trap: a moment after a look that found one more commit.
 Reached == ~(Done /\ rd.moment /\ rd.round > 1 /\ \E l \in Lanes : rd.found[l] > 1)
 ====

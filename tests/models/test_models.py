@@ -83,7 +83,15 @@ CHECKS: Final[dict[str, dict[str, str | int]]] = {
         "moments_no_commits_that_knew_more_are_left_out": "OneMoment",
         "moments_no_the_table_lane_is_read_before_a_commit": "OneMoment",
         "moments_no_the_table_lane_is_read_first": "InsistedComplete",
-        "moments_no_who_insists_leaves_out_what_knew_the_newest_entry": "InsistedMoment",
+        "moments_no_who_insists_leaves_out_what_knew_the_entry": "InsistedMoment",
+    },
+    "Together": {
+        "together_two": 16271,
+        "together_three": 1580,
+        "together_trap": "Reached",
+        "together_no_the_table_is_taken_before_those_that_it_refers_to": "Follows",
+        "together_no_a_table_that_has_changed_is_noticed": "OneMoment",
+        "together_no_all_but_the_last_are_looked_at": "OneMoment",
     },
     "Barrier": {
         "barrier_restore": 17850,

@@ -33,6 +33,7 @@ from storage.write.write_task import write_rows
 from storage.write.writer import Commit, Writer
 from tests.simulation.faults import Fault
 from tests.simulation.history import TABLE, Batch
+from tests.simulation.judge import Visible
 from tests.simulation.scheduler import Crash, Process, Violation
 from tests.simulation.tables import draw_finish, draw_lateness
 from tests.simulation.two_tables import references_of
@@ -181,15 +182,15 @@ class Job:
                 writer.finish()
                 judge.check_left_lane(self.lane, writer.epoch)
 
-    def _append(self, writer: Writer, batch: Batch) -> tuple[Commit, int]:
+    def _append(self, writer: Writer, batch: Batch) -> tuple[Commit, Visible]:
         """Append or repeat a batch; after a failure half of the jobs retry with the same writer.
 
-        Returns the commit, and the newest stamp of a competing commit that was visible before.
+        Returns the commit, and the newest stamps of competing commits that were visible before.
         """
         name, source = (batch.query, batch.number), {"id": batch.id}
         rows = to_arrow(batch.config, batch.rows, batch.stream)
         chance, history, judge = self.simulation.chance, self.simulation.history, self.simulation.judge
-        visible = judge.newest_rival(self.lane, batch.stream, begins=True)
+        visible = judge.newest_rivals(self.lane, batch.stream)
         history.begin(batch.id, writer.epoch)
         try:
             if chance.random() < 2 / 3:
@@ -199,8 +200,12 @@ class Job:
                 return begun, visible
             half = len(rows) // 2
             parts = [write_rows(begun, part, task=task) for task, part in enumerate((rows[:half], rows[half:]))]
-            visible = max(visible, judge.newest_rival(self.lane, batch.stream, begins=False))
-            return writer.commit(begun, parts, source=source), visible
+            visible = visible.after(judge.newest_contested(self.lane, batch.stream))
+            if (seen := self.simulation.seen) is None:
+                return writer.commit(begun, parts, source=source), visible
+            history.follow(batch.id, writer.epoch, {TABLE: seen.table, **seen.lanes})
+            commit = writer.commit(begun, parts, source=source, seen=str(seen))
+            return commit, visible.after(judge.newest_of(seen))
         except StoreUnavailable:
             if chance.random() < 1 / 2:
                 raise
@@ -238,12 +243,12 @@ class OneShot(Worker):
         rows = to_arrow(batch.config, batch.rows, batch.stream)
         with table.batch_writer(batch.stream, owner=process.name, lateness=lateness) as writer:
             simulation.history.begin(batch.id, writer.epoch)
-            visible = judge.newest_rival(writer.lane, batch.stream, begins=True)
+            visible = judge.newest_rivals(writer.lane, batch.stream)
             begun = writer.begin()
             assert not isinstance(begun, Commit), "a batch without a number was never committed before"
             parts = [write_rows(begun, rows)] if chance.random() < 7 / 8 else []
             simulation.scheduler.pause(process)
-            visible = max(visible, judge.newest_rival(writer.lane, batch.stream, begins=False))
+            visible = visible.after(judge.newest_contested(writer.lane, batch.stream))
             commit = writer.commit(begun, parts, source={"id": batch.id})
         if commit.rows:
             judge.acknowledge(batch, commit, older_than, visible)
@@ -286,7 +291,10 @@ class Compactor(Worker):
 
 @dataclass(eq=False)
 class Watcher(Worker):
-    """Takes the newest snapshot again and again, and reads no rows."""
+    """Takes the newest snapshot, or that of a time, again and again, and reads no rows.
+
+    It hands some snapshots to the writers, which then follow what it has seen.
+    """
 
     runs: int
 
@@ -296,12 +304,30 @@ class Watcher(Worker):
 
     def work(self, process: Process, table: Table) -> None:
         self.runs -= 1
-        moment = self.simulation.chance.random() < 1 / 4
-        snapshot = table.snapshot(references=False, moment=moment)
-        if snapshot.is_moment:
-            self.simulation.judge.check_moment(snapshot.cut)
+        chance, judge = self.simulation.chance, self.simulation.judge
+        if chance.random() < 1 / 8:
+            self._read_time(table)
+            return
+        moment = chance.random() < 1 / 4
+        snapshot = table.snapshot(references=self.simulation.referenced is not None, moment=moment)
+        if snapshot.table_is_moment:
+            judge.check_moment(snapshot.cut)
         elif moment:
             raise Violation(f"S31 OneMoment: {snapshot.cut} is no moment")
+        if snapshot.references and snapshot.is_moment:
+            judge.check_together(snapshot.cut)
+        if chance.random() < 1 / 4:
+            self.simulation.seen = snapshot.cut
+
+    def _read_time(self, table: Table) -> None:
+        judge = self.simulation.judge
+        time_ms = judge.draw_moment(self.simulation.chance)
+        if time_ms < judge.history.lanes[TABLE][0]["committed_at_ms"]:
+            return
+        time = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC)
+        snapshot = table.snapshot(time, references=False, moment=True)
+        judge.check_moment(snapshot.cut)
+        judge.check_time_moment(time_ms, snapshot.cut, settled=snapshot.settled)
 
     def _pause(self, process: Process) -> None:
         self.simulation.scheduler.pause(process)
@@ -367,6 +393,8 @@ class Reader(Worker):
             raise Violation(f"S31 OneMoment: {snapshot.cut} is no moment, and was not refused")
         if snapshot.table_is_moment:
             judge.check_moment(snapshot.cut)
+        if snapshot.references and snapshot.is_moment:
+            judge.check_together(snapshot.cut)
         if isinstance(as_of, dt.datetime):
             judge.check_time(round(as_of.timestamp() * 1000), snapshot.cut, settled=snapshot.settled)
         config = judge.history.table.config(snapshot.cut.table)

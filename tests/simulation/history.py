@@ -66,13 +66,14 @@ class History:
         expiring: The group, the column and the limit of every expiry of rows that was begun, by its note.
         forgetting: The group and the limit of every forgetting of deletes that was begun, by its note.
         rewriting: The column and the new value of every rewrite that was begun, by its note.
-        beside: The ends of the lanes of the referenced table when an entry was written, by its lane and number; empty
-            without references.
+        beside: The ends of the lanes of the other table, which refers to this one or is referred to, when an entry was
+            written, by its lane and number; empty without references.
         look_beside: Returns these ends now.
         began: What was visible when a writer began to commit a batch the last time: the last entry of each lane, by the
             batch's id and the writer's epoch.
         before: The same of each commit, by its lane and number; and what was visible before each entry of the table
             lane.
+        before_beside: What was visible of the other table when the writer of a commit began; empty without references.
     """
 
     def __init__(self, objects: dict[str, bytes], batches: Mapping[int, Batch], chunk: int) -> None:
@@ -90,10 +91,12 @@ class History:
         self.beside: dict[tuple[str, int], Mapping[str, int]] = {}
         self.began: dict[tuple[int, int], Mapping[str, int]] = {}
         self.before: dict[tuple[str, int], Mapping[str, int]] = {}
+        self.before_beside: dict[tuple[str, int], Mapping[str, int]] = {}
         self.look_beside: Callable[[], Mapping[str, int]] | None = None
         self._objects = ChainMap(self.originals, objects)
         self._batches = batches
         self._heads: dict[str, int] = {}
+        self._began_beside: dict[tuple[int, int], Mapping[str, int]] = {}
 
     def watch(self, path: str, before: bytes | None, now: bytes | None) -> None:
         """Check a change of the disk.
@@ -226,11 +229,19 @@ class History:
     def begin(self, batch: int, epoch: int) -> None:
         """A writer begins to commit a batch, maybe once more."""
         self.began[batch, epoch] = {lane: len(entries) for lane, entries in self.lanes.items()}
+        if self.look_beside is not None:
+            self._began_beside[batch, epoch] = self.look_beside()
+
+    def follow(self, batch: int, epoch: int, cut: Mapping[str, int]) -> None:
+        """The writer of a batch that has begun is handed a cut, by lane: its commit follows what the cut has."""
+        began = self.began[batch, epoch]
+        self.began[batch, epoch] = {lane: max(began.get(lane, 0), cut.get(lane, 0)) for lane in {*began, *cut}}
 
     def _check_table_seen(self, entry: Entry) -> None:
         """W9: a commit says what its writer had read of the table lane: no less than was there when it began."""
-        before = self.began[entry["source"]["id"], entry["epoch"]]
-        self.before[entry["lane"], entry["seq"]] = before
+        begun = entry["source"]["id"], entry["epoch"]
+        before = self.before[entry["lane"], entry["seq"]] = self.began[begun]
+        self.before_beside[entry["lane"], entry["seq"]] = self._began_beside.get(begun, {})
         said = int(entry["commit_id"].partition("-")[2] or -1)
         if not before[TABLE] <= said <= len(self.lanes[TABLE]):
             raise Violation(

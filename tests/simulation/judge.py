@@ -41,6 +41,22 @@ _TTL = re.compile(r"(?:rows by (?P<by>.+) before (?P<rows>\S+), )?deletes before
 _FOR_A_TABLE_SLOT = re.compile(r"_weft/index/_table/(?P<slot>\d{20})-.*")
 Answer = dict[Any, dict[str, Any]]
 LANE_BITS = 20
+MOST_RIVALS = 8
+"""With more rivals a commit is not ordered after all of those with equal ordering values (S25)."""
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The newest stamps of rivals of a commit that were visible before it: those that it must exceed in any case, and
+    those of lanes that share a group with ordering columns, which it must exceed if there are few such lanes.
+    """
+
+    contested: int
+    ordered: int
+
+    def after(self, contested: int) -> Visible:
+        """The same, with a later look at those that it must exceed in any case."""
+        return Visible(max(contested, self.contested), self.ordered)
 
 
 @dataclass
@@ -64,6 +80,7 @@ class Judge:
     damaged: tuple[str, ...] = ()
     reads: int = 0
     settled: dict[int, str] = field(default_factory=dict)
+    settled_moments: dict[int, str] = field(default_factory=dict)
     referenced: Judge | None = None
 
     def heads(self) -> dict[str, int]:
@@ -88,26 +105,34 @@ class Judge:
         )
         return max(entry["stamp"] for entry in (*lanes[TABLE], *lanes.get(lane, ()), *commits))
 
-    def newest_rival(self, lane: str, stream: str, *, begins: bool) -> int:
-        """The newest stamp that the next commit of a lane must exceed whatever its clock says (W7): that of visible
-        rivals.
+    def newest_rivals(self, lane: str, stream: str) -> Visible:
+        """The newest stamps that the next commit of a lane must exceed whatever its clock says, as it begins (S25)."""
+        ordered = {name for name, group in self.config["groups"].items() if group.get("ordering")}
+        return Visible(self.newest_contested(lane, stream), self._newest(self._sharing(lane, stream, ordered)))
 
-        Rivals are commits of lanes that share a group in commit order with the lane, whose stream is ``stream``, or,
-        when the commit begins, one with ordering columns.
-        """
-        streams, groups = self.config["streams"], self.config["groups"]
-        stream_of = self.history.table.streams
-        known = {
-            name for name in groups if (begins and groups[name].get("ordering")) or _is_in_commit_order(groups[name])
-        }
-        contested = known.intersection(streams[stream]["groups"])
-        rivals = [
-            other
-            for other in stream_of
-            if other != lane and contested.intersection(streams[stream_of[other]]["groups"])
+    def newest_contested(self, lane: str, stream: str) -> int:
+        """The newest stamp of visible commits of lanes that share a group in commit order with a lane (W7)."""
+        groups = self.config["groups"]
+        contested = {name for name in groups if _is_in_commit_order(groups[name])}
+        return self._newest(self._sharing(lane, stream, contested))
+
+    def _sharing(self, lane: str, stream: str, groups: set[str]) -> list[str]:
+        """The other lanes of streams that feed one of these groups of a stream."""
+        streams, stream_of = self.config["streams"], self.history.table.streams
+        shared = groups.intersection(streams[stream]["groups"])
+        return [
+            other for other in stream_of if other != lane and shared.intersection(streams[stream_of[other]]["groups"])
         ]
-        commits = (entry for other in rivals for entry in self.history.lanes.get(other, ()))
-        return max((entry["stamp"] for entry in commits if entry["kind"] == "DATA"), default=0)
+
+    def _newest(self, lanes: Iterable[str]) -> int:
+        """The newest stamp of the commits of some lanes."""
+        commits = (entry for lane in lanes for entry in self.history.lanes.get(lane, ()) if entry["kind"] == "DATA")
+        return max((entry["stamp"] for entry in commits), default=0)
+
+    def newest_of(self, cut: Cut) -> int:
+        """The newest stamp of the commits in a cut."""
+        ends = {TABLE: cut.table, **cut.lanes}
+        return max(entry["stamp"] for lane, seq in ends.items() for entry in self.history.lanes.get(lane, [])[:seq])
 
     def draw_moment(self, chance: random.Random) -> int:
         """The time of a commit, or a time close to it."""
@@ -129,14 +154,30 @@ class Judge:
         if self.settled.setdefault(time_ms, alone) != alone:
             raise Violation(f"S24 TimeStable: {time_ms} was {self.settled[time_ms]}, and is {cut}")
 
-    def acknowledge(self, batch: Batch, commit: Commit, older_than: int, visible: int) -> None:
+    def check_time_moment(self, time_ms: int, cut: Cut, *, settled: bool) -> None:
+        """S31, S24: the moment of a time has what was visible before the last entry of the table lane up to it, and the
+        first MARK after that entry settles it.
+        """
+        for lane, seq in self.visible_before(cut.table).items():
+            if lane != TABLE and cut.lanes.get(lane, 0) < seq:
+                raise Violation(f"S31 OneMoment: the moment of {time_ms}, {cut}, lacks entry {seq} of {lane}")
+        if not settled:
+            return
+        table_lane = self.history.lanes[TABLE]
+        table = sum(entry["committed_at_ms"] <= time_ms for entry in table_lane)
+        if cut.table != table or not any(entry["kind"] == "MARK" for entry in table_lane[table:]):
+            raise Violation(f"S24 TimeStable: the moment of {time_ms} is at {table}, and not settled as {cut}")
+        if self.settled_moments.setdefault(time_ms, str(cut)) != str(cut):
+            raise Violation(f"S24 TimeStable: {time_ms} was {self.settled_moments[time_ms]}, and is {cut}")
+
+    def acknowledge(self, batch: Batch, commit: Commit, older_than: int, visible: Visible) -> None:
         """Record a commit that was acknowledged to a writer.
 
         Args:
             batch: The batch.
             commit: The acknowledgement.
             older_than: The newest stamp when the writer entered.
-            visible: The newest stamp of a rival when the commit began.
+            visible: The newest stamps of rivals when the commit began.
         """
         entries = self.history.lanes.get(commit.lane, [])
         entry = entries[commit.seq - 1] if 0 < commit.seq <= len(entries) else None
@@ -144,7 +185,9 @@ class Judge:
             raise Violation(f"S4 AckedDurable: {commit.lane}/{batch.number} was acknowledged as entry {commit.seq}")
         if not commit.replayed and entry["stamp"] <= older_than:
             raise Violation(f"W2: {commit.lane}/{batch.number} is ordered before commits that its writer had read")
-        if not commit.replayed and entry["stamp"] <= visible:
+        ordered = {name for name, group in self.config["groups"].items() if group.get("ordering")}
+        is_crowded = len(self._sharing(commit.lane, batch.stream, ordered)) > MOST_RIVALS
+        if not commit.replayed and entry["stamp"] <= max(visible.contested, 0 if is_crowded else visible.ordered):
             raise Violation(
                 f"S25 LaterWins: {commit.lane}/{batch.number} is ordered before commits that were visible before it"
             )
@@ -237,6 +280,29 @@ class Judge:
                         raise Violation(
                             f"S31 OneMoment: {cut} has entry {entry['seq']} of {lane}, which began after entry {there} "
                             f"of {other or 'the table lane'} was visible"
+                        )
+
+    def check_together(self, cut: Cut) -> None:
+        """S31 of several tables: a snapshot that is one moment of all of them has all that was visible in one of them
+        before a commit of another one began.
+        """
+        assert self.referenced is not None, "only a table with references has their cuts"
+        for at in cuts_of(cut).values():
+            self.referenced.check_moment(at)
+            self._check_beside(cut, self.referenced, at)
+            self.referenced._check_beside(at, self, cut)
+
+    def _check_beside(self, cut: Cut, other: Judge, at: Cut) -> None:
+        """The cut ``at`` of the other table has what was visible there before a commit in ``cut`` of this one began."""
+        reached = {TABLE: at.table, **at.lanes}
+        for lane, until in cut.lanes.items():
+            for entry in self.history.lanes.get(lane, [])[:until]:
+                for there, seq in self.history.before_beside.get((lane, entry["seq"]), {}).items():
+                    lacking = other.history.lanes.get(there, [])[reached.get(there, 0) : seq]
+                    if any(there == TABLE or each["kind"] == "DATA" for each in lacking):
+                        raise Violation(
+                            f"S31 OneMoment: {cut} has entry {entry['seq']} of {lane}, which began after entry {seq} "
+                            f"of {there or 'the table lane'} of the other table was visible, which {at} lacks"
                         )
 
     def _check_follows(self, cut: Cut, name: str, referenced: Cut) -> None:

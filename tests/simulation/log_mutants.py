@@ -195,6 +195,22 @@ def at_the_same_time(early: Any) -> Any:
     return broken
 
 
+def up_to_what_the_mark_names(_: Any) -> Any:
+    def broken(_: TableLog, state: Any, ends: Any) -> Any:
+        return {name: ends.get(name, 0) if lane.closed is None else lane.closed for name, lane in state.lanes.items()}
+
+    return broken
+
+
+def up_to_what_the_table_lane_names(_: Any) -> Any:
+    return lambda _, state, __: {name: lane.closed or state.seen.get(name, 0) for name, lane in state.lanes.items()}
+
+
+def without_reading_it(_: Any) -> Any:
+    """Believes that the process knows what its commit follows."""
+    return lambda self, _: self._state
+
+
 def whatever_its_writer_had_read(_: Any) -> Any:
     return lambda entry, rev, seen: entry.table_rev <= rev
 
@@ -302,6 +318,13 @@ MOMENTS: Final = {
     "S31 a commit counts that knew more of the table lane": Mutant(
         table_log, "_belongs_to", whatever_its_writer_had_read, "moments"
     ),
+    "S31 the moment of a time has all that the next mark names": Mutant(
+        TableLog, "ends_at_moment", up_to_what_the_mark_names, "moments"
+    ),
+    "S31 the moment of a time has what the table lane names alone": Mutant(
+        TableLog, "ends_at_moment", up_to_what_the_table_lane_names, "moments"
+    ),
+    "W11 a cut that a commit follows is not read": Mutant(TableLog, "follow", without_reading_it, "moments"),
     "W9 the table lane is not read again before a commit": Mutant(
         Writer, "begin", with_the_table_lane_as_it_was_known, "moments"
     ),

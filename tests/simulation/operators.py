@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.core.log.cut import parse_cut
+from storage.core.log.cut import Cut, parse_cut
 from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
 from storage.publish.delta import publish_delta
 from storage.table import Table
@@ -135,8 +135,11 @@ class Operator(Worker):
         chance = self.simulation.chance
         if share := chance.choice([0, 0.5, 0.5, 1]):
             table.compact(lambda _: chance.random() < share)
-        publish_delta(table)
+        result = publish_delta(table)
         self.simulation.published.check_rows()
+        if result.is_moment:
+            state = table.snapshot(result.cut, references=False).state
+            self.simulation.published.check_moment(Cut(state.head, state.covered))
 
     def _mark(self, table: Table) -> None:
         """After a mark, all earlier times are settled."""

@@ -122,6 +122,16 @@ ASKED_FOR: Mapping[str, Theme] = {
         watchers=3,
         most=12,
     ),
+    "together": Theme(
+        ["mark", "savepoint"],
+        compactors=[0],
+        readers=[0],
+        moods=["quiet", "freezes"],
+        followed=0,
+        referring=1,
+        watchers=3,
+        most=12,
+    ),
     "publish": Theme(
         ["publish", "publish", "publish", "publish", "clean", "savepoint", "restore", "undo", "erase", "rewrite"],
         compactors=[2, 3],

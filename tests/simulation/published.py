@@ -111,6 +111,14 @@ class Published:
         what = f"S28 PublishedKept: wrong rows in version {len(self._versions) - 1}"
         self.judge.compare(what, self._rows(), self._expected(newest.table))
 
+    def check_moment(self, at: Cut) -> None:
+        """S31: base files that are said to show one moment show the cut ``at``, which is one."""
+        if self.judge.damaged or self.judge.is_erased():
+            return
+        self.judge.check_moment(at)
+        whole = self.judge.expected(at)
+        self.judge.compare(f"S31 OneMoment: base files do not show {at}", self._expected(at.table), whole)
+
     def check_complete(self) -> None:
         """Compare the newest version with the whole table, of which everything is compacted."""
         heads = self.judge.heads()

@@ -105,6 +105,10 @@ class JoinedOnBases:
         return self.to_arrow().to_reader()
 
 
+def as_if_they_were_unchanged(_: Any) -> Any:
+    return lambda read: all(each.table_is_moment for each in read)
+
+
 def joins_on_bases(plan: Any) -> Any:
     def broken(files: Any, tables: Any, request: Any) -> Any:
         right = plan(files, tables, request)
@@ -174,6 +178,9 @@ REFERENCES: Final[Mapping[str, Mutant]] = {
         ReferencedTables, "_take", takes_each_on_its_own, "references"
     ),
     "M11 a referenced table is looked at once": Mutant(ReferencedTables, "_take", looks_once, "references"),
+    "S31 tables are not looked at again after all were read": Mutant(
+        references, "_are_unchanged", as_if_they_were_unchanged, "together"
+    ),
     "M11 the newest snapshot is taken for the one that a cut names": Mutant(
         references, "_of_reference", always(None), "references"
     ),

@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from storage.clock import Stamps
-from storage.core.log.cut import PREFIX, parse_cut
+from storage.core.log.cut import PREFIX, Cut, parse_cut
 from storage.core.names import TABLE_LANE, slot_path
 from storage.environment import Environment, Tuning
 from storage.errors import CorruptData, InvalidInput, NotFound, SnapshotExpired
@@ -75,6 +75,7 @@ class Simulation:
     Attributes:
         chance: Random numbers for the choices of actors.
         kept: Texts of cuts that were read, and names of savepoints.
+        seen: The newest snapshot that a watcher has handed to the writers; None before.
         referenced: The table that this one refers to; None if it refers to none.
     """
 
@@ -95,6 +96,7 @@ class Simulation:
         self.judge = Judge(plan.config, plan.batches, self.history, plan.distinct)
         self.published = Published(self.history, self.judge, self.disk.objects)
         self.kept: list[str] = []
+        self.seen: Cut | None = None
         self.jobs: list[Job] = []
         self._damage_step = plan.damage_step
         self.referenced: Simulation | None = None
@@ -102,6 +104,7 @@ class Simulation:
             self.referenced = Simulation(plan.referenced, self)
             self.judge.referenced = self.referenced.judge
             self.history.look_beside = self.referenced.judge.heads
+            self.referenced.history.look_beside = self.judge.heads
 
     @property
     def tables(self) -> list[Simulation]:

@@ -5,11 +5,13 @@ A store runs what other processes do at a chosen request of the reader.
 
 from __future__ import annotations
 
+import datetime as dt
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from storage import Table
@@ -17,14 +19,17 @@ from storage.clock import Stamps
 from storage.core.log.entries import Data
 from storage.core.names import TABLE_LANE, LaneName, slot_path
 from storage.environment import Environment
-from storage.errors import InvalidInput, NotOneMoment
+from storage.errors import InvalidInput, NotOneMoment, NotSettled
+from storage.log import one_moment
+from storage.publish.delta import publish_delta
 from storage.read.changes import WINDOW, bounded_cut
+from storage.read.snapshot import Snapshot
 from storage.store.open_store import open_store
 from storage.write.writer import Writer
-from tests.faulty_store import FakeClock, Fault, FaultyStore
+from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.paying import Pipeline
 from tests.storage.reference_shop import CUSTOMER, Shop
-from tests.storage.shop import new_uri
+from tests.storage.shop import SHOP, new_uri, orders, payments
 
 FEW, MANY = 0, 12
 """Other lanes: with many, archives are announced (rule A3)."""
@@ -75,6 +80,54 @@ def test_who_insists_gets_the_moment_of_the_newest_entry_of_the_table_lane(stack
         pipeline.reader.snapshot(str(found.cut), moment=True)
 
 
+def test_a_time_is_one_moment_for_who_insists_whatever_the_clocks_of_writers_say() -> None:
+    uri, right, ahead = new_uri(), FakeClock(), FakeClock()
+    table = Table.create(uri, SHOP, clock=right)
+
+    def order_then_pay(number: int) -> None:
+        right.time_ms += 10
+        ahead.time_ms = right.time_ms + 30_000  # it records no mark
+        orders_writer.append(orders(number))
+        right.time_ms += 10
+        payments_writer.append(payments(number))
+        right.time_ms += 10
+
+    def read(time: dt.datetime, **arguments: bool) -> tuple[set[int], Snapshot]:
+        found = table.snapshot(time, **arguments)
+        rows = found.to_arrow(["id", "status"]).to_pylist()
+        assert not arguments.get("moment") or (found.is_moment and all(row["status"] for row in rows))
+        return {row["id"] for row in rows}, found
+
+    with (
+        other_process(uri, ahead).writer("orders") as orders_writer,
+        other_process(uri, right).writer("payments") as payments_writer,
+    ):
+        order_then_pay(1)
+        marked = table.mark()
+        order_then_pay(2)
+        last = table.mark()
+        order_then_pay(3)
+        now = dt.datetime.fromtimestamp(right.time_ms / 1000, dt.UTC)
+        ids, found = read(now)
+        assert ids == {1, 2, 3}
+        assert not found.is_moment
+        assert found.to_arrow(["id", "status"]).filter(pc.field("id") == 3).column("status").to_pylist() == [None]
+        ids, unsettled = read(now, moment=True)
+        assert ids == {1, 2}
+        assert not unsettled.settled
+        with pytest.raises(NotSettled):
+            table.snapshot(now, moment=True, settled=True)
+        order_then_pay(4)
+        table.mark()
+        ids, settled = read(now, moment=True, settled=True)
+        assert (ids, settled.cut) == ({1, 2}, unsettled.cut)
+        for time, expected in ((marked, set()), (last, {1})):
+            # A mark settles the times before it; its own moment is that of the first time it does not settle.
+            assert read(time, moment=True, settled=True)[0] == expected
+            later = time + dt.timedelta(milliseconds=1)
+            assert read(later, moment=True)[0] == expected | {max(expected, default=0) + 1}
+
+
 def test_a_savepoint_is_one_moment_and_has_all_that_was_committed_before(stack: ExitStack) -> None:
     pipeline = Pipeline(stack)
     pipeline.order_then_pay(1)()
@@ -110,11 +163,71 @@ def test_commits_of_earlier_versions_do_not_say_what_they_follow(stack: ExitStac
     assert not pipeline.read().is_moment
     assert pipeline.read().is_moment, "it was there before this read began"
     pipeline.commit_as_an_earlier_version("payments")
-    with pytest.raises(NotOneMoment, match="lane 'payments' is written by an earlier version"):
+    with pytest.raises(NotOneMoment, match="commits to lane 'payments' of stream 'payments', and does not"):
         pipeline.read(moment=True)
     pipeline.commit_as_an_earlier_version("payments")
     Table.open(pipeline.uri).mark()
     assert pipeline.read().is_moment, "the mark names it"
+
+
+def test_a_savepoint_that_cannot_be_one_moment_says_which_lanes_are_the_cause(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+
+    def commit_as_earlier_versions() -> None:
+        for lane in ("orders", "payments"):
+            pipeline.commit_as_an_earlier_version(lane)
+
+    for number in range(20):
+        pipeline.after_end("orders", commit_as_earlier_versions, later=number)
+    with pytest.raises(NotOneMoment, match="lane 'orders' of stream 'orders', lane 'payments' of stream") as refused:
+        pipeline.reader.savepoint("kept")
+    assert "weft mark" in refused.value.hint
+    assert pipeline.reader.savepoints() == []
+    pipeline.store.faults.clear()
+    pipeline.reader.savepoint("kept", str(pipeline.reader.snapshot().cut))
+
+
+def test_base_files_are_one_moment_after_a_compaction_of_a_table_that_never_rests(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    table = Table.open(pipeline.uri)
+    assert publish_delta(table).is_moment, "nothing is published yet"
+    pipeline.order_then_pay(1)()
+    table.mark()
+    pipeline.never_rest()
+    pipeline.reader.compact()
+    published = publish_delta(table)
+    assert published.is_moment
+    assert published.rows == 2
+    shown = table.snapshot(published.cut).read_optimized().to_arrow(["id", "status", "paid"]).to_pylist()
+    assert {row["id"] for row in shown if row["status"] and row["paid"]} == {0, 1}
+    pipeline.order_then_pay(2)()
+    table.compact(lambda each: each.group == table.snapshot().slices[0].group)
+    assert not publish_delta(table).is_moment, "the other file groups are older"
+    table.compact()
+    assert publish_delta(table).is_moment
+
+
+def test_base_files_of_a_cut_that_commits_of_earlier_versions_follow_may_be_no_moment(stack: ExitStack) -> None:
+    pipeline = Pipeline(stack)
+    table = Table.open(pipeline.uri)
+    table.compact()
+    assert publish_delta(table).is_moment
+    pipeline.commit_as_an_earlier_version("orders")
+    assert not publish_delta(table).is_moment
+
+
+def test_lanes_rest_again_after_more_commits_than_are_read_at_once(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_moment, "MANY_LANES", 4)
+    pipeline = Pipeline(stack, MANY)
+    pipeline.reader.snapshot()
+    for number in range(MANY):
+        pipeline.commit(f"other{number}", 5)
+    pipeline.after_end("orders", pipeline.order_then_pay(7))
+    found = pipeline.read()
+    assert found.is_moment
+    assert pipeline.orphans(found) == set()
 
 
 def test_the_reader_is_told_what_the_writer_of_a_commit_had_read(stack: ExitStack) -> None:

@@ -50,6 +50,14 @@ def test_publish_as_delta(table: Table) -> None:
         f"{root} is up to date: 3 rows in 1 file",
         "2 rows in logs not published: run weft compact, then publish again",
     ]
+    append(table, orders(*range(6, 30)))
+    chosen = table.snapshot().slices[0].group
+    table.compact(only=lambda file_slice: file_slice.group == chosen)
+    told = weft("publish", table.uri, "--delta", "--columns", "id,status").stdout
+    assert "it may not be the table at one moment" in told
+    table.compact()
+    told = weft("publish", table.uri, "--delta", "--columns", "id,status", "--json").stdout
+    assert json.loads(told)["is_moment"] is True
 
 
 def test_every_door_can_do_without_deletion_vectors(table: Table, tmp_path: Path) -> None:

@@ -378,7 +378,7 @@ class Data(Header):
 
     @property
     def table_seen(self) -> int | None:
-        """Length of the prefix of the table lane that its writer had read when the commit began (rule W9).
+        """Length of the prefix of the table lane that its writer had read when the commit began (rules W9, W11).
 
         None if a version wrote it that does not say so. It is a part of ``commit_id``, because such a version refuses
         an entry with a member that it does not know, and both work on one table during an upgrade.
