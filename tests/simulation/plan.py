@@ -33,6 +33,7 @@ LIMITS: Mapping[str, list[int]] = {
     "inline_list_bytes": [1, 64 * 1024, 64 * 1024],
     "recent_commits": [1, 1_000, 1_000],
     "table_checkpoint_every": [2, 5, 64],
+    "checkpoint_end_bytes": [80, 64 * 1024],
     "lane_checkpoint_every": [2, 5, 1_000],
     "lane_window": [1, 2, 64],
     "round_bytes": [1, 16 * 1024 * 1024],
