@@ -1,4 +1,4 @@
-"""Slices stay in the stored checkpoint until they are needed. Whatever became of it by then, they are those of the log."""
+"""Slices stay in the stored checkpoint until they are needed. Whatever becomes of it, they are those of the log."""
 
 from __future__ import annotations
 
