@@ -137,9 +137,11 @@ def loses_log_files(put: Any) -> Any:
 SLOTS_AND_CLAIMS: Final = {
     "S1 a slot is overwritten": Mutant(SimStore, "put_if_absent", overwrites),
     "S2 a slot is left out": Mutant(CommitLog, "publish", skips_a_slot(Data)),
-    "S2 parts of a checkpoint are not verified": Mutant(StoredParts, "_verified", believes_what_it_reads),
+    "S2 parts of a checkpoint are not verified": Mutant(
+        StoredParts, "_verified", believes_what_it_reads, "checkpoints", rare=True
+    ),
     "S2 parts of a deleted checkpoint are those of the newest": Mutant(
-        Checkpoints, "_replay", takes_the_newest_checkpoint
+        Checkpoints, "_replay", takes_the_newest_checkpoint, "checkpoints"
     ),
     "S2 a slot of the table lane is left out": Mutant(CommitLog, "publish", skips_a_slot(TableEntry)),
     "S3 a claim keeps the epoch": Mutant(CommitLog, "publish", publishes(keeps_the_epoch)),

@@ -123,7 +123,7 @@ def state_bytes(end: bytes, size: int) -> int:
     """
     seal = _SEAL.fullmatch(end[-_SEAL_BYTES:])
     # Version 2 is needed whole; so is what cannot be decoded.
-    return min(int(seal[2]) + 1 + _SEAL_BYTES, size) if seal is not None else size
+    return min(1 + int(seal[2]) + 1 + _SEAL_BYTES, size) if seal is not None else size
 
 
 def state_json(data: bytes) -> bytes | None:
@@ -131,9 +131,10 @@ def state_json(data: bytes) -> bytes | None:
     seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
     if seal is None:
         return None
-    end = len(data) - _SEAL_BYTES - 1
-    head = data[max(end - int(seal[2]), 0) : end]
-    return head if _digest(head).encode() == seal[1] else None
+    length = int(seal[2])
+    line = data[-_SEAL_BYTES - length - 2 : -_SEAL_BYTES]
+    head = line[1:-1]
+    return head if line == b"\n%b\n" % head and _digest(head).encode() == seal[1] else None
 
 
 def decode_table(end: bytes, size: int | None = None, source: PartSource | None = None) -> TableState | None:
@@ -153,7 +154,7 @@ def decode_table(end: bytes, size: int | None = None, source: PartSource | None 
         return None
     places = list(itertools.accumulate((part.packed for part in packed.parts), initial=0))
     size = len(end) if size is None else size
-    if not _is_known(packed, TableState) or places[-1] + 1 + len(head) + 1 + _SEAL_BYTES != size:
+    if not _is_known(packed, TableState) or places[-1] + len(head) + 2 + _SEAL_BYTES != size:
         return None
     parts = []
     for part, (start, stop) in zip(packed.parts, itertools.pairwise(places), strict=True):
