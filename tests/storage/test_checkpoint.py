@@ -22,6 +22,7 @@ from storage.log.commit_log import CommitLog, lane_entries, read_table_lane
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
+from tests.storage.damage import resealed
 from tests.storage.history import STEPS, History
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.tuning import tune, tuned
@@ -125,18 +126,6 @@ def table() -> Table:
 def _batch(table: Table, number: int) -> None:
     with table.writer("orders") as writer:
         writer.append(orders(number), batch=("q", number))
-
-
-def resealed(data: bytes, **changes: object) -> bytes:
-    stored = state_json(data)
-    values = json.loads(stored if stored is not None else data.split(b"\n", 1)[1])
-    for name, value in changes.items():
-        (values["state"] if name in values["state"] else values)[name] = value
-    head = json.dumps(values).encode()
-    digest = hashlib.sha256(head).hexdigest().encode()
-    if stored is None:
-        return digest + b"\n" + head
-    return b"%b%b\n%b %012d\n" % (data[: data.index(stored)], head, digest, len(head))
 
 
 DAMAGES = {
