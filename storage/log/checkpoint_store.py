@@ -192,11 +192,20 @@ class Checkpoints:
         return data.to_pybytes()
 
     def _replay(self, log: CommitLog, head: int) -> TableState:
-        """The state of a prefix of the table lane, from an older checkpoint or from the first entry."""
+        """The state of a prefix of the table lane, from an older checkpoint or from the first entry.
+
+        Raises:
+            CorruptData: An entry is missing or damaged.
+        """
         log = log.uncached()
         older = self.newest_table(log, head - 1)
         state = fold_table(older, read_table_lane(log, older.head if older is not None else 0, head))
-        assert state is not None, "the log has the entry at which its checkpoint was used"
+        reached = state.head if state is not None else 0
+        if state is None or reached != head:
+            raise CorruptData(
+                f"entry {reached + 1} of the table lane is missing, and the checkpoint at entry {head} is lost",
+                hint=f"restore {slot_path(TABLE_LANE, reached + 1)} from a copy of the store",
+            )
         return state
 
     def _save(self, lane: LaneName, head: int, encode: Encode, *, in_pieces: bool = False) -> None:

@@ -170,6 +170,14 @@ def test_a_checkpoint_that_cannot_be_trusted_is_not_used(table: Table, damage: s
         assert writer.last_batch("q") == 6
 
 
+def test_no_byte_of_a_checkpoint_can_change_unnoticed(table: Table) -> None:
+    data = b"".join(encode_table(table.state()))
+    assert decode_table(data) == table.state()
+    for place in range(len(data)):
+        assert decode_table(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]) is None, place
+        assert decode_table(data[:place]) is None
+
+
 @pytest.mark.parametrize(
     "change", [{"features": ["merge-latest", "merge-magic"]}, {"table_schema": {}}, {"table_schema": {"columns": 1}}]
 )

@@ -12,7 +12,7 @@ from storage.core.log import newest_slices
 from storage.core.log.checkpoint_codec import decode_table
 from storage.core.log.file_refs import FileGroup
 from storage.core.log.table_state import TableState
-from storage.core.names import TABLE_LANE, Path, checkpoint_folder
+from storage.core.names import TABLE_LANE, Path, checkpoint_folder, slot_path
 from storage.errors import CorruptData, StoreUnavailable
 from storage.log.checkpoint_store import list_checkpoints
 from storage.store.object_store import ObjectStore
@@ -162,12 +162,19 @@ def test_an_outage_of_the_replay_is_raised_and_changes_nothing(table: Table) -> 
     assert state == table.state()
 
 
-def test_a_log_that_has_lost_its_entries_too_is_an_error(table: Table) -> None:
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+@pytest.mark.parametrize("slot", [1, 2, 5])
+def test_an_entry_that_the_replay_lacks_is_an_error(table: Table, slot: int, damage: str) -> None:
+    """The slices of a shorter prefix would be wrong."""
     store, process = opened(table)
     state = process.state()
     LOSSES["all damaged"](store.inner)
-    changed(store.inner, Path("_weft/timeline/table/00000000000000000002.json"), flipped)
-    with pytest.raises(CorruptData, match="entry 2 of the table lane"):
+    path = slot_path(TABLE_LANE, slot)
+    if damage == "missing":
+        store.inner.delete(path)
+    else:
+        changed(store.inner, path, flipped)
+    with pytest.raises(CorruptData, match=f"entry {slot} of the table lane"):
         list(state.slices)
 
 
