@@ -84,6 +84,8 @@ class Tuning:
             which chunks may be archived.
         archive_bytes: The largest archive that is written; it must fit into one request.
         table_checkpoint_every: Entries of the table lane between two checkpoints.
+        checkpoint_end_bytes: Bytes at the end of a checkpoint of the table lane that are read when the table is opened;
+            a smaller one is read whole. The state of a usual table, without its slices, has fewer.
         lane_checkpoint_every: Entries of a writer's lane between two checkpoints: a claim reads at most this many.
         block_min_bytes: The smallest block of a log file, because a record batch has a fixed cost.
         block_max_bytes: The largest block of a log file, because a reader of a small part reads the whole block.
@@ -136,6 +138,7 @@ class Tuning:
     archive_single_requests: int = 8
     archive_bytes: int = 32 * MIB
     table_checkpoint_every: int = 64
+    checkpoint_end_bytes: int = 64 * KIB
     lane_checkpoint_every: int = 1_000
     block_min_bytes: int = 256 * KIB
     block_max_bytes: int = 4 * MIB

@@ -4,19 +4,27 @@ A process that publishes entries writes a checkpoint now and then. A failure to 
 never write any. A checkpoint is used if its digest matches and its last entry is in the log, by ``commit_id``; a
 checkpoint of a writer's lane only if the same entries were rolled back. Cleaning removes checkpoints that newer ones
 replace.
+
+Of a large checkpoint of the table lane only the state is read, which is at its end. A part of its slices is read when
+one of them is needed. By then the checkpoint may have been deleted, or the part may be damaged: then the state is
+replayed from an older checkpoint, or from the log, and the slices are those of the same prefix.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table
+import pyarrow as pa
+
+from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_bytes
 from storage.core.log.cut import Span, in_spans
 from storage.core.log.lane_state import LaneState
-from storage.core.log.table_state import TableState
+from storage.core.log.newest_slices import SlicePart, Slices
+from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import (
     TABLE_LANE,
     LaneName,
@@ -27,13 +35,55 @@ from storage.core.names import (
     slot_path,
 )
 from storage.environment import Environment
-from storage.errors import StoreUnavailable
-from storage.log.commit_log import CommitLog
-from storage.store.object_store import ObjectStore, normalise_errors
+from storage.errors import CorruptData, StoreUnavailable
+from storage.log.commit_log import CommitLog, read_table_lane
+from storage.store.object_store import ObjectStore, Wanted, normalise_errors
 
 MAX_TRIES: Final = 3  # number of damaged checkpoints that are skipped before the log is replayed from its beginning
 
 S = TypeVar("S", TableState, LaneState)
+Encode = Callable[[], Iterable[bytes]]
+"""Makes the consecutive pieces of an object."""
+
+
+class StoredParts:
+    """The slices of one checkpoint in the store."""
+
+    def __init__(self, store: ObjectStore, path: Path, size: int, replay: Callable[[], TableState]) -> None:
+        """``replay`` gives the state of the same prefix without this checkpoint; raises CorruptData if it cannot."""
+        self._store, self._path, self._size, self._replay = store, path, size, replay
+        self._replayed: Slices | None = None
+
+    def read(self, parts: Sequence[SlicePart]) -> list[SlicePart]:
+        """See `storage.core.log.newest_slices.PartSource.read`."""
+        places = [part.place for part in parts if part.place is not None]
+        wanted = Wanted(self._path, self._size, [(place.offset, place.length) for place in places])
+        stored: Sequence[pa.Buffer | None]
+        try:
+            (stored,) = self._store.read_ranges([wanted])
+        except CorruptData:
+            stored = [None] * len(places)  # it was deleted, or cut off
+        return [self._verified(part, data) for part, data in zip(parts, stored, strict=True)]
+
+    def _verified(self, part: SlicePart, data: pa.Buffer | None) -> SlicePart:
+        assert part.place is not None, "it is in this checkpoint"
+        if data is None or hashlib.sha256(data).hexdigest() != part.place.sha256:
+            return self._replayed_part(part)
+        return SlicePart(part.first, part.last, part.levels, part.slices, data.to_pybytes(), part.size)
+
+    def _replayed_part(self, part: SlicePart) -> SlicePart:
+        if self._replayed is None:
+            self._replayed = self._replay().slices
+        items = sorted(
+            (item for group, item in self._replayed.stored.items() if part.first <= group <= part.last),
+            key=lambda item: item.group,
+        )
+        if len(items) != part.slices:
+            raise CorruptData(
+                f"checkpoint {self._path} has {part.slices} slices from {part.first} on, and the log {len(items)}",
+                hint="report this as a bug, and delete the checkpoints of the table lane: they only save reading",
+            )
+        return SlicePart.of(items)
 
 
 class Checkpoints:
@@ -45,13 +95,20 @@ class Checkpoints:
 
     def newest_table(self, log: CommitLog, until: int | None = None) -> TableState | None:
         """The newest usable state of a prefix of the table lane, not longer than ``until``."""
-        return self._newest(log, TABLE_LANE, decode_table, until, lambda state: state.head)
+
+        def read(head: int, path: Path, size: int) -> tuple[TableState | None, bytes | None]:
+            return self._read_table(log, head, path, size)
+
+        return self._newest(log, TABLE_LANE, read, until, lambda state: state.head)
 
     def newest_lane(self, log: CommitLog, lane: LaneName, rolled_back: tuple[Span, ...]) -> LaneState | None:
         """The newest usable state of a lane: one in which the same of its entries are rolled back."""
-        state = self._newest(
-            log, lane, decode_lane, None, lambda state: agreed(rolled_back, state.rolled_back, state.head)
-        )
+
+        def read(head: int, path: Path, _: int) -> tuple[LaneState | None, bytes | None]:
+            data, entry = self._with_entry(lane, head, path)
+            return (decode_lane(data) if data is not None else None), entry
+
+        state = self._newest(log, lane, read, None, lambda state: agreed(rolled_back, state.rolled_back, state.head))
         if state is not None:
             state.rolled_back = rolled_back
         return state
@@ -66,28 +123,34 @@ class Checkpoints:
     def save_table(self, state: TableState, *, always: bool = False) -> None:
         """Write a checkpoint if one is due, or in any case if ``always``. Nothing is raised if that fails."""
         save = self._put if always else self._save
-        save(TABLE_LANE, state.head, lambda: encode_table(state))
+        save(TABLE_LANE, state.head, lambda: encode_table(state), in_pieces=state.slices.has_unread)
 
     def save_lane(self, lane: LaneName, state: LaneState) -> None:
         """Write a checkpoint if one is due. Nothing is raised if that fails."""
-        self._save(lane, state.head, lambda: encode_lane(state))
+        self._save(lane, state.head, lambda: [encode_lane(state)])
 
     def _newest(
         self,
         log: CommitLog,
         lane: LaneName,
-        decode: Callable[[bytes], S | None],
+        read: Callable[[int, Path, int], tuple[S | None, bytes | None]],
         until: int | None,
         usable_to: Callable[[S], int],
     ) -> S | None:
-        """``usable_to``: the entry up to which a state is valid; a state is used if that is its head."""
+        """The newest usable state of a lane.
+
+        Args:
+            log: The log of the table.
+            lane: The lane.
+            read: Reads a checkpoint: its state if it can be decoded, and the object in the slot that it ends with.
+            until: Longer prefixes are not used.
+            usable_to: The entry up to which a state is valid; a state is used if that is its head.
+        """
         tries = 0
-        for head, path in list_checkpoints(self._store, lane):
+        for head, path, size in list_checkpoints(self._store, lane):
             if until is not None and head > until:
                 continue
-            with normalise_errors(path):
-                data, last = self._store.get_many([path, slot_path(lane, head)])
-            state = decode(data) if data is not None else None
+            state, last = read(head, path, size)
             if state is not None and state.head == head and log.holds(lane, head, state.head_id, last):
                 until = usable_to(state)
                 if until == state.head:
@@ -99,31 +162,84 @@ class Checkpoints:
                 break
         return None
 
-    def _save(self, lane: LaneName, head: int, encode: Callable[[], bytes]) -> None:
+    def _read_table(self, log: CommitLog, head: int, path: Path, size: int) -> tuple[TableState | None, bytes | None]:
+        at_once = self._env.tuning.checkpoint_end_bytes
+        if size <= at_once:
+            data, entry = self._with_entry(TABLE_LANE, head, path)
+        else:
+            data = self._end(path, size, at_once)
+            if data is not None and len(data) < (needed := state_bytes(data, size)):
+                data = self._end(path, size, needed)
+            with normalise_errors(path):
+                entry = self._store.get(slot_path(TABLE_LANE, head))
+        if data is None:
+            return None, entry
+        source = StoredParts(self._store, path, size, lambda: self._replay(log, head))
+        return decode_table(data, size, source), entry
+
+    def _with_entry(self, lane: LaneName, head: int, path: Path) -> tuple[bytes | None, bytes | None]:
+        """A whole checkpoint, and the object in the slot that it ends with, requested together."""
+        with normalise_errors(path):
+            data, entry = self._store.get_many([path, slot_path(lane, head)])
+        return data, entry
+
+    def _end(self, path: Path, size: int, length: int) -> bytes | None:
+        """The last bytes of a checkpoint; None if it was deleted since it was listed, or is shorter."""
+        try:
+            ((data,),) = self._store.read_ranges([Wanted(path, size, [(size - length, length)])])
+        except CorruptData:
+            return None
+        return data.to_pybytes()
+
+    def _replay(self, log: CommitLog, head: int) -> TableState:
+        """The state of a prefix of the table lane, from an older checkpoint or from the first entry.
+
+        Raises:
+            CorruptData: An entry is missing or damaged.
+        """
+        log = log.uncached()
+        older = self.newest_table(log, head - 1)
+        state = fold_table(older, read_table_lane(log, older.head if older is not None else 0, head))
+        reached = state.head if state is not None else 0
+        if state is None or reached != head:
+            raise CorruptData(
+                f"entry {reached + 1} of the table lane is missing, and the checkpoint at entry {head} is lost",
+                hint=f"restore {slot_path(TABLE_LANE, reached + 1)} from a copy of the store",
+            )
+        return state
+
+    def _save(self, lane: LaneName, head: int, encode: Encode, *, in_pieces: bool = False) -> None:
         if not self.is_due(lane, head):
             return
         with contextlib.suppress(OSError, StoreUnavailable):  # the next checkpoint replaces it
             # Other processes write checkpoints, too, and one checkpoint is enough.
-            saved = (known for known, _ in list_checkpoints(self._store, lane) if known <= head)
+            saved = (known for known, _, _ in list_checkpoints(self._store, lane) if known <= head)
             self._saved[lane] = next(saved, 0)
             if self.is_due(lane, head):
-                self._put(lane, head, encode)
+                self._put(lane, head, encode, in_pieces=in_pieces)
 
-    def _put(self, lane: LaneName, head: int, encode: Callable[[], bytes]) -> None:
+    def _put(self, lane: LaneName, head: int, encode: Encode, *, in_pieces: bool = False) -> None:
+        """``in_pieces``: the object is copied from another one for the most part, and is not in memory as a whole."""
         self._saved[lane] = head
+        path = checkpoint_path(lane, head, self._env.ids.new())
         with contextlib.suppress(OSError, StoreUnavailable):
-            self._store.put(checkpoint_path(lane, head, self._env.ids.new()), encode())
+            if not in_pieces:
+                self._store.put(path, b"".join(encode()))
+                return
+            with self._store.open_output(path) as file:
+                for piece in encode():
+                    file.write(piece)
 
 
-def list_checkpoints(store: ObjectStore, lane: LaneName) -> Iterator[tuple[int, Path]]:
-    """(slot of the last entry, path) of a lane's checkpoints, newest first."""
+def list_checkpoints(store: ObjectStore, lane: LaneName) -> Iterator[tuple[int, Path, int]]:
+    """(slot of the last entry, path, size in bytes) of a lane's checkpoints, newest first."""
     folder = checkpoint_folder(lane)
     with normalise_errors(folder):
-        names = [name for name, _ in store.list(folder)]
-    for name in sorted(names, reverse=True):
+        listed = store.list(folder)
+    for name, size in sorted(listed, reverse=True):
         head = parse_checkpoint(name)
         if head is not None:
-            yield head, Path(f"{folder}/{name}")
+            yield head, Path(f"{folder}/{name}"), size
 
 
 def agreed(first: Sequence[Span], second: Sequence[Span], head: int) -> int:

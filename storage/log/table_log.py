@@ -40,6 +40,8 @@ from storage.store.object_store import normalise_errors
 
 MAX_PUBLISH_TRIES: Final = 100  # each lost race is an entry of another process
 MAX_READ_TRIES: Final = 10  # a snapshot is read again only if a compaction was published meanwhile
+LOOKS: Final = 8
+"""Looks for a newer checkpoint while a process publishes the entries between two; each lists the checkpoints."""
 
 T = TypeVar("T", bound=TableEntry)
 
@@ -68,6 +70,10 @@ class TableLog:
         self._lock = threading.RLock()
         self.checkpoints = Checkpoints(env)
         self._state: TableState | None = None
+        self._opened_at = 0
+        """Head of the checkpoint that the state begins from; 0 if there was none."""
+        self._look_at = 0
+        """Head from which on a newer checkpoint is looked for; see `_begin_again`."""
         self._folded: Mapping[Path, LogFile] = {}
 
     @classmethod
@@ -79,7 +85,7 @@ class TableLog:
         """A log that starts with the table state of this one, and caches what it reads itself."""
         log = TableLog(self.env, self.stamps)
         with self._lock:
-            log._state = self._state
+            log._state, log._opened_at, log._look_at = self._state, self._opened_at, self._look_at
         return log
 
     def refresh(self) -> TableState:
@@ -98,13 +104,15 @@ class TableLog:
             if self._state is None:
                 self._state = self.checkpoints.newest_table(self.commit_log)
                 window, doubts = self.env.tuning.first_table_window, None
+                self._opened_at = self._state.head if self._state is not None else 0
+                self._look_at = self._opened_at + self.env.tuning.table_checkpoint_every
             known = self._state.head if self._state is not None else 0
             for fresh in self.commit_log.read_on(TABLE_LANE, known, window=window, doubts=doubts):
                 self._state = fold_table(self._state, table_entries(fresh))
                 self.commit_log.forget_before(TABLE_LANE, fresh[-1].seq)
-            if self._state is not None and self._state.slices.has_many_newer:
-                self._state = replace(self._state, slices=self._state.slices.packed())
-            if self._state is None:
+            if self._state is not None:
+                self._state = self._with_few_newer(self._state)
+            else:
                 if self.lacks_first():
                     raise self._lost_first()
                 raise NotFound(
@@ -113,6 +121,31 @@ class TableLog:
                 )
             self.stamps.observe(self._state.stamp)
             return self._state
+
+    def _with_few_newer(self, state: TableState) -> TableState:
+        """The same state, without many slices in memory that are newer than its parts."""
+        if state.slices.has_unread and (state.head >= self._look_at or state.slices.has_many_newer):
+            # If there is none, it may be in the making.
+            self._look_at = state.head + max(self.env.tuning.table_checkpoint_every // LOOKS, 1)
+            with contextlib.suppress(TableError):  # without it the state is as good
+                state = self._begin_again(state)
+        return replace(state, slices=state.slices.packed()) if state.slices.has_many_newer else state
+
+    def _begin_again(self, state: TableState) -> TableState:
+        """The same state, beginning from a newer checkpoint if there is one.
+
+        Its slices are in the store, so that they need no memory here. Cleaning deletes the older checkpoint, and the
+        slices that were not read by then would have to be replayed.
+        """
+        newest = self.checkpoints.newest_table(self.commit_log, state.head)
+        if newest is None or newest.head <= self._opened_at:
+            return state
+        again = fold_table(newest, read_table_lane(self.commit_log.uncached(), newest.head, state.head))
+        assert again is not None, "folding entries gives a state"
+        if (again.head, again.head_id) != (state.head, state.head_id):
+            return state  # an entry is missing; whoever needs it reports it
+        self._opened_at, self._look_at = newest.head, newest.head + self.env.tuning.table_checkpoint_every
+        return again
 
     def created_at_ms(self) -> int:
         """When the table was created, in milliseconds since 1970 UTC, by the clock of the process that did.
@@ -201,6 +234,16 @@ class TableLog:
         if self.checkpoints.is_due(TABLE_LANE, head):
             with contextlib.suppress(TableError):
                 self.checkpoints.save_table(self.refresh())
+                self._look_at = head
+
+    def save_checkpoint(self) -> None:
+        """Write a checkpoint of the newest state, whether or not one is due.
+
+        Raises:
+            CorruptData, StoreUnavailable: See `storage.core.log.newest_slices.Slices.packed`.
+        """
+        self.checkpoints.save_table(self.refresh(), always=True)
+        self._look_at = 0
 
     def header(self, state: TableState | None) -> Header:
         """Header of the entry of the table lane that follows a state; for the first entry the state is None."""

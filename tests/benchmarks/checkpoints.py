@@ -4,9 +4,9 @@
 
 A table of 1,000 partitions (or fewer) whose file groups have slices, and no files: only the log and its checkpoint are
 read. Each row is a process of its own: a writer that opens the table, a reader that takes a snapshot, the same that
-plans a query for one partition, and a look-up of one key. Times are of the CPU; memory is the growth of the
-peak since the imports. The
-checkpoint is that after a compaction of 1 % of the file groups, in one part of the partitions.
+plans a query for one partition, a look-up of one key, and a query of everything. Times are of the CPU; memory is the
+growth of the peak since the imports. The checkpoint is that of a writer after a compaction of 1 % of the file groups,
+in one part of the partitions. At last one fold of all file groups is published: a writer opens the table again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ import pyarrow.compute as pc
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from storage import Table
-from storage.core.log.checkpoint_codec import encode_table
-from storage.core.log.entries import Base, Plan
+from storage.core.log.entries import Base, Data, Fold, FoldedGroup, Plan
 from storage.core.log.file_refs import FileRef, SliceFile
-from storage.core.log.table_state import TableState
+from storage.core.names import LaneName
 from storage.store.local_store import LocalStore
 
 PARTITIONS: Final = 1_000
@@ -93,24 +92,42 @@ def build(folder: Path, groups: int) -> None:
         with table.writer("s", lane=f"s{lane}") as writer:
             writer.append(pa.table({"p": [0], "k": [0], "v": [1], "ts": [lane]}))
             heads[f"s{lane}"] = 2
-    every = [(n * PARTITIONS // groups, n % (groups // PARTITIONS)) for n in range(groups)]
+    every = buckets_of(groups)
     for start in range(0, groups, BASE_SLICES):
         publish(table, [made(bits, *each, {}, heads) for each in every[start : start + BASE_SLICES]], heads)
-    table._table_log.checkpoints.save_table(table.state(), always=True)
+    table._table_log.save_checkpoint()
 
 
-def checkpoint(folder: Path, groups: int) -> tuple[float, int]:
-    """Seconds to make, and bytes of a checkpoint after a compaction of 1 % of the file groups."""
+def buckets_of(groups: int) -> list[tuple[int, int]]:
+    """(number of the partition, bucket) of each file group."""
+    return [(n * PARTITIONS // groups, n % max(groups // PARTITIONS, 1)) for n in range(groups)]
+
+
+def compact(folder: Path, groups: int) -> None:
+    """Compact 1 % of the file groups, in another process."""
     table = Table.open(folder)
-    state: TableState = table.state()
     bits = max((groups // PARTITIONS - 1).bit_length(), 0)
-    cut = dict(next(iter(state.slices.cuts())))
-    chosen = [(n * PARTITIONS // groups, n % (groups // PARTITIONS)) for n in range(groups // 100)]
-    publish(table, [made(bits, *each, cut, cut) for each in chosen], cut)
-    state = table.state()
-    started = time.process_time()
-    data = encode_table(state)
-    return time.process_time() - started, len(data)
+    cut = dict(next(iter(table.state().slices.cuts())))
+    publish(table, [made(bits, *each, cut, cut) for each in buckets_of(groups)[: groups // 100]], cut)
+
+
+def fold(folder: Path, groups: int) -> None:
+    """Publish a fold of all file groups, with the file of a commit as its only file, and a checkpoint."""
+    table = Table.open(folder)
+    log, bits = table._table_log, max((groups // PARTITIONS - 1).bit_length(), 0)
+    parent = dict(next(iter(table.state().slices.cuts())))
+    last = log.commit_log.entry(LaneName("s0"), parent["s0"])
+    assert isinstance(last, Data)
+    plan = {"plan_id": "fold", "table": table.state().head, "cut": parent, "file_groups": groups}
+    log.publish(lambda state: Plan(**log.header(state), **plan))
+    folded = [
+        FoldedGroup(partition=f"p={partition}", bits=bits, bucket=bucket, parent=parent, start=parent)
+        for partition, bucket in buckets_of(groups)
+    ]
+    files = [last.files[0].model_copy(update={"form": "register"})]
+    entry = {"plan_id": "fold", "to": parent, "covered": {}, "files": files, "file_groups": folded}
+    log.publish(lambda state: Fold(**log.header(state), **entry))
+    log.save_checkpoint()
 
 
 class Read:
@@ -118,14 +135,20 @@ class Read:
 
     def __init__(self) -> None:
         self.bytes = 0
-        one = LocalStore.get
+        get, read_ranges = LocalStore.get, LocalStore.read_ranges
 
-        def get(store: LocalStore, path: Any) -> bytes | None:
-            data = one(store, path)
+        def counted(store: LocalStore, path: Any) -> bytes | None:
+            data = get(store, path)
             self.bytes += len(data or b"")
             return data
 
-        LocalStore.get = get  # type: ignore[method-assign]  # `get_many` calls it
+        def counted_ranges(store: LocalStore, wanted: Any) -> Any:
+            data = read_ranges(store, wanted)
+            self.bytes += sum(part.size for parts in data for part in parts)
+            return data
+
+        LocalStore.get = counted  # type: ignore[method-assign]  # `get_many` calls it
+        LocalStore.read_ranges = counted_ranges  # type: ignore[method-assign]
 
 
 def peak() -> float:
@@ -136,14 +159,19 @@ def peak() -> float:
 
 def child(what: str, folder: Path, groups: int) -> None:
     read, before, started = Read(), peak(), time.process_time()
-    if what == "checkpoint":
-        seconds, size = checkpoint(folder, groups)
-        print(f"| {groups:,} | checkpoint after 1 % | {size / 1e6:.2f} MB written | {seconds * 1000:.0f} ms | |")
-        return
     table = Table.open(folder)
-    if what == "writer":
+    written = 0
+    if what.startswith("writer"):
         with table.writer("s", lane="s0"):
             pass
+    elif what == "checkpoint":
+        table.state()
+        compact(folder, groups)
+        state = table.state()
+        read.bytes, before, started = 0, peak(), time.process_time()
+        table._table_log.save_checkpoint()
+        newest = max(folder.glob(f"_weft/checkpoints/table/{state.head:020d}-*"))
+        written = newest.stat().st_size
     else:
         snapshot = table.snapshot()
         opened = time.process_time()
@@ -151,11 +179,14 @@ def child(what: str, folder: Path, groups: int) -> None:
             snapshot.scan(filter=pc.field("p") == 7)
         elif what == "key":
             snapshot.scan(filter=(pc.field("p") == 7) & (pc.field("k") == 1))
+        elif what == "everything":
+            snapshot.scan()
         if what != "reader":
             started = opened
     seconds = time.process_time() - started
-    size, memory = read.bytes / 1e6, peak() - before
-    print(f"| {groups:,} | {what} | {size:.2f} MB read | {seconds * 1000:.0f} ms | {memory:.0f} MiB |")
+    memory = peak() - before
+    moved = f"{read.bytes / 1e6:.3f} MB read" + (f", {written / 1e6:.2f} MB written" if written else "")
+    print(f"| {groups:,} | {what} | {moved} | {seconds * 1000:.0f} ms | {memory:.1f} MiB |")
 
 
 def main() -> None:
@@ -172,7 +203,9 @@ def main() -> None:
         print("| file groups | process | bytes | time | memory |\n|---|---|---|---|---|")
         for groups in asked.groups:
             build(folder / str(groups), groups)
-            for what in ("writer", "reader", "partition", "key", "checkpoint"):
+            for what in ("writer", "reader", "partition", "key", "everything", "checkpoint", "writer, folded"):
+                if what == "writer, folded":
+                    fold(folder / str(groups), groups)
                 command = [sys.executable, __file__, "--child", what, "--groups", str(groups)]
                 subprocess.run([*command, "--folder", str(folder / str(groups))], check=True)
     finally:

@@ -268,7 +268,7 @@ def state_bytes(lanes: int) -> float:
     for groups in (256, 1024):
         store = build_requests_table(lanes, groups, lanes)
         state = Table(Environment(store), Stamps()).state()
-        sizes[groups] = len(encode_table(state))
+        sizes[groups] = sum(map(len, encode_table(state)))
     return (sizes[1024] - sizes[256]) / (1024 - 256)
 
 

@@ -153,7 +153,7 @@ class _History:
         self._table = state
         if state.head - self._saved[TABLE_LANE] >= Tuning().table_checkpoint_every:
             self._saved[TABLE_LANE] = state.head
-            self._put(checkpoint_path(TABLE_LANE, state.head, self._id()), encode_table(state))
+            self._put(checkpoint_path(TABLE_LANE, state.head, self._id()), b"".join(encode_table(state)))
 
     def _header(self) -> dict[str, Any]:
         return {

@@ -12,6 +12,9 @@ from tests.simulation.disk import Disk
 from tests.simulation.history import History
 from tests.simulation.published import LOG
 
+CHECKPOINTS = 1 / 4
+"""Share of the damage that is in checkpoints of the table lane, if there are any."""
+
 
 def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ...]:
     """Damage an object without a call of `Disk.watch`.
@@ -19,7 +22,10 @@ def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ..
     Returns:
         Texts, one of which an error must contain to name the object.
     """
-    path = chance.choice(sorted(path for path in disk.objects if not path.startswith(("_weft/probe/", LOG))))
+    paths = sorted(path for path in disk.objects if not path.startswith(("_weft/probe/", LOG)))
+    # Each table has a few among very many objects, and most of their bytes are read late.
+    checkpoints = [path for path in paths if path.startswith("_weft/checkpoints/table/")]
+    path = chance.choice(checkpoints if checkpoints and chance.random() < CHECKPOINTS else paths)
     data = history.originals[path] = disk.objects[path]
     is_log = "/timeline/" in path or "/archive/" in path
     match chance.choice(["cut", "flip"] if is_log else ["remove", "cut", "flip"]):
@@ -28,7 +34,9 @@ def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ..
         case "cut":
             disk.objects[path] = data[: chance.randrange(len(data))]
         case _:
-            place = chance.randrange(len(data))
+            # The slices of large tables are most of their checkpoints.
+            slices = data.rfind(b'\n{"version"') if path in checkpoints else 0
+            place = chance.randrange(slices if slices > 0 else len(data))
             disk.objects[path] = data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :]
     return (path, *_words(path, history))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 from unittest import mock
 
 import numpy as np
@@ -13,12 +13,14 @@ from storage.core import keys, names
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Claim, Data, TableEntry
 from storage.core.log.lane_state import LaneState
+from storage.core.log.newest_slices import SlicePart
 from storage.core.merge.stitch import Stitch
 from storage.core.modes import latest
 from storage.core.names import TIMELINE, slot_path
 from storage.errors import Conflict
 from storage.log import checkpoint_store, fencing_barrier, table_log
 from storage.log.archived_entries import Archives
+from storage.log.checkpoint_store import Checkpoints, StoredParts
 from storage.log.commit_log import CommitLog
 from storage.log.lane_reader import Tail
 from storage.log.one_moment import OneMoment
@@ -112,6 +114,22 @@ def takes_any_checkpoint(_: Any) -> Any:
     return lambda first, second, head: head
 
 
+def believes_what_it_reads(verified: Any) -> Any:
+    """Parts of checkpoints are used whatever their digest."""
+
+    def broken(self: StoredParts, part: SlicePart, data: Any) -> SlicePart:
+        if data is None:
+            return cast("SlicePart", verified(self, part, data))
+        return SlicePart(part.first, part.last, part.levels, part.slices, data.to_pybytes(), part.size)
+
+    return broken
+
+
+def takes_the_newest_checkpoint(replay: Any) -> Any:
+    """Slices of a checkpoint that was deleted are taken from one of a longer prefix."""
+    return lambda self, log, head: self.newest_table(log) or replay(self, log, head)
+
+
 def loses_log_files(put: Any) -> Any:
     return lambda self, path, data: None if path.startswith("log/") else put(self, path, data)
 
@@ -119,6 +137,12 @@ def loses_log_files(put: Any) -> Any:
 SLOTS_AND_CLAIMS: Final = {
     "S1 a slot is overwritten": Mutant(SimStore, "put_if_absent", overwrites),
     "S2 a slot is left out": Mutant(CommitLog, "publish", skips_a_slot(Data)),
+    "S2 parts of a checkpoint are not verified": Mutant(
+        StoredParts, "_verified", believes_what_it_reads, "checkpoints", rare=True
+    ),
+    "S2 parts of a deleted checkpoint are those of the newest": Mutant(
+        Checkpoints, "_replay", takes_the_newest_checkpoint, "checkpoints"
+    ),
     "S2 a slot of the table lane is left out": Mutant(CommitLog, "publish", skips_a_slot(TableEntry)),
     "S3 a claim keeps the epoch": Mutant(CommitLog, "publish", publishes(keeps_the_epoch)),
     "S3 a fenced writer goes on after the claim": Mutant(CommitLog, "publish", goes_on_after_a_lost_race),

@@ -14,7 +14,9 @@ from typing import Final
 import pyarrow as pa
 
 from storage.core.log.cut import Cut, parse_cut
+from storage.core.names import TABLE_LANE
 from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
+from storage.log.checkpoint_store import list_checkpoints
 from storage.publish.delta import publish_delta
 from storage.table import Table
 from tests.simulation.actors import Worker
@@ -189,6 +191,15 @@ class Operator(Worker):
             table.set_ttl(**settings, within=dt.timedelta(0))
             table.apply_ttl(_time(now))
 
+    def _delete_checkpoints(self, table: Table) -> None:
+        """They only save reading: a snapshot that was opened with one is the same without it, beside a newer one."""
+        snapshot = table.snapshot()
+        table.env.store.delete_many([path for _, path, _ in list_checkpoints(table.env.store, TABLE_LANE)])
+        other = Table(table.env, table._table_log.stamps)
+        other.compact()
+        other._table_log.save_checkpoint()
+        self.simulation.judge.check_answer(snapshot.cut, snapshot.to_arrow())
+
     def _split(self, table: Table) -> None:
         """Change the number of buckets, up or down, while writers go on that know another one; then maybe fold."""
         buckets = self.simulation.chance.choice(BUCKETS)
@@ -227,6 +238,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "expire": Operator._expire,
     "ttl": Operator._ttl,
     "publish": Operator._publish,
+    "delete checkpoints": Operator._delete_checkpoints,
     "split": Operator._split,
 }
 
@@ -247,6 +259,7 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "expire": (Conflict,),
     "ttl": (Conflict, SnapshotExpired),
     "publish": (Conflict, SnapshotExpired, InvalidInput),
+    "delete checkpoints": (Conflict, SnapshotExpired),
     "split": (Conflict, SnapshotExpired),
 }
 """NotFound: it does not exist yet, or not any more. InvalidInput: a time before the table was created, or

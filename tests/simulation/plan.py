@@ -33,6 +33,7 @@ LIMITS: Mapping[str, list[int]] = {
     "inline_list_bytes": [1, 64 * 1024, 64 * 1024],
     "recent_commits": [1, 1_000, 1_000],
     "table_checkpoint_every": [2, 5, 64],
+    "checkpoint_end_bytes": [80, 64 * 1024],
     "lane_checkpoint_every": [2, 5, 1_000],
     "lane_window": [1, 2, 64],
     "round_bytes": [1, 16 * 1024 * 1024],
@@ -62,7 +63,7 @@ class Theme:
     ``watchers``: processes that take snapshots all the time. ``most``: the largest numbers of batches of a lane and
     compactions of a compactor. ``limits``: sizes that replace those that are drawn. ``shots``: share of the schedules
     with batches without a query id. ``verified``: whether the table is verified after each action of an operator or
-    compactor.
+    compactor. ``damaged``: share of those in which the environment damages a file meanwhile.
     """
 
     actions: list[str]
@@ -77,6 +78,7 @@ class Theme:
     limits: Mapping[str, int] = field(default_factory=dict)
     shots: float = 1 / 6
     verified: bool = False
+    damaged: float = 1 / 12
 
 
 THEMES: Mapping[str, Theme] = {
@@ -164,6 +166,13 @@ ASKED_FOR: Mapping[str, Theme] = {
         followed=0,
         most=8,
         verified=True,
+    ),
+    "checkpoints": Theme(
+        ["delete checkpoints", "delete checkpoints", "delete checkpoints", "clean", "savepoint", "erase"],
+        compactors=[2, 3],
+        most=8,
+        limits={"checkpoint_end_bytes": 80, "table_checkpoint_every": 2},
+        damaged=1,
     ),
     "ttl": Theme(["ttl", "ttl", "ttl", "clean", "savepoint", "restore"], compactors=[1, 2], followed=0),
     "batches": Theme(
@@ -294,7 +303,7 @@ def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | Non
         shots=_shots(seed, theme, ids, config, changes, keys, versions, known),
         mood=chance.choice(theme.moods or list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
-        damage_step=chance.randrange(50, 400) if chance.random() < 1 / 12 else None,
+        damage_step=chance.randrange(50, 400) if chance.random() < theme.damaged else None,
         limits={name: chance.choice(values) for name, values in LIMITS.items()} | _merge_bytes(seed) | theme.limits,
         verified=theme.verified,
     )

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from storage import Table
 from storage.core import names
+from storage.core.log.checkpoint_codec import state_json
 from storage.core.log.entries import Entry, decode_entry
 from storage.core.log.file_refs import LogFile, LogIndex
 from storage.core.model import Op
@@ -208,3 +209,16 @@ def append_table(damage: Damage, **changes: object) -> str:
     path = damage.append("", **changes)
     header = {*("lane", "seq", "epoch", "commit_id", "prev_id", "table_rev", "stamp", "committed_at_ms"), *changes}
     return damage.edit(path, lambda e: [e.pop(name) for name in list(e) if name not in header])
+
+
+def resealed(data: bytes, **changes: object) -> bytes:
+    """A checkpoint with other values, of its state or beside it, and a valid digest."""
+    stored = state_json(data)
+    values = json.loads(stored if stored is not None else data.split(b"\n", 1)[1])
+    for name, value in changes.items():
+        (values["state"] if name in values["state"] else values)[name] = value
+    head = json.dumps(values).encode()
+    digest = hashlib.sha256(head).hexdigest().encode()
+    if stored is None:
+        return digest + b"\n" + head
+    return b"%b%b\n%b %012d\n" % (data[: data.index(stored)], head, digest, len(head))

@@ -55,11 +55,12 @@ def _ends(path: str, data: bytes) -> Iterator[Any]:
             rest = rest[size:]
     elif path.endswith(".json") and data[:1] in {b"{", b"["}:
         yield from _ends_in(json.loads(data))
-    elif path.endswith(".json"):  # a checkpoint
-        _, head, *packed = data.split(b"\n", 2)
+    elif "checkpoints/lanes/" in path:
+        yield from _ends_in(json.loads(data.split(b"\n", 1)[1]))
+    elif "checkpoints/table/" in path:
+        rest, head, _, _ = data.rsplit(b"\n", 3)
         yield from _ends_in(json.loads(head))
-        rest = packed[0] if packed else b""
-        for part in json.loads(head).get("parts", ()):
+        for part in json.loads(head)["parts"]:
             text = pa.decompress(rest[: part["packed"]], part["size"], codec="zstd", asbytes=True)
             yield from _ends_in(json.loads(text))
             rest = rest[part["packed"] :]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 import pytest
 
 from storage import Table
 from storage.core.names import TABLE_LANE, LaneName, checkpoint_folder, checkpoint_path
 from storage.services.verify.findings import Severity
-from tests.storage.damage import Damage, lane, shop, verified, wrong
+from tests.storage.damage import Damage, lane, resealed, shop, verified, wrong
 from tests.storage.shop import append, new_uri, orders, payments
 from tests.tuning import tuned
 
@@ -44,11 +41,11 @@ def test_checkpoints_are_compared_with_the_replay(table: Table) -> None:
         before = damage.content(path)
         damage.overwrite(path, before[:-5] + b"12345")
         assert [(f.severity, f.where) for f in wrong(table)] == [(Severity.WARNING, path)]
-        damage.overwrite(path, _another(before, stamp=1))
+        damage.overwrite(path, resealed(before, stamp=1))
         (finding,) = wrong(table)
         assert (finding.severity, finding.where) == (Severity.ERROR, path)
         assert "delete" in finding.hint
-        damage.overwrite(path, _another(before, head_id="0" * 32))
+        damage.overwrite(path, resealed(before, head_id="0" * 32))
         (finding,) = wrong(table)
         assert finding.where == path
         damage.remove(path)
@@ -62,11 +59,3 @@ def test_a_checkpoint_of_an_entry_that_does_not_exist(table: Table) -> None:
     (finding,) = wrong(table)
     assert (finding.severity, finding.where) == (Severity.WARNING, path)
     assert "does not exist" in finding.what
-
-
-def _another(data: bytes, **changes: object) -> bytes:
-    """Replace a checkpoint by that of another state, with a valid digest."""
-    _, head, *slices = data.split(b"\n", 2)
-    values = json.loads(head)
-    body = b"\n".join([json.dumps(values | {"state": values["state"] | changes}).encode(), *slices])
-    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body

@@ -4,13 +4,22 @@ A checkpoint only saves reading: replaying the log gives the same state, and a c
 version or of another log is not used. Its content follows from the definition of `TableState` and `LaneState`, and it
 lists their fields. A checkpoint with another list is not used, so a new field needs no new version; a field whose
 meaning changes does. It also lists the features that its writer could read: a process that knows fewer replays the log,
-and fails at the entry that it must not ignore. The first line is the digest of the rest.
+and fails at the entry that it must not ignore.
+
+The first line of a checkpoint of a writer's lane is the digest of the rest. One of the table lane ends with the digest
+of its state, which has the digests of the parts of its slices: they are read and verified when they are needed, and
+the state is known from the end of the object.
+
+    [slices a .. f][slices g .. m][slices n .. z] LF {"version": 3, ..., "parts": [...]} LF digest length LF
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -19,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from storage.core.log.features import readable_features
 from storage.core.log.file_refs import FileGroup, Seqs
 from storage.core.log.lane_state import LaneState
-from storage.core.log.newest_slices import SlicePart, Slices
+from storage.core.log.newest_slices import PartSource, Place, SlicePart, Slices, read_in_turn
 from storage.core.log.sealed import seal, unseal
 from storage.core.log.slice_list import taken_out
 from storage.core.log.table_state import TableState
@@ -34,6 +43,9 @@ PACKED_VERSION: Final = 3
 _LEFT_OUT: Final = frozenset({"rewritten"})
 """Fields that are not written if they have their default. A version that does not know them has written none."""
 
+_SEAL: Final = re.compile(rb"([0-9a-f]{64}) ([0-9]{12})\n")
+_SEAL_BYTES: Final = 64 + 1 + 12 + 1
+"""The last line of a checkpoint of the table lane: the digest of the line before it, and its length in bytes."""
 
 _UNUSABLE: Final = (ValidationError, TableError, KeyError, TypeError, ValueError)
 """Errors of a checkpoint that a version with another definition of the state or the schema has written."""
@@ -50,7 +62,7 @@ class _Checkpoint(BaseModel, Generic[S]):
 
 
 class _Part(BaseModel):
-    """A part of the slices of a checkpoint; all parts follow the object, one after the other."""
+    """A part of the slices of a checkpoint; all parts are before the state, one after the other."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,6 +72,7 @@ class _Part(BaseModel):
     slices: int
     packed: int
     size: int
+    sha256: str
 
 
 class _Packed(_Checkpoint[S], Generic[S]):
@@ -74,48 +87,97 @@ _OfLane: Final = _Checkpoint[LaneState]
 _PackedOfTable: Final = _Packed[TableState]
 
 
-def encode_table(state: TableState) -> bytes:
-    """Bytes of a table state. Parts of its slices that are packed already are not packed again.
+def encode_table(state: TableState) -> Iterator[bytes]:
+    """A table state as the consecutive pieces of an object. Parts that are packed already are not packed again.
+
+    Parts that are not in memory are read meanwhile, few at a time.
 
     Raises:
-        CorruptData: See `storage.core.log.newest_slices.Slices.packed`.
+        CorruptData, StoreUnavailable: See `storage.core.log.newest_slices.Slices.packed`.
     """
     slices = state.slices.packed()
-    parts = [
-        _Part(
+    parts: list[_Part] = []
+    for part in read_in_turn(slices.parts):
+        assert part.packed is not None, "it was read"
+        described = _Part(
             first=part.first,
             last=part.last,
             bits=sorted(part.levels),
             slices=part.slices,
             packed=len(part.packed),
             size=part.size,
+            sha256=_digest(part.packed),
         )
-        for part in slices.parts
-    ]
+        parts.append(described)
+        yield part.packed
     head = _json(_PackedOfTable, replace(state, slices=Slices()), reached=dict(slices.reached), parts=parts)
-    return seal(b"\n".join([head, b"".join(part.packed for part in slices.parts)]))
+    yield b"\n%b\n%b %012d\n" % (head, _digest(head).encode(), len(head))
 
 
-def decode_table(data: bytes) -> TableState | None:
-    """The state that `encode_table` was given; None if the bytes are damaged, or this version does not use them."""
-    head, separator, body = _body(data).partition(b"\n")
-    if not separator:
-        # Version 2: slices are most of a checkpoint, and few of them are used, so they are decoded lazily.
-        listed, rest = taken_out(head)
-        state = _decode(_OfTable, TableState, rest)
-        return replace(state, slices=Slices.of(listed)) if state is not None and listed else state
+def state_bytes(end: bytes, size: int) -> int:
+    """How many bytes at its end `decode_table` needs of a checkpoint of the table lane.
+
+    Args:
+        end: Its last bytes.
+        size: Bytes of the object.
+    """
+    seal = _SEAL.fullmatch(end[-_SEAL_BYTES:])
+    # Version 2 is needed whole; so is what cannot be decoded.
+    return min(1 + int(seal[2]) + 1 + _SEAL_BYTES, size) if seal is not None else size
+
+
+def state_json(data: bytes) -> bytes | None:
+    """The JSON object in a checkpoint of the table lane of version 3, or in its end; None if it is none, or damaged."""
+    seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
+    if seal is None:
+        return None
+    length = int(seal[2])
+    line = data[-_SEAL_BYTES - length - 2 : -_SEAL_BYTES]
+    head = line[1:-1]
+    return head if line == b"\n%b\n" % head and _digest(head).encode() == seal[1] else None
+
+
+def decode_table(end: bytes, size: int | None = None, source: PartSource | None = None) -> TableState | None:
+    """The state that `encode_table` was given; None if the bytes are damaged, or this version does not use them.
+
+    Args:
+        end: The object, or its last bytes: at least `state_bytes`.
+        size: Bytes of the object; by default ``end`` is the object.
+        source: Reads parts of the slices that are not in ``end``, when they are needed.
+    """
+    head = state_json(end)
+    if head is None:
+        return _decode_version_2(end)
     try:
         packed = _PackedOfTable.model_validate_json(head, context={})
     except _UNUSABLE:
         return None
-    if not _is_known(packed, TableState):
+    places = list(itertools.accumulate((part.packed for part in packed.parts), initial=0))
+    size = len(end) if size is None else size
+    if not _is_known(packed, TableState) or places[-1] + len(head) + 2 + _SEAL_BYTES != size:
         return None
-    ends = list(itertools.accumulate((part.packed for part in packed.parts), initial=0))
-    parts = [
-        SlicePart(part.first, part.last, part.bits, part.slices, body[begin:end], part.size)
-        for part, (begin, end) in zip(packed.parts, itertools.pairwise(ends), strict=True)
-    ]
+    parts = []
+    for part, (start, stop) in zip(packed.parts, itertools.pairwise(places), strict=True):
+        before = size - len(end)
+        data = end[start - before : stop - before] if start >= before else None
+        if data is not None and _digest(data) != part.sha256:
+            return None
+        if data is None and source is None:
+            return None
+        place = Place(source, start, stop - start, part.sha256) if source is not None and data is None else None
+        parts.append(SlicePart(part.first, part.last, part.bits, part.slices, data, part.size, place))
     return replace(packed.state, slices=Slices(None, parts, packed.reached))
+
+
+def _decode_version_2(data: bytes) -> TableState | None:
+    # Slices are most of a checkpoint, and few of them are used, so they are decoded lazily.
+    listed, rest = taken_out(_body(data))
+    state = _decode(_OfTable, TableState, rest)
+    return replace(state, slices=Slices.of(listed)) if state is not None and listed else state
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def encode_lane(state: LaneState) -> bytes:

@@ -1,9 +1,9 @@
 """The newest slice of every file group, most of which nobody looks at.
 
 A process that opens a table gets the slices of its checkpoint *packed*: parts of about a thousand neighbouring file
-groups, compressed, each with the range of its file groups. A part is unpacked when one of its file groups is asked for.
-So a writer, which asks for none, has 50 bytes in memory for each file group instead of a kilobyte, and a look-up
-unpacks the parts of its keys.
+groups, compressed, each with the range of its file groups. Those of a large table stay in the store. A part is read
+and unpacked when one of its file groups is asked for. So the memory of a writer, which asks for none, does not grow
+with the file groups, and a look-up reads the parts of its keys.
 
     parts     [a .. f][g .. m][n .. z]     packed: of the checkpoint, or of an earlier state
     newer          d        k              unpacked: slices of entries after that
@@ -18,7 +18,7 @@ import bisect
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -33,27 +33,67 @@ PART_SLICES: Final = 1024
 _NEWER_PARTS: Final = 8
 """Slices of so many parts, and an eighth of all, may be newer than the parts: packing all of 100,000 takes a second."""
 
+_PARTS_AT_ONCE: Final = 16
+"""Parts in memory while all are read one after the other: about a megabyte, and few requests."""
+
 _CODEC: Final = "zstd"
 
 
+class PartSource(Protocol):
+    """A stored checkpoint, from which parts are read when they are needed."""
+
+    def read(self, parts: Sequence[SlicePart]) -> list[SlicePart]:
+        """The same slices in memory, in the order of ``parts``, whose places are in this checkpoint.
+
+        Raises:
+            StoreUnavailable: The store did not answer; a later call may succeed.
+            CorruptData: The checkpoint is damaged, or was deleted, and the log does not give the slices either.
+        """
+        ...
+
+
+class Place(NamedTuple):
+    """Where a part is stored.
+
+    Attributes:
+        source: Its checkpoint.
+        offset, length: Its bytes in the object.
+        sha256: Their digest, in hexadecimal digits.
+    """
+
+    source: PartSource
+    offset: int
+    length: int
+    sha256: str
+
+
 class SlicePart:
-    """Slices of neighbouring file groups, packed.
+    """Slices of neighbouring file groups, packed, in memory or in the store.
 
     Attributes:
         first, last: The range of their file groups.
         levels: Their numbers of bits.
         slices: How many they are.
-        packed: The compressed JSON list of the slices, in order of file group.
+        packed: The compressed JSON list of the slices, in order of file group; None as long as it was not read.
         size: Bytes of that list.
+        place: Where it is stored; None if it is nowhere.
     """
 
-    __slots__ = ("_stored", "first", "last", "levels", "packed", "size", "slices")
+    __slots__ = ("_stored", "first", "last", "levels", "packed", "place", "size", "slices")
 
     def __init__(
-        self, first: FileGroup, last: FileGroup, levels: Collection[int], slices: int, packed: bytes, size: int
+        self,
+        first: FileGroup,
+        last: FileGroup,
+        levels: Collection[int],
+        slices: int,
+        packed: bytes | None,
+        size: int,
+        place: Place | None = None,
     ) -> None:
+        """Requires: ``packed`` or ``place`` is not None."""
         self.first, self.last, self.levels, self.slices = first, last, frozenset(levels), slices
-        self.packed, self.size = packed, size
+        self.packed, self.size, self.place = packed, size, place
         self._stored: dict[FileGroup, StoredSlice] | None = None
 
     @classmethod
@@ -65,16 +105,30 @@ class SlicePart:
         return cls(slices[0].group, slices[-1].group, levels, len(slices), packed, len(text))
 
     @property
+    def source(self) -> PartSource | None:
+        """From where it has to be read; None if it is in memory."""
+        return self.place.source if self.packed is None and self.place is not None else None
+
+    def keep(self, read: SlicePart) -> None:
+        """Take over the same slices in memory."""
+        # Several threads may do this at once, with equal values: `size` first, since `packed` says that it was read.
+        self.size = read.size
+        self.packed = read.packed
+
+    @property
     def is_unpacked(self) -> bool:
         return self._stored is not None
 
     def stored(self) -> Mapping[FileGroup, StoredSlice]:
-        """The slices; unpacked once.
+        """The slices; read and unpacked once.
 
         Raises:
-            CorruptData: They do not unpack, although the digest of their checkpoint is right.
+            CorruptData: They do not unpack, although their digest is right; or see `PartSource.read`.
+            StoreUnavailable: See `PartSource.read`.
         """
         if self._stored is None:
+            if self.packed is None:
+                self.keep(read_parts([self])[0])
             try:
                 text = pa.decompress(self.packed, self.size, codec=_CODEC, asbytes=True)
                 self._stored = {item.group: item for item in decode_list(text).stored}
@@ -84,6 +138,21 @@ class SlicePart:
                     hint="delete the checkpoints of the table lane: they only save reading",
                 ) from error
         return self._stored
+
+
+def read_parts(parts: Sequence[SlicePart]) -> list[SlicePart]:
+    """The same parts in memory, in that order; changes none of ``parts``. Raises as `PartSource.read`."""
+    found: list[SlicePart] = []
+    for source, group in itertools.groupby(parts, key=lambda part: part.source):
+        several = list(group)
+        found += several if source is None else source.read(several)
+    return found
+
+
+def read_in_turn(parts: Sequence[SlicePart]) -> Iterator[SlicePart]:
+    """`read_parts`, with few of them in memory at a time."""
+    for start in range(0, len(parts), _PARTS_AT_ONCE):
+        yield from read_parts(parts[start : start + _PARTS_AT_ONCE])
 
 
 class Slices(Mapping[FileGroup, SliceFile]):
@@ -116,12 +185,14 @@ class Slices(Mapping[FileGroup, SliceFile]):
 
     @property
     def stored(self) -> Mapping[FileGroup, StoredSlice]:
-        """All slices; unpacks all parts.
+        """All slices; reads and unpacks all parts.
 
         Raises:
-            CorruptData: Slices of later entries were not made from these.
+            CorruptData: Slices of later entries were not made from these; or see `PartSource.read`.
+            StoreUnavailable: See `PartSource.read`.
         """
         if self._all is None:
+            self._read(range(len(self.parts)))
             unpacked: dict[FileGroup, StoredSlice] = {}
             for number in range(len(self.parts)):
                 unpacked.update(self._of_part(number))
@@ -144,6 +215,11 @@ class Slices(Mapping[FileGroup, SliceFile]):
         in_use = bool(self.parts) and self._all is not None
         return len(self._newer) > many and not in_use and len(self.levels) == 1
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether parts are only in the store, in a checkpoint that may be replaced and deleted."""
+        return any(part.packed is None for part in self.parts)
+
     def find(self, group: FileGroup) -> StoredSlice | None:
         """The slice of a file group; unpacks at most one part. Raises as `stored`."""
         if self._all is not None:
@@ -155,6 +231,10 @@ class Slices(Mapping[FileGroup, SliceFile]):
 
     def some(self, groups: Iterable[FileGroup]) -> dict[FileGroup, StoredSlice]:
         """The slices of those file groups that have one. Raises as `stored`."""
+        groups = list(groups)
+        if self._all is None:
+            numbers = (self._part_of(group) for group in groups if group not in self._newer)
+            self._read({number for number in numbers if number is not None})
         return {group: item for group in groups if (item := self.find(group)) is not None}
 
     def __getitem__(self, group: FileGroup) -> SliceFile:
@@ -183,9 +263,14 @@ class Slices(Mapping[FileGroup, SliceFile]):
         """The file groups of some partitions; unpacks the parts that may have any. Raises as `stored`."""
         wanted = frozenset(partitions)
         found = {group for group in self._newer if group.partition in wanted}
-        for number, part in enumerate(self.parts):
-            if any(part.first.partition <= partition <= part.last.partition for partition in wanted):
-                found.update(group for group in self._of_part(number) if group.partition in wanted)
+        numbers = [
+            number
+            for number, part in enumerate(self.parts)
+            if any(part.first.partition <= partition <= part.last.partition for partition in wanted)
+        ]
+        self._read(numbers)
+        for number in numbers:
+            found.update(group for group in self._of_part(number) if group.partition in wanted)
         return sorted(found)
 
     def __contains__(self, group: object) -> bool:
@@ -234,23 +319,31 @@ class Slices(Mapping[FileGroup, SliceFile]):
         """The same slices, all of them packed; parts without newer slices remain as they are.
 
         Raises:
-            CorruptData: See `stored`.
+            CorruptData, StoreUnavailable: See `stored`.
         """
         newer: dict[int, dict[FileGroup, StoredSlice]] = {}
         for group, item in self._newer.items():
             newer.setdefault(max(bisect.bisect_right(self._firsts, group) - 1, 0), {})[group] = item
+        # They are not kept unpacked: a writer that writes a checkpoint does not need them afterwards.
+        to_check = sorted(number for number in {*newer, *self._assumed} if number < len(self.parts))
+        unpacked = zip(to_check, read_in_turn([self.parts[number] for number in to_check]), strict=True)
         parts: list[SlicePart] = []
-        for number in range(max(len(self.parts), 1)):
-            changed = newer.get(number)
-            before = self._of_part(number) if self.parts and (changed or number in self._assumed) else {}
-            if changed is None:
-                parts += self.parts[number : number + 1]
-                continue
-            items = [item for _, item in sorted({**before, **changed}.items(), key=lambda pair: pair[0])]
-            count = -(-len(items) // PART_SLICES) if len(items) > 2 * PART_SLICES or not self.parts else 1
-            bounds = [len(items) * i // count for i in range(count + 1)]
-            parts += [SlicePart.of(items[first:end]) for first, end in itertools.pairwise(bounds)]
+        done = 0
+        for number, part in unpacked:
+            parts += self.parts[done:number]
+            before = self._checked(number, part.stored())
+            parts += _pack({**before, **newer[number]}, first=False) if number in newer else [self.parts[number]]
+            done = number + 1
+        parts += self.parts[done:]
+        if not self.parts and newer:
+            parts = _pack(newer[0], first=True)
         return Slices(None, parts, reduce(cut.highest, distinct_cuts(self._newer.values()), self.reached))
+
+    def _read(self, numbers: Iterable[int]) -> None:
+        """Read parts into memory that are not there, with as few requests as possible."""
+        unread = [part for part in (self.parts[number] for number in sorted(numbers)) if part.packed is None]
+        for part, read in zip(unread, read_parts(unread), strict=True):
+            part.keep(read)
 
     def _part_of(self, group: FileGroup) -> int | None:
         """The number of the part in whose range a file group is."""
@@ -258,7 +351,10 @@ class Slices(Mapping[FileGroup, SliceFile]):
         return number if number >= 0 and group <= self.parts[number].last else None
 
     def _of_part(self, number: int) -> Mapping[FileGroup, StoredSlice]:
-        stored = self.parts[number].stored()
+        return self._checked(number, self.parts[number].stored())
+
+    def _checked(self, number: int, stored: Mapping[FileGroup, StoredSlice]) -> Mapping[FileGroup, StoredSlice]:
+        """The slices of a part, if later entries were made from them."""
         for group, at in self._assumed.get(number, {}).items():
             item = stored.get(group)
             if (item.cut if item is not None else NOTHING) != at:
@@ -267,3 +363,11 @@ class Slices(Mapping[FileGroup, SliceFile]):
                     hint="report this as a bug",
                 )
         return stored
+
+
+def _pack(slices: Mapping[FileGroup, StoredSlice], *, first: bool) -> list[SlicePart]:
+    """Slices as parts: one, unless it would be very large; ``first``: unless it would be larger than usual."""
+    items = [item for _, item in sorted(slices.items(), key=lambda pair: pair[0])]
+    count = -(-len(items) // PART_SLICES) if len(items) > 2 * PART_SLICES or first else 1
+    bounds = [len(items) * i // count for i in range(count + 1)]
+    return [SlicePart.of(items[start:end]) for start, end in itertools.pairwise(bounds)]

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from storage.core import keys
 from storage.core.keys import KeyVector
 from storage.core.log.archive_codec import Chunks, decode_archive
+from storage.core.log.checkpoint_codec import state_json
 from storage.core.log.cut import Seqs
 from storage.core.log.file_refs import FileRef, LogFile, LogIndex
 from storage.core.log.redaction import has_key_bound
@@ -178,8 +179,10 @@ class KeySearch:
         """Whether an entry, sidecar or checkpoint has an index in which a block begins or ends with one of the keys."""
         if _BOUND not in data:
             return False
-        # A checkpoint has a line before its object, and packed slices after it, which have no bounds of keys.
-        return has_key_bound(json.loads(data[data.index(b"{") :].partition(b"\n")[0]), self.forms)
+        # A checkpoint of the table lane has packed slices before its object, which have no bounds of keys; others have
+        # a line before it.
+        text = state_json(data) or data[data.index(b"{") :]
+        return has_key_bound(json.loads(text), self.forms)
 
     def _remembered(self, path: Path, read: Callable[[], bool]) -> bool:
         if path not in self._known:

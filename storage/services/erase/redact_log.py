@@ -85,7 +85,7 @@ def _replace_checkpoints(table_log: TableLog, search: KeySearch, needed: NeededN
     ):
         return 0
     # The next process that opens the table should not have to read all entries.
-    table_log.checkpoints.save_table(table_log.refresh(), always=True)
+    table_log.save_checkpoint()
     table_log.store.delete_many([path for path, _, _ in listed])
     return len(listed)
 

@@ -39,7 +39,7 @@ class Checkpoints(Generic[S]):
         # each other.
         if self._listed is None:
             self._listed = {}
-            for seq, path in list_checkpoints(self._env.store, self._lane):
+            for seq, path, _ in list_checkpoints(self._env.store, self._lane):
                 self._listed.setdefault(seq, []).append(path)
         return self._listed
 

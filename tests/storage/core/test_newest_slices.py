@@ -44,7 +44,7 @@ def entries_of(table: Table) -> list[TableEntry]:
 def packed(state: TableState | None) -> TableState:
     """The state as another process has it that reads it from a checkpoint."""
     assert state is not None
-    made = decode_table(encode_table(state))
+    made = decode_table(b"".join(encode_table(state)))
     assert made is not None
     return made
 
