@@ -430,3 +430,10 @@ class Pipeline:
         if name not in self.writers:
             raise InvalidInput(f"the pipeline has no writer {name!r}", hint=f"writers: {', '.join(self.writers)}")
         return self.writers[name]
+
+    def service_name(self, service: str) -> str:
+        """The name of a service; followed by ``-service`` if a writer has that name."""
+        name = service
+        while name in self.writers:
+            name += "-service"
+        return name

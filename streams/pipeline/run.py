@@ -89,7 +89,7 @@ def writer_job(pipeline: Pipeline, name: str, *, once: bool = False) -> Job:
 
 def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
     """The job of a service, or of one round of it."""
-    name = service_name(pipeline, service)
+    name = pipeline.service_name(service)
     command: tuple[str, ...] = ("streams.pipeline.services", str(pipeline.path), "--service", service)
     if service == COMPACTION and pipeline.compacts_on_cluster:
         command = ("streams.write.cluster_job", str(pipeline.path))
@@ -100,14 +100,6 @@ def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
         background=not once,
         stop_seconds=services.STOP_SECONDS,
     )
-
-
-def service_name(pipeline: Pipeline, service: str) -> str:
-    """The name of the service; followed by ``-service`` if a writer has that name."""
-    name = service
-    while name in pipeline.writers:
-        name += "-service"
-    return name
 
 
 def choose_part(pipeline: Pipeline, only: str | None, *, once: bool = False) -> tuple[list[str], list[str]]:
@@ -125,7 +117,7 @@ def choose_part(pipeline: Pipeline, only: str | None, *, once: bool = False) -> 
         return list(pipeline.writers), _services(pipeline, once=once)
     if only in pipeline.writers:
         return [only], []
-    found = {service_name(pipeline, service): service for service in _services(pipeline, once=once)}
+    found = {pipeline.service_name(service): service for service in _services(pipeline, once=once)}
     if only in found:
         return [], [found[only]]
     if only in {COMPACTION, TTL, PUBLISH, CLEAN}:

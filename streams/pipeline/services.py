@@ -81,7 +81,6 @@ def run_service(
         from storage.engine import check_reachable, open_store
         from streams.pipeline.part_states import StoredReports
         from streams.pipeline.pipeline import load_pipeline
-        from streams.pipeline.run import service_name
 
         pipeline = load_pipeline(path)
         location, outages = pipeline.table, JobOutages(reporter, stop)
@@ -95,7 +94,7 @@ def run_service(
         if table is None:
             return Ending.DONE
         stored = StoredReports(
-            open_store(location.uri, location.storage_options), service_name(pipeline, service), reporter.report
+            open_store(location.uri, location.storage_options), pipeline.service_name(service), reporter.report
         )
         reporter.follow(stored.write)
         with executor(pipeline) as execute:

@@ -106,10 +106,10 @@ def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal)
     pipeline = None
     try:
         from streams.pipeline.pipeline import load_pipeline
-        from streams.pipeline.run import COMPACTION, service_name
+        from streams.pipeline.run import COMPACTION
 
         pipeline = load_pipeline(given.pipeline)
-        if given.writer == service_name(pipeline, COMPACTION):
+        if given.writer == pipeline.service_name(COMPACTION):
             from streams.write.cluster_job import compact_on_cluster
 
             return compact_on_cluster(given.pipeline, stop, reporter, once=given.once)
@@ -147,10 +147,10 @@ def _find_writer(pipeline: Pipeline, name: str) -> WriterSpec:
         InvalidInput: There is no such writer.
     """
     from storage.errors import InvalidInput
-    from streams.pipeline.run import CLEAN, PUBLISH, TTL, service_name
+    from streams.pipeline.run import CLEAN, PUBLISH, TTL
 
     for service, what in ((CLEAN, "cleaning"), (TTL, "the time to live"), (PUBLISH, "publishing")):
-        if name == service_name(pipeline, service):
+        if name == pipeline.service_name(service):
             raise InvalidInput(
                 f"{what} is not a Spark application: it needs no executors",
                 hint=f"weft run {pipeline.path} --only {name}",
