@@ -165,8 +165,6 @@ def child(what: str, folder: Path, groups: int) -> None:
         with table.writer("s", lane="s0"):
             pass
     elif what == "checkpoint":
-        table.state()
-        compact(folder, groups)
         state = table.state()
         read.bytes, before, started = 0, peak(), time.process_time()
         table._table_log.save_checkpoint()
@@ -204,7 +202,9 @@ def main() -> None:
         for groups in asked.groups:
             build(folder / str(groups), groups)
             for what in ("writer", "reader", "partition", "key", "everything", "checkpoint", "writer, folded"):
-                if what == "writer, folded":
+                if what == "checkpoint":
+                    compact(folder / str(groups), groups)
+                elif what == "writer, folded":
                     fold(folder / str(groups), groups)
                 command = [sys.executable, __file__, "--child", what, "--groups", str(groups)]
                 subprocess.run([*command, "--folder", str(folder / str(groups))], check=True)
