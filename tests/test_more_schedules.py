@@ -15,6 +15,7 @@ THEMES = {
     "publish": 50,  # few schedules publish; here operators do so most of the time
     "splits": 60,  # few other schedules change the number of buckets
     "batches": 40,  # one schedule in six has batches without a query id
+    "retire": 40,  # in no other theme lanes are retired before the schedule ends as often
     "verified": 40,  # a verification after each action of an operator or compactor, in whatever state the table is
 }
 """Schedules of a theme in the extended loop; the nightly loop runs `NIGHTLY_TIMES` as many."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from storage.core.log.cut import only
 from storage.core.log.features import readable_features
 from storage.core.log.file_refs import FileGroup, Seqs
 from storage.core.log.lane_state import LaneState
@@ -31,7 +32,7 @@ VERSION: Final = 2
 PACKED_VERSION: Final = 3
 """Version of a checkpoint of the table lane whose slices are packed. Version 2 had them in its state."""
 
-_LEFT_OUT: Final = frozenset({"rewritten"})
+_LEFT_OUT: Final = frozenset({"rewritten", "complete_from", "retired_id"})
 """Fields that are not written if they have their default. A version that does not know them has written none."""
 
 
@@ -92,7 +93,8 @@ def encode_table(state: TableState) -> bytes:
         )
         for part in slices.parts
     ]
-    head = _json(_PackedOfTable, replace(state, slices=Slices()), reached=dict(slices.reached), parts=parts)
+    reached = only(slices.reached, state.lanes)
+    head = _json(_PackedOfTable, replace(state, slices=Slices()), reached=reached, parts=parts)
     return seal(b"\n".join([head, b"".join(part.packed for part in slices.parts)]))
 
 

@@ -140,7 +140,7 @@ def erase(
     cleaned = _clean(table_log, progress, expire=expire_snapshots)
     redaction = redact_log(table_log, search, find_needed(table_log))
     needed = find_needed(table_log)
-    boundary = Boundary(rewritten.cut.lanes, max(rewritten.entry, rewritten.cut.table))
+    boundary = Boundary(rewritten.cut.lanes, max(rewritten.entry, rewritten.cut.table), table_log.was_retired)
     proof = prove(table_log.store, search.afresh(), boundary, lambda path, parsed: _why(needed, path, parsed), progress)
     return EraseResult(
         keys=len(search),
