@@ -224,6 +224,7 @@ __all__ = [
     "format_type",
     "in_one_task",
     "in_threads",
+    "is_closed",
     "is_cut",
     "is_empty_prefix",
     "known_aggregates",
@@ -341,6 +342,12 @@ def check_open_lane(table: Table, lane: str) -> None:
         Conflict: The lane is closed.
     """
     check_open(table.state(), lane_name(lane))
+
+
+def is_closed(table: Table, lane: str) -> bool:
+    """Whether a lane was closed; also if the table does not list it any more. False if it was never added."""
+    table.state()
+    return table.writable().has_ended(lane_name(lane))
 
 
 def clock_lead_ms(table: Table) -> int:

@@ -435,30 +435,36 @@ class Table:
         *,
         dry_run: bool = False,
         abandon_after: dt.timedelta | None = DEFAULT_ABANDON,
+        close_after: dt.timedelta | None = None,
         progress: OnStage = unobserved,
     ) -> CleanResult:
         """Expire old snapshots, and delete the files that no retained snapshot needs. Writers and readers continue.
 
         The newest snapshot, savepoints, pinned snapshots and those of open compactions never expire. Files of a dead
         writer are deleted once its lane was fenced or claimed again. An expired snapshot does not come back with a
-        longer ``retain``.
+        longer ``retain``. Closed lanes leave the table once all these snapshots have their rows in compacted files;
+        their names stay taken.
 
         Args:
             retain: Keep the snapshots that were the newest at any time in the last ``retain``; 0 keeps the newest only.
             versions: Also keep the snapshots of this many last compactions.
             dry_run: Report what would be done, and do nothing.
             abandon_after: Abort compactions that began longer ago than this; None aborts none.
+            close_after: Close the lanes of query ids (`streams.write_batch` with ``batch``) that have written nothing
+                for this long; None closes none. Their batches are refused from then on, and never written again.
             progress: Called during the work.
 
         Raises:
-            InvalidInput: ``retain``, ``versions`` or ``abandon_after`` is out of range. Nothing was done.
+            InvalidInput: An argument is out of range. Nothing was done.
             CorruptData: An entry is missing or damaged, so the files that it needs are unknown. None of them was
                 deleted.
             StoreUnavailable: The store did not list or delete objects; the next clean continues.
         """
         if dry_run:
             return run_clean(self._table_log, retain, versions, abandon_after, dry_run=True, progress=progress)
-        result = run_clean(self.writable(), retain, versions, abandon_after, dry_run=False, progress=progress)
+        result = run_clean(
+            self.writable(), retain, versions, abandon_after, close_after=close_after, dry_run=False, progress=progress
+        )
         self.mark_if_due()
         return result
 

@@ -17,6 +17,8 @@ THEMES = {
     "batches": 40,  # one schedule in six has batches without a query id
     "moments": 40,  # writers commit while snapshots are taken all the time, and follow what readers have seen
     "together": 40,  # the same with two tables
+    "retire": 40,  # in no other theme lanes are retired before the schedule ends as often
+    "checkpoints": 40,  # checkpoints are deleted and damaged while processes have read only a part of them
     "verified": 40,  # a verification after each action of an operator or compactor, in whatever state the table is
 }
 """Schedules of a theme in the extended loop; the nightly loop runs `NIGHTLY_TIMES` as many."""

@@ -36,6 +36,7 @@ SUPPLIED: Final = "__weft_supplied"
 """Which NULLs of an event row are values (`latest_non_null`): a list of column ids, or NULL."""
 
 LANE_ENTRIES: Final = Path(f"{TIMELINE}/lanes")
+LANE_ARCHIVES: Final = Path(f"{ARCHIVE}/lanes")
 LANE_LOGS: Final = Path("log")
 LANE_INDEXES: Final = Path("_weft/index")
 LANE_CHECKPOINTS: Final = Path("_weft/checkpoints/lanes")
@@ -60,6 +61,7 @@ _MAX_FOLDER: Final = 200  # file systems allow names of 255 bytes
 _LONG_FOLDER_KEPT: Final = 100
 _LANE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _BATCH_LANE: Final = re.compile(r".+-batches-\d+")
+_QUERY_LANE: Final = re.compile(r".+-query-[0-9a-f]{16}")
 _SLOT: Final = re.compile(r"(\d{20})\.json")
 _ARCHIVE: Final = re.compile(r"(\d{20})\.entries")
 _BY_SLOT: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.(?:arrow|json|parquet)")
@@ -94,6 +96,11 @@ def is_batch_lane(lane: LaneName) -> bool:
     return _BATCH_LANE.fullmatch(lane) is not None
 
 
+def is_query_lane(lane: LaneName) -> bool:
+    """Whether a lane is that of the query id of a batch, as its name says (`streams.write.write_batch.lane_for`)."""
+    return _QUERY_LANE.fullmatch(lane) is not None
+
+
 def slot_path(lane: LaneName, seq: int) -> Path:
     """Path of entry ``seq`` (1, 2, ...) of a lane; `TABLE_LANE` for the table lane."""
     return Path(f"{lane_folder(lane)}/{seq:020d}.json")
@@ -109,7 +116,7 @@ def lane_folder(lane: LaneName) -> Path:
 
 
 def archive_folder(lane: LaneName) -> Path:
-    return Path(f"{ARCHIVE}/lanes/{lane}" if lane else f"{ARCHIVE}/table")
+    return Path(f"{LANE_ARCHIVES}/{lane}" if lane else f"{ARCHIVE}/table")
 
 
 def archive_path(lane: LaneName, chunk: int) -> Path:

@@ -122,7 +122,7 @@ def import_into(
         commit = _into_empty_table(table, source, stream, described, progress)
     assert table is not None, "it existed, or was created"
     lane = lane_name(LANE)
-    if table.state().lanes[lane].closed is None:
+    if not table.writable().has_ended(lane):
         table.close_lane(lane)
     keys = _count(table, schema)
     total = commit.rows + commit.rows_ignored
@@ -240,8 +240,6 @@ def _finished_commit(table: Table, described: Mapping[str, str]) -> Commit | Non
     """
     state = table.state()
     lane = lane_name(LANE)
-    if lane not in state.lanes:
-        return None
     found = read_lane(table.writable(), lane, state.rolled_back.get(lane, ()))
     known = found.recent.get(BATCH)
     if known is None:

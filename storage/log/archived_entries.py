@@ -14,6 +14,7 @@ from typing import Final
 
 from storage.core.log.archive_codec import Archive, Chunks, decode_archive
 from storage.core.log.cut import Seqs
+from storage.core.log.needed_files import ENDLESS
 from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, slot_path
 from storage.environment import Tuning
 from storage.store.object_store import ObjectStore, missing
@@ -37,9 +38,9 @@ class Archives:
         self._lock = threading.Lock()
         self.announced: Callable[[], tuple[Seqs, int]] | None = None
         """Called to reduce requests: reads the table lane to its end, and returns the last slot of each lane that a
-        CLEAN_INTENT allows to archive, and the free slot of the table lane. Later slots of lanes are not archived, and
-        the chunk of that free slot was not either, so no archive has to be requested for them. None: request all
-        archives."""
+        CLEAN_INTENT allows to archive, and the free slot of the table lane. Later slots of these lanes are not
+        archived, and the chunk of that free slot was not either, so no archive has to be requested for them. None:
+        request all archives."""
 
     def knows(self, slot: Slot) -> bool:
         """Whether the slot is known to be archived, without a request; an archived slot stays archived."""
@@ -57,7 +58,8 @@ class Archives:
         if asked > self._tuning.archive_single_requests and self.announced is not None:
             announced, free = self.announced()  # reads the table lane, which requests archives of the table lane only
             ends = {**announced, TABLE_LANE: self.chunks.last_slot(self.chunks.of(free) - 1)}
-            chunks = [(lane, chunk) for lane, chunk in chunks if self.chunks.last_slot(chunk) <= ends.get(lane, 0)]
+            last = self.chunks.last_slot
+            chunks = [(lane, chunk) for lane, chunk in chunks if last(chunk) <= ends.get(lane, ENDLESS)]
         for start in range(0, len(chunks), ASK_AT_ONCE):
             part = chunks[start : start + ASK_AT_ONCE]
             for (lane, chunk), data in zip(part, self._get([archive_path(*key) for key in part]), strict=True):

@@ -75,6 +75,7 @@ class TableLog:
         self._look_at = 0
         """Head from which on a newer checkpoint is looked for; see `_begin_again`."""
         self._folded: Mapping[Path, LogFile] = {}
+        self._retired: set[LaneName] = set()
 
     @classmethod
     def of(cls, env: Environment) -> TableLog:
@@ -165,9 +166,26 @@ class TableLog:
         )
 
     def archivable(self) -> tuple[cut.Seqs, int]:
-        """The last slot of each lane that may be archived, and the free slot of the table lane, in the newest state."""
+        """The last slot of each lane that may be archived (0 for none; lanes that were retired are left out), and the
+        free slot of the table lane, in the newest state.
+        """
         state = self.refresh()
-        return state.archived, state.head + 1
+        return {**dict.fromkeys(state.lanes, 0), **state.archived}, state.head + 1
+
+    def has_ended(self, lane: LaneName) -> bool:
+        """Whether a lane is closed, in a state at least as new as the last one that was read, or was retired (C6)."""
+        assert self._state is not None, "the table was opened"
+        known = self._state.lanes.get(lane)
+        return self.was_retired(lane) if known is None else known.closed is not None
+
+    def was_retired(self, lane: LaneName) -> bool:
+        """Whether a lane was added and retired (C6). Its entries stay in the store.
+
+        If there are entries, the table is read again: the lane may have been added since.
+        """
+        if lane not in self._retired and self.commit_log.archives.taken((lane, 1)) and lane not in self.refresh().lanes:
+            self._retired.add(lane)
+        return lane in self._retired
 
     def known_entry(self, lane: LaneName) -> int:
         """An entry of a lane that exists according to the part of the table lane that was read; 0 if none is known."""
@@ -315,10 +333,10 @@ class TableLog:
 
         Args:
             table: Length of a prefix of the table lane.
-            lanes: Last entry of each lane of that prefix.
+            lanes: Last entry of each lane of that prefix; lanes that were retired since may be left out.
         """
         past = self._readable(table, lanes)
-        return past, Cut(past.head, self._known_to(past, {lane: lanes[lane] for lane in past.lanes}))
+        return past, Cut(past.head, self._known_to(past, past.complete(lanes)))
 
     def _readable(self, table: int, lanes: cut.Seqs) -> TableState:
         """The longest prefix up to ``table`` whose slices and folds contain nothing after ``lanes``."""
@@ -327,7 +345,7 @@ class TableLog:
             first = table
             for state in self._states_up_to(table):
                 first = min(first, state.head)
-                if state.readable_at(lanes):
+                if state.readable_at(state.complete(lanes)):
                     found = state
             if found is not None:
                 return found

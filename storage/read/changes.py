@@ -221,9 +221,10 @@ def start_of(since: Cut, state: TableState) -> cut.Seqs:
 
     A closed lane may have a claim after its end, if the claim was published while the lane was being closed. A snapshot
     that was taken before the end of the closing includes the claim, later snapshots do not. The claim has no rows.
+    A lane that was retired in between is left out: both cuts have all its entries (C6).
     """
     ends = {name: lane.closed for name, lane in state.lanes.items() if lane.closed is not None}
-    return {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}
+    return {lane: min(seq, ends.get(lane, seq)) for lane, seq in cut.only(since.lanes, state.lanes).items()}
 
 
 def log_slices(state: TableState, files: Sequence[LiveFile]) -> Sequence[FileSlice]:

@@ -10,7 +10,7 @@ no snapshot needs. So an erase may redact all entries of an archive, and all era
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,17 @@ from storage.core.log.entries import ERASE, CleanIntent, decode_entry
 from storage.core.log.needed_files import ENDLESS, Needed, Spans, touches, union_spans
 from storage.core.log.redaction import is_fold_of, redacted
 from storage.core.log.table_state import TableState
-from storage.core.names import LANE_ENTRIES, TABLE_LANE, LaneName, archive_path, lane_folder, parse_slot, slot_path
+from storage.core.names import (
+    LANE_ARCHIVES,
+    LANE_ENTRIES,
+    TABLE_LANE,
+    LaneName,
+    archive_path,
+    lane_folder,
+    parse_archive,
+    parse_slot,
+    slot_path,
+)
 from storage.errors import CorruptData, TableError
 from storage.log.commit_log import CommitLog
 from storage.log.table_log import TableLog
@@ -82,6 +92,7 @@ def archive_log(
         for lane in (TABLE_LANE, *state.lanes)
         for chunk in _find_chunks(table_log, state, needed, held, lane, stored.get(lane, ()), dry_run=dry_run)
     ]
+    found += _find_left(table_log, {lane: names for lane, names in stored.items() if lane and lane not in state.lanes})
     if dry_run:
         packed = [chunk for chunk in found if chunk.may_pack and len(chunk.slots) == chunks.size]
         return Archived(sum(len(chunk.slots) for chunk in packed), len(packed))
@@ -128,6 +139,22 @@ def _find_chunks(
         may_pack = not touches(in_use, chunks.first_slot(number) - 1, chunks.last_slot(number))
         if may_pack or chunks.last_slot(number) <= state.archived.get(lane, 0):
             yield _Chunk(lane, number, sorted(by_chunk[number]), may_pack)
+
+
+def _find_left(table_log: TableLog, stored: Mapping[str, Iterable[tuple[str, int]]]) -> Iterator[_Chunk]:
+    """The archived chunks with objects in their slots, of lanes that the state does not have.
+
+    Such an object is a ghost (A1), or was left by a clean that died, in a lane that was retired since.
+    """
+    archived = list_by_folder(table_log.store, LANE_ARCHIVES) if stored else {}
+    chunks = table_log.commit_log.archives.chunks
+    for lane in sorted(stored.keys() & archived.keys()):
+        numbers = {parse_archive(name) for name, _ in archived[lane]}
+        by_chunk: dict[int, list[int]] = {}
+        for seq in filter(None, (parse_slot(name) for name, _ in stored[lane])):
+            if chunks.of(seq) in numbers:
+                by_chunk.setdefault(chunks.of(seq), []).append(seq)
+        yield from (_Chunk(LaneName(lane), number, sorted(by_chunk[number]), False) for number in sorted(by_chunk))
 
 
 def _in_use_of_lane(

@@ -64,7 +64,8 @@ def find_aged(snapshot: Snapshot, before_ms: int) -> list[int]:
 def _first_entries(state: TableState, fold: LiveFold) -> list[tuple[LaneName, int]]:
     """The first entry of each lane that a fold may contain; no event of the fold is older than all of these."""
     below = reduce(cut.lowest, {id(at): at for at in map(state.slices.cut_of, fold.groups)}.values())
-    return [(lane, below.get(lane, 0) + 1) for lane, to in fold.to.items() if to > below.get(lane, 0)]
+    to = cut.only(fold.to, state.lanes)
+    return [(lane, below.get(lane, 0) + 1) for lane, seq in to.items() if seq > below.get(lane, 0)]
 
 
 def _committed_at(commit_log: CommitLog, entry: tuple[LaneName, int]) -> int:

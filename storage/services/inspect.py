@@ -26,6 +26,7 @@ from storage.core.log.entries import (
     Intent,
     Mark,
     Plan,
+    Retire,
     Savepoint,
 )
 from storage.core.log.file_refs import FileRef
@@ -447,6 +448,9 @@ def _detail(entry: Entry) -> str:
             return f"fold {entry.plan_id[:8]}: {counted(len(entry.file_groups), 'file group')}"
         case Plan():
             return f"compaction {entry.plan_id[:8]} of {counted(entry.file_groups, 'file group')}"
+        case Retire():
+            entries = counted(sum(entry.lanes.values()), "entry")
+            return f"{counted(len(entry.lanes), 'closed lane')} retired, with {entries}"
         case CleanDone():
             return f"{counted(entry.files, 'file')} deleted, {counted(entry.bytes, 'byte')}"
         case Savepoint():

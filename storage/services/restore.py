@@ -8,7 +8,7 @@ may send again what was rolled back, because a lane counts only the batches that
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -143,6 +143,11 @@ def _at_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]
 
     def find(lanes: Sequence[LaneName]) -> _UndoPoint:
         moment = find_moment(table_log, limit_ms)
+        if (moment.at.table if moment is not None else 0) < table_log.refresh().complete_from:
+            raise SnapshotExpired(
+                "lanes with commits since that time may have been closed, and are not listed any more",
+                hint="send corrections as new events, or restore a savepoint",
+            )
         if moment is None:  # a time before the table existed
             return _UndoPoint(dict.fromkeys(lanes, 0), {})
         last_kept = {lane: moment.at.lanes.get(lane, 0) for lane in lanes}
@@ -173,14 +178,33 @@ def close_lane(table_log: TableLog, name: LaneName) -> int:
         Conflict: The lane is already closed.
     """
 
-    def build(state: TableState) -> Intent:
+    def check(state: TableState) -> list[LaneName]:
         check_open(state, name)
-        return Intent(**table_log.header(state), lanes={name: table_log.commit_log.head(name)}, restore=None)
+        return [name]
 
-    _publish_intent(table_log, build)
-    closed = complete_fencing_barrier(table_log).lanes[name].closed
-    assert closed is not None, "a completed close closes the lane"
-    return closed
+    return _close(table_log, check)[name]
+
+
+def close_lanes(table_log: TableLog, names: Collection[LaneName]) -> None:
+    """Close those of some lanes that are open; see `close_lane`."""
+    _close(
+        table_log,
+        lambda state: [name for name in names if name in state.lanes and state.lanes[name].closed is None],
+    )
+
+
+def _close(table_log: TableLog, choose: Callable[[TableState], Sequence[LaneName]]) -> cut.Seqs:
+    """Close lanes of the newest state; returns the last entry of each."""
+
+    def build(state: TableState) -> Intent:
+        lanes = {name: table_log.commit_log.head(name) for name in choose(state)}
+        return Intent(**table_log.header(state), lanes=lanes, restore=None)
+
+    intent = _publish_intent(table_log, build)
+    complete_fencing_barrier(table_log)
+    # Another process may have completed it.
+    later = read_table_lane(table_log.commit_log, intent.seq)
+    return next(entry.heads for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
 
 
 def check_open(state: TableState, name: LaneName) -> None:

@@ -8,6 +8,7 @@ fenced (`storage.services.clean`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -56,8 +57,8 @@ def free_lanes(table_log: TableLog, table: TableState, stream: StreamName) -> It
     yield from ((lane, None) for lane in empty)
 
 
-def new_lane(table: TableState, stream: StreamName) -> LaneName:
-    """The name of a lane for batches of a stream that the table does not have."""
+def new_lane(table_log: TableLog, table: TableState, stream: StreamName) -> LaneName:
+    """The name of a lane for batches of a stream that the table does not have, and has not had."""
     taken = {name.lower() for name in table.lanes}
-    names = (f"{stream[:_STREAM_LETTERS]}-batches-{number}" for number in range(1, len(taken) + 2))
-    return lane_name(next(name for name in names if name.lower() not in taken))
+    names = (lane_name(f"{stream[:_STREAM_LETTERS]}-batches-{number}") for number in itertools.count(1))
+    return next(name for name in names if name.lower() not in taken and not table_log.has_ended(name))

@@ -146,11 +146,8 @@ class Writer:
             else:
                 self._claim_lane(table)
             table = self._table_log.refresh()
-            same = (
-                table.rolled_back.get(self._lane, ()) == self._state.rolled_back
-                and table.lanes[self._lane].closed is None
-            )
-            if table.intent is None and same:
+            same = table.rolled_back.get(self._lane, ()) == self._state.rolled_back
+            if table.intent is None and same and not self._table_log.has_ended(self._lane):
                 return table
             # A restore began during the claim (and may have ended): it may have rolled back entries that the state
             # includes, or closed the lane just before the claim.
@@ -164,10 +161,8 @@ class Writer:
         if self._lane not in table.lanes:
             self._declare_lane()
             table = self._table_log.refresh()
-        lane = table.lanes[self._lane]
-        self._check_lane(lane)
-        if lane.closed is not None:
-            raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
+        self._check_open()
+        self._check_lane(table.lanes[self._lane])
         self._claim(table.rolled_back.get(self._lane, ()))
 
     def _take_lane(self, table: TableState) -> None:
@@ -528,15 +523,17 @@ class Writer:
                 self._check_lane(known)
                 return None
             if self._one_batch:
-                self._lane = new_lane(state, self._stream)
+                self._lane = new_lane(self._table_log, state, self._stream)
+            else:
+                self._check_open()
             for other in state.lanes:
                 if other.lower() == self._lane.lower():
                     raise Conflict(
                         f"lane {self._lane!r} differs from {other!r} only in case", hint="choose another name"
                     )
-            lane_id = len(state.lanes) + 1
+            lane_id = state.next_lane_id
             if lane_id > MAX_LANE_ID:
-                raise Conflict(f"the table has {MAX_LANE_ID} lanes", hint="reuse a lane")
+                raise Conflict(f"the table has had {MAX_LANE_ID} lanes", hint="reuse a lane")
             return LaneAdd(**self._table_log.header(state), name=self._lane, lane_id=lane_id, stream=self._stream)
 
         self._table_log.publish(build)
@@ -547,6 +544,10 @@ class Writer:
                 f"lane {self._lane!r} belongs to stream {known.stream!r}, not to {self._stream!r}",
                 hint="the stream of a lane cannot change: choose another lane name",
             )
+
+    def _check_open(self) -> None:
+        if self._table_log.has_ended(self._lane):
+            raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
 
     def _claim(self, rolled_back: tuple[Span, ...]) -> None:
         """Rule W1: read the lane to its end, and publish a claim, which fences the previous writer."""

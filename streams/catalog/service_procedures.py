@@ -116,17 +116,19 @@ def clean(
     retain: str = "24 hours",
     versions: int | None = None,
     abandon_after: str = "24 hours",
+    close_after: str | None = None,
     *,
     dry_run: bool = False,
 ) -> list[Row]:
     """Delete files that no retained snapshot needs, and what dead processes left; archive old log entries."""
-    given = {"retain": retain, "versions": versions, "abandon_after": abandon_after}
+    given = {"retain": retain, "versions": versions, "abandon_after": abandon_after, "close_after": close_after}
     section = parse_fields(CleanSection, given, {})
     result = open_table(session, table).clean(
         dt.timedelta(seconds=section.retain),
         section.versions,
         dry_run=dry_run,
         abandon_after=dt.timedelta(seconds=section.abandon_after),
+        close_after=None if section.close_after is None else dt.timedelta(seconds=section.close_after),
     )
     kept = {"oldest_retained": result.oldest_retained, "reason": result.reason}
     total = {"kind": "total", "files": result.files, "bytes": result.bytes, **kept}

@@ -403,6 +403,10 @@ def clean(
     abandon_after: Annotated[
         str | None, typer.Option(help="Abort open compactions that are older than this; default 24 hours.")
     ] = None,
+    close_after: Annotated[
+        str | None,
+        typer.Option(help="Close the lanes of query ids that have written nothing for this time; default never."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
     storage_option: StorageOption = None,
     quiet: Quiet = False,
@@ -414,7 +418,7 @@ def clean(
     time that their writer declares: dead_letter: {keep: 30 days}.
     """
     settings = load_target(target, storage_option, CLEAN)
-    flags = {"retain": retain, "versions": versions, "abandon_after": abandon_after}
+    flags = {"retain": retain, "versions": versions, "abandon_after": abandon_after, "close_after": close_after}
     with usage_errors():
         policy = _with_flags(settings, CLEAN, settings.clean or CleanSection(), flags)
         places = load_letter_places(target)[1] if is_pipeline(target) else []
@@ -425,6 +429,7 @@ def clean(
             policy.versions,
             dry_run=dry_run,
             abandon_after=dt.timedelta(seconds=policy.abandon_after),
+            close_after=None if policy.close_after is None else dt.timedelta(seconds=policy.close_after),
             progress=show,
         )
     lines = [f"{'would delete' if dry_run else 'deleted'} {counted(result.files, 'file')}, {result.bytes / 1e6:.1f} MB"]
@@ -438,6 +443,9 @@ def clean(
         lines.append(
             f"{verb} {counted(result.archived, 'entry')} of the log into {counted(result.archives, 'archive')}"
         )
+    if result.retired:
+        verb = "would retire" if dry_run else "retired"
+        lines.append(f"{verb} {counted(len(result.retired), 'closed lane')}, whose rows are in slices")
     lines.append(f"snapshots from entry {result.oldest_retained} of the table lane on are kept: {result.reason}")
     lines.extend(f"kept besides by {kept.what} {kept.name}: {kept.cut}" for kept in result.held)
     lines.extend(f"aborted as abandoned: compaction {plan}" for plan in result.aborted)

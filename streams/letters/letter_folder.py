@@ -24,13 +24,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from storage import Table
-from storage.engine import LaneProgress, ObjectStore, Path, lane_progress
+from storage.engine import LaneProgress, ObjectStore, Path, is_closed, lane_progress
 from storage.errors import Conflict, StoreUnavailable
 from streams.letters.letter_files import Letter, LetterFile, list_files, read_letters, read_object
 from streams.letters.plans import Kind, Plan, Span, publish_plan, read_plans, spans_of
@@ -65,22 +64,23 @@ class LetterFolder:
         store: The folder, from `streams.write.dead_letter.open_dead_letters` or `storage.engine.open_store`.
         lane: The lane.
         progress: Returns the end of a lane of the table.
-        closed: Returns the closed lanes of the table.
+        is_closed: Returns whether a lane of the table is closed.
     """
 
     store: ObjectStore
     lane: str
     progress: Callable[[str], LaneProgress]
-    closed: Callable[[], AbstractSet[str]]
+    is_closed: Callable[[str], bool]
 
     @classmethod
     def of(cls, store: ObjectStore, lane: str, table: Table, storage_options: Mapping[str, Any] | None) -> LetterFolder:
         """The folder of a lane of a table."""
-
-        def closed() -> AbstractSet[str]:
-            return {name for name, known in table.state().lanes.items() if known.closed is not None}
-
-        return cls(store, lane, lambda name: lane_progress(table.uri, name, storage_options), closed)
+        return cls(
+            store,
+            lane,
+            lambda name: lane_progress(table.uri, name, storage_options),
+            lambda name: is_closed(table, name),
+        )
 
     def survey(self) -> Survey:
         """Read what became of the letters; the letters themselves are read by `Survey.letters`.
@@ -109,7 +109,7 @@ class LetterFolder:
         if plan.fenced != end.fenced or plan.query_id in found.rolled_back_from:
             return PlanState.VOID, None
         # The order matters: a lane that was open when its end was read may have got the commit before it was closed.
-        if plan.replay_lane in self.closed() and plan.query_id not in self.progress(plan.replay_lane).batches:
+        if self.is_closed(plan.replay_lane) and plan.query_id not in self.progress(plan.replay_lane).batches:
             return PlanState.VOID, None
         return PlanState.OPEN, None
 

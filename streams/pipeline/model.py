@@ -196,12 +196,16 @@ class BackPressureSection(_Model):
 
 
 class CleanSection(_Model):
-    """How often to clean, what to keep, and after what time an open compaction counts as abandoned."""
+    """How often to clean, what to keep, and after what time an open compaction counts as abandoned.
+
+    ``close_after``: after what time without a batch the lane of a query id is closed; null for never.
+    """
 
     every: Duration = Field(default=600.0, ge=_MIN_EVERY_SECONDS)
     retain: Duration = DEFAULT_RETENTION.total_seconds()
     versions: int | None = Field(default=None, ge=1)
     abandon_after: Duration = DEFAULT_ABANDON.total_seconds()
+    close_after: Duration | None = Field(default=None, gt=0)
 
 
 class TtlSection(_Model):

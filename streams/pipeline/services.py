@@ -244,6 +244,8 @@ def after_clean(last: Report, result: CleanResult, letter_files: int = 0) -> dic
     message = f"{counted(result.files, 'file')}, {result.bytes / 1e6:.1f} MB deleted"
     if result.archived:
         message += f", {counted(result.archived, 'entry')} archived"
+    if result.retired:
+        message += f", {counted(len(result.retired), 'closed lane')} retired"
     if letter_files:
         message += f", {counted(letter_files, 'file')} of dead letters deleted"
     return {
@@ -328,6 +330,7 @@ def clean_table(table: Table, section: CleanSection) -> CleanResult:
         retain=dt.timedelta(seconds=section.retain),
         versions=section.versions,
         abandon_after=dt.timedelta(seconds=section.abandon_after),
+        close_after=None if section.close_after is None else dt.timedelta(seconds=section.close_after),
     )
 
 

@@ -65,6 +65,7 @@ KIND_OF: Final[Mapping[str, str]] = {
     "FOLD": "fold",
     "CLEAN_INTENT": "clean",
     "CLEAN_DONE": "clean",
+    "RETIRE": "clean",
     "SAVEPOINT": "savepoint",
     "RELEASE": "savepoint",
     "INTENT": "restore",

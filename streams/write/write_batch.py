@@ -4,11 +4,16 @@ Which lane it uses, and how long the lane holds back the watermark of its stream
 
     neither lane nor batch   one of the stream's lanes for batches, until the job ends (`storage.Table.batch_writer`)
     batch=(query id, n)      the lane of the query id, so that a batch that is sent again is found there; it stays in
-                             use for the next number; close it with `Table.close_lane` after the last batch
+                             use for the next number; close it with `Table.close_lane` after the last batch, or let a
+                             clean close those that are silent (``close_after``)
     lane=                    that lane; it stays in use until the caller closes it
 
 A job that was killed leaves its lane in use: ``weft show URI streams`` shows it as silent, and ``weft fence URI LANE``
 finishes a lane for batches, as cleaning does after a day.
+
+A query id whose lane is closed is never written to again: a batch of it is refused with Conflict, also long after
+cleans have retired the lane (storage/PROTOCOL.md, C6). So a batch is applied at most once however late it is sent
+again, and found as committed (``replayed``) as long as the lane is open.
 """
 
 from __future__ import annotations
@@ -60,7 +65,7 @@ def write_batch(
         stream: A stream of its configuration.
         batch: (query id, number): makes the call idempotent. The id is a text that no other query of this table uses.
             Numbers begin anywhere and then increase by one, so batches without rows are committed, too. A job that
-            uses the query id of a running one fences it.
+            uses the query id of a running one fences it. Once the lane of the id is closed, its batches are refused.
         lane: Name of the lane. By default a job without ``batch`` uses a lane that no other job is in, and a query id
             has a lane of its own. Never name the lane of a running query: claiming it fences that query.
         lateness: As for `streams.write_stream`, from one batch of the lane to the next: rows of one batch never make

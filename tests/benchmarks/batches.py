@@ -1,10 +1,13 @@
-"""What a table costs after many batches without a query id: its lanes, MARKs, checkpoints, requests and time.
+"""What a table costs after many batches: its lanes, MARKs, checkpoints, requests and time.
 
 All are sent by one process, but those that are measured: each of these is a new process, which opens the table, appends
-a row and ends. The table is compacted and cleaned all the time, as services do. Beside it, fewer batches as they were
-before lanes were used again: each has a lane of its own, which is closed.
+a row and ends. The table is compacted and cleaned all the time, as services do. Three kinds of batches:
 
-python -m tests.benchmarks.batches [BATCHES [BATCHES WITH OWN LANES]]
+    no query id    they use the same lanes one after the other
+    query id       each has a lane of its own, which a clean closes after ten minutes, and retires
+    closed         each has a lane of its own, which is closed at once; cleans do not retire it, as before
+
+python -m tests.benchmarks.batches [BATCHES [BATCHES WITH A QUERY ID [BATCHES THAT ARE CLOSED]]]
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
@@ -23,6 +27,7 @@ from storage.clock import Stamps
 from storage.core.names import checkpoint_folder
 from storage.environment import Environment
 from storage.log.time_marks import MARK_EVERY_MS
+from storage.services.clean import clean
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
 from tests.many_groups import CountingStore
@@ -35,7 +40,8 @@ CONFIG = {
     "streams": {"s": {"groups": ["g"]}},
 }
 SHOWN = (100, 500, 1_000, 2_000, 10_000, 30_000, 100_000)
-CLEAN_EVERY = 500  # batches
+CLEAN_EVERY = 100  # batches: ten minutes
+RETAIN = dt.timedelta(minutes=10)
 WINDOW = 30  # batches of which requests and time are averaged
 
 
@@ -68,6 +74,12 @@ def share(table: Table, rows: pa.Table, _number: int) -> None:
         writer.append(rows)
 
 
+def query(table: Table, rows: pa.Table, number: int) -> None:
+    name = f"s-query-{number:016x}"
+    with table.writer("s", name, query_id=name) as writer:
+        writer.append(rows, batch=(name, 0))
+
+
 def own(table: Table, rows: pa.Table, number: int) -> None:
     """As before: a lane for the batch, which is closed by a fencing barrier."""
     with table.writer("s", f"s-batch-{number}") as writer:
@@ -83,7 +95,7 @@ def run(batches: int, write: Callable[[Table, pa.Table, int], None]) -> None:
         write(world.service, pa.table({"id": [number % 1000], "value": ["v"], "version": [number]}), number)
         if number % CLEAN_EVERY == 0:
             world.service.compact()
-            world.service.clean(dt.timedelta(minutes=10))
+            world.service.clean(RETAIN, close_after=RETAIN)
         if number in SHOWN:
             print(f"{number:7,} batches: {world.sizes()}; a batch: {measure(world, write, number)}", flush=True)
 
@@ -102,12 +114,14 @@ def measure(world: World, write: Callable[[Table, pa.Table, int], None], number:
 
 
 def main() -> None:
-    batches = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
-    own_lanes = int(sys.argv[2]) if len(sys.argv) > 2 else 2_000
-    print("lanes that are used again:")
+    batches, queries, closed = [int(given) for given in sys.argv[1:]] + [100_000, 10_000, 2_000][len(sys.argv) - 1 :]
+    print("no query id:")
     run(batches, share)
-    print("a lane for each batch:")
-    run(own_lanes, own)
+    print("query id:")
+    run(queries, query)
+    print("closed, and not retired:")
+    with mock.patch.object(clean, "retire_lanes", return_value=()):
+        run(closed, own)
 
 
 if __name__ == "__main__":

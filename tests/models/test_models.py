@@ -46,6 +46,15 @@ CHECKS: Final[dict[str, dict[str, str | int]]] = {
         "batches_no_whoever_leaves_takes_the_slot_of_the_commit": "NoPhantom",
         "batches_no_a_fence_finishes": "NoLaneLost",
     },
+    "Retire": {
+        "retire_plans": 19545,
+        "retire_save": 7405,
+        "retire_restore": 81192,
+        "retire_trap": "Reached",
+        "retire_no_names_stay_taken": "Once",
+        "retire_no_savepoints_have_the_lane": "RetiredWhole",
+        "retire_no_retained_states_have_the_lane": "RetiredWhole",
+    },
     "Snapshot": {
         "snapshot_bases": 1310,
         "snapshot_groups": 1017,
@@ -195,6 +204,7 @@ LARGE: Final = {
     # Checked in the nightly loop; the extended loop checks the smaller ones, which have the same processes and rules,
     # but fewer or shorter.
     "lane_three": {"lane_two"},
+    "retire_restore": {"retire_save"},
     "snapshot_folds": {"snapshot_fold_clean"},
     "moments_three": {"moments_two"},
     "barrier_two_restores": {"barrier_restore", "barrier_undo"},

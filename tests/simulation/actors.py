@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +21,7 @@ from storage.errors import (
     CorruptData,
     Fenced,
     InvalidInput,
+    NotFound,
     SnapshotExpired,
     StoreUnavailable,
 )
@@ -52,6 +54,7 @@ MAX_INCARNATIONS = 20  # after the last fault; a job that needs more does not ma
 
 
 PAUSES_SECONDS = [0, 0.3, 1, 2]  # of actors that act from time to time; a step takes milliseconds
+MUCH_LATER_SECONDS = [3, 10, 30]
 
 
 @dataclass(eq=False)
@@ -211,6 +214,19 @@ class Job:
                 raise
         history.begin(batch.id, writer.epoch)
         return writer.append(rows, batch=name, source=source), visible
+
+
+@dataclass(eq=False)
+class Query(Job):
+    """A query that closes its lane after its last batch, and sends the batch again much later, which is refused."""
+
+    def _write(self, process: Process) -> None:
+        super()._write(process)
+        with suppress(NotFound):  # another one of its processes has closed it, and it was retired
+            self.simulation.table(process).close_lane(self.lane)
+        self.simulation.scheduler.sleep(process, self.simulation.chance.choice(MUCH_LATER_SECONDS))
+        super()._write(process)
+        raise Violation(f"C6: query {self.lane!r} writes again, although its lane was closed")
 
 
 @dataclass(eq=False)

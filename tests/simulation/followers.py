@@ -8,7 +8,7 @@ again.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage.core.log.cut import PREFIX, Cut, parse_cut, within
@@ -18,6 +18,7 @@ from storage.table import Table
 from tests.simulation.actors import Worker
 from tests.simulation.history import TABLE
 from tests.simulation.scheduler import Process, Violation
+from tests.simulation.table_lane import TableLane
 from tests.simulation.two_tables import cuts_of, joined, kept_cut, references_of, with_groups
 from tests.storage.changing import State, expected, got
 from tests.strategies import Config
@@ -165,12 +166,12 @@ class Follower(Worker):
         judge = self.simulation.judge
         if judge.referenced is not None:
             both = cuts_of(since).keys() & cuts_of(until).keys()
-            closed = judge.referenced.history.table.closed
-            if not all(_continues(cuts_of(since)[name], cuts_of(until)[name], closed) for name in both):
+            other = judge.referenced.history.table
+            if not all(_continues(cuts_of(since)[name], cuts_of(until)[name], other) for name in both):
                 return False
-        return _continues(since, until, judge.history.table.closed)
+        return _continues(since, until, judge.history.table)
 
 
-def _continues(since: Cut, until: Cut, ends: Mapping[str, int]) -> bool:
-    lanes = {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}
-    return since.table <= until.table and within(lanes, until.lanes)
+def _continues(since: Cut, until: Cut, table: TableLane) -> bool:
+    lanes = {lane: min(seq, table.closed.get(lane, seq)) for lane, seq in since.lanes.items()}
+    return since.table <= until.table and within(lanes, table.whole(until.table, until.lanes))

@@ -320,7 +320,8 @@ class History:
         if entry["kind"] == "DONE":
             self._check_stamp(entry, entry["heads"])
         self.table.add(entry, slices, claims)
-        self._heads = {lane: len(self.lanes.get(lane, ())) for lane in self.table.lane_ids}
+        listed = self.table.lane_ids.keys() - self.table.retired.keys()
+        self._heads = {lane: len(self.lanes.get(lane, ())) for lane in listed}
         self.needs.add_table_entry(entry, slices)
 
     def _check_mark(self, entry: Entry) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from storage.config import build_schema, load_config
 from storage.core.log.cut import PREFIX, Cut, parse_cut
 from storage.core.merge.locate_keys import locate_keys
-from storage.core.plan.watermarks import Watermarks
+from storage.core.plan.watermarks import Watermark, Watermarks
 from storage.engine import EraseResult
 from storage.errors import CorruptData
 from storage.services.verify.findings import VerifyReport
@@ -89,6 +89,10 @@ class Judge:
         return {TABLE: len(lanes[TABLE])} | {
             lane: self.history.table.closed.get(lane, len(lanes.get(lane, ()))) for lane in self.history.table.lane_ids
         }
+
+    def whole(self, cut: Cut) -> dict[str, int]:
+        """The last entry that a cut has of each lane, also of those that were retired."""
+        return self.history.table.whole(cut.table, cut.lanes)
 
     def newest_stamp(self, lane: str, stream: str) -> int:
         """The newest stamp that a writer that enters a lane now must be ordered after (W2).
@@ -214,6 +218,16 @@ class Judge:
                 expected = self._promise(cut, lane, schema.group(group.group).id)
                 if (promise.value, promise.ended) != expected:
                     raise Violation(f"R6: {lane!r} of {cut} has {promise} for group {group.group}, not {expected}")
+            if at_rest:
+                self._check_largest(Cut(cut.table, self.whole(cut)), group, schema.group(group.group).id)
+
+    def _check_largest(self, cut: Cut, watermark: Watermark, group: int) -> None:
+        """R6: if no lane of a stream is in use, its watermark is the largest promise, also of retired lanes."""
+        streams = self.history.table.streams
+        promises = [self._promise(cut, lane, group) for lane, stream in streams.items() if stream == watermark.stream]
+        largest = max((value for value, _ in promises if value is not None), default=None)
+        if all(ended for _, ended in promises) and watermark.value != largest:
+            raise Violation(f"R6: the watermark of {watermark.stream!r} at {cut} is {watermark.value}, not {largest}")
 
     def _promise(self, cut: Cut, lane: str, group: int) -> tuple[int | None, bool]:
         """The watermark of a lane in a snapshot, and whether the lane is closed or finished there."""
@@ -251,7 +265,7 @@ class Judge:
             before: Last commit of each lane that was acknowledged, and the last entry of the table lane (R1).
             cut: The cut of the snapshot.
         """
-        reached = {TABLE: cut.table, **cut.lanes}
+        reached = {TABLE: cut.table, **self.whole(cut)}
         for lane, seq in before.items():
             if reached.get(lane, 0) < seq:
                 raise Violation(f"S4 AckedDurable: {cut} lacks entry {seq} of {lane or 'the table lane'}")
@@ -271,7 +285,7 @@ class Judge:
 
     def check_moment(self, cut: Cut) -> None:
         """S31: a cut that is one moment has all that was visible before one of its commits began."""
-        reached = {TABLE: cut.table, **cut.lanes}
+        reached = {TABLE: cut.table, **self.whole(cut)}
         for lane, until in cut.lanes.items():
             for entry in self.history.lanes.get(lane, [])[:until]:
                 for other, there in self.history.before.get((lane, entry["seq"]), {}).items():
@@ -307,7 +321,8 @@ class Judge:
 
     def _check_follows(self, cut: Cut, name: str, referenced: Cut) -> None:
         """M11: the cut of a referenced table has all that was there when the table's entries were written."""
-        reached = {TABLE: referenced.table, **referenced.lanes}
+        assert self.referenced is not None, "only a table with references has their cuts"
+        reached = {TABLE: referenced.table, **self.referenced.whole(referenced)}
         for lane, seq in {TABLE: cut.table, **cut.lanes}.items():
             for other, there in self.history.beside.get((lane, seq), {}).items():
                 if reached.get(other, 0) < there:
@@ -406,7 +421,7 @@ class Judge:
         ids = self.history.table.lane_ids
         gone = self._erased(cut.table)
         commits = []
-        for lane, until in cut.lanes.items():
+        for lane, until in self.whole(cut).items():
             for entry in self.history.live_data(lane, until, cut.table):
                 batch = self.batches[entry["source"]["id"]]
                 # S26: what a key was before it was erased does not count, whatever its version is.

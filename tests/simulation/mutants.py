@@ -14,6 +14,7 @@ from tests.simulation.mutant import Mutant
 from tests.simulation.overlay_mutants import OVERLAYS
 from tests.simulation.publish_mutants import PUBLISHING
 from tests.simulation.reference_mutants import REFERENCES
+from tests.simulation.retire_mutants import RETIRING
 from tests.simulation.service_mutants import BARRIERS, CLEANING, ERASING, ORDER_AND_TIMES, REWRITING
 from tests.simulation.split_mutants import SPLITS
 
@@ -32,4 +33,5 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **PUBLISHING,
     **SPLITS,
     **BATCHES,
+    **RETIRING,
 }

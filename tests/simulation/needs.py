@@ -21,12 +21,14 @@ class _State:
     """The data that readers of one state of the table lane use: the cuts of its slices, and the files of slices and
     folds.
 
-    ``start``: last entry of each lane that all slices contain; lanes without such an entry are left out.
+    ``start``: last entry of each lane that all slices contain; lanes without such an entry are left out. ``retired``:
+    the ends of retired lanes, of which nothing is read.
     """
 
     cuts: Mapping[Group, Mapping[str, int]]
     start: Mapping[str, int]
     files: frozenset[str]
+    retired: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,19 @@ class Needs:
         cuts = dict(self.table.cuts)
         start = dict(self._covered)
         files = frozenset().union(*self._slices.values(), *(paths for _, paths in self._folds))
-        self.states.append(_State(cuts, start, files))
+        if entry["kind"] == "RETIRE":
+            self._check_retired(entry)
+        retired = {lane: end for lane, (_, end) in self.table.retired.items()}
+        self.states.append(_State(cuts, start, files, retired))
+
+    def _check_retired(self, entry: Entry) -> None:
+        """S32: every snapshot that must stay readable has all entries of a retired lane, and their rows in slices."""
+        for snapshot in self._needed():
+            for path, (lane, seq, _) in self.commits.items():
+                if lane not in entry["lanes"] or not self.table.is_live(lane, seq, snapshot.live_at or snapshot.table):
+                    continue
+                if seq > snapshot.lanes.get(lane, seq) or self._reads(path, snapshot, exact=True):
+                    raise Violation(f"S32 RetiredWhole: {lane!r} is retired, and {snapshot} reads or lacks entry {seq}")
 
     def check_delete(self, path: str) -> None:
         """Check the deletion of a file.
@@ -137,6 +151,8 @@ class Needs:
             return path in state.files
         lane, seq, groups = self.commits[path]
         live_at = snapshot.live_at or snapshot.table
+        if seq <= state.retired.get(lane, 0):
+            return False
         if seq > snapshot.lanes.get(lane, seq) or not self.table.is_live(lane, seq, live_at):
             return False
         if not exact:

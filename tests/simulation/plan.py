@@ -62,8 +62,9 @@ class Theme:
     those whose table refers to another one. ``overlays``: share of those whose compactions may write overlays.
     ``watchers``: processes that take snapshots all the time. ``most``: the largest numbers of batches of a lane and
     compactions of a compactor. ``limits``: sizes that replace those that are drawn. ``shots``: share of the schedules
-    with batches without a query id. ``verified``: whether the table is verified after each action of an operator or
-    compactor. ``damaged``: share of those in which the environment damages a file meanwhile.
+    with batches without a query id. ``queries``: the largest number of queries of one batch each, which close their
+    lanes. ``verified``: whether the table is verified after each action of an operator or compactor. ``damaged``: share
+    of those in which the environment damages a file meanwhile.
     """
 
     actions: list[str]
@@ -77,6 +78,7 @@ class Theme:
     most: int = 4
     limits: Mapping[str, int] = field(default_factory=dict)
     shots: float = 1 / 6
+    queries: int = 0
     verified: bool = False
     damaged: float = 1 / 12
 
@@ -85,7 +87,7 @@ THEMES: Mapping[str, Theme] = {
     "none": Theme([]),
     "outages": Theme([], compactors=[3, 4], moods=["network"]),
     "everything": Theme([action for action in ACTIONS if action != "split"]),
-    "clean": Theme(_CLEANING, compactors=[2, 3], readers=[2, 3]),
+    "clean": Theme(_CLEANING, compactors=[2, 3], readers=[2, 3], shots=0, queries=2),
     "clean in peace": Theme(_CLEANING, compactors=[2, 3], readers=[2, 3], moods=["quiet", "freezes"]),
     "restore": Theme(["restore", "restore", "undo", "clean", "clean", "savepoint", "release"]),
     "barriers": Theme(["restore", "undo", "close"], compactors=[0], readers=[1], moods=["quiet", "freezes", "storm"]),
@@ -183,6 +185,16 @@ ASKED_FOR: Mapping[str, Theme] = {
         limits={"archive_chunk": 3, "lane_checkpoint_every": 4},
         shots=1,
     ),
+    "retire": Theme(
+        [*["clean"] * 8, "close", "savepoint", "release", "restore", "undo", "mark", "verify", "erase"],
+        compactors=[3, 4],
+        readers=[1, 2],
+        moods=["quiet", "freezes", "crashes", "storm"],
+        followed=1 / 2,
+        most=8,
+        shots=0,
+        queries=3,  # with the lanes of jobs at most 8 rivals, of which a writer reads all (S25)
+    ),
     "changes": Theme(["savepoint", "savepoint", "clean", "restore"], moods=["quiet", "freezes"], followed=1),
     "references": Theme(
         ["savepoint", "savepoint", "release", "clean", "clean", "restore", "schema"],
@@ -215,6 +227,7 @@ class Plan:
         watches: Number of snapshots of each watcher.
         operators: Actions of each operator.
         shots: Batches without a query id of each of their senders.
+        queries: Batches of queries that close their lanes, by lane.
         damage_step: Step at which the environment damages a file; None for never.
         verified: Whether the table is verified after each action of an operator or compactor.
         referenced: The plan of the table that this one refers to; None if it refers to none.
@@ -231,6 +244,7 @@ class Plan:
     watches: list[int]
     operators: list[list[str]]
     shots: list[list[Batch]]
+    queries: Mapping[str, list[Batch]]
     mood: str
     stickiness: float
     damage_step: int | None
@@ -239,8 +253,12 @@ class Plan:
     referenced: Plan | None = None
 
     @property
+    def _sent(self) -> list[list[Batch]]:
+        return [*self.lanes.values(), *self.shots, *self.queries.values()]
+
+    @property
     def batches(self) -> dict[int, Batch]:
-        return {batch.id: batch for batches in (*self.lanes.values(), *self.shots) for batch in batches}
+        return {batch.id: batch for batches in self._sent for batch in batches}
 
 
 def draw_plan(seed: int, name: str | None = None) -> Plan:
@@ -301,6 +319,7 @@ def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | Non
         watches=[WATCHES] * theme.watchers,
         operators=_operators(chance, theme.actions),
         shots=_shots(seed, theme, ids, config, changes, keys, versions, known),
+        queries=_queries(seed, theme, ids, config, changes, keys, versions, known),
         mood=chance.choice(theme.moods or list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
         damage_step=chance.randrange(50, 400) if chance.random() < theme.damaged else None,
@@ -365,6 +384,28 @@ def _shots(
         [draw(stream) for stream in chance.choices(streams, k=chance.randint(1, 2 * theme.most))]
         for _ in range(chance.randint(1, 4))
     ]
+
+
+def _queries(
+    seed: int,
+    theme: Theme,
+    ids: Iterator[int],
+    config: Config,
+    changes: list[Change],
+    keys: list[Row],
+    versions: Iterator[int] | None,
+    referenced: list[tuple[Any, ...]],
+) -> dict[str, list[Batch]]:
+    """Queries of one batch. Drawn separately: no other decision depends on them."""
+    if not theme.queries:
+        return {}
+    chance = random.Random(f"queries {seed}")
+    drawn = {}
+    for number in range(chance.randint(1, theme.queries)):
+        stream = chance.choice(list(config["streams"]))
+        lane = f"{stream}-query-{number}"
+        drawn[lane] = [_batch(chance, next(ids), lane, stream, 0, config, changes, keys, versions, referenced)]
+    return drawn
 
 
 def _operators(chance: random.Random, kinds: list[str]) -> list[list[str]]:

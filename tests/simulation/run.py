@@ -25,7 +25,7 @@ from storage.read.kept_rows import MAX_BYTES, KeptRows
 from storage.read.reference_rows import KeyedRows
 from storage.store.open_store import open_store
 from storage.table import Table
-from tests.simulation.actors import Compactor, Job, OneShot, Reader, Watcher
+from tests.simulation.actors import Compactor, Job, OneShot, Query, Reader, Watcher
 from tests.simulation.damage import damage
 from tests.simulation.disk import Disk
 from tests.simulation.faults import SKEWS_MS, Fault, Faults
@@ -133,6 +133,8 @@ class Simulation:
         self.jobs = [Job(self, lane, batches) for lane, batches in self.plan.lanes.items()]
         for job in self.jobs:
             job.start()
+        for lane, batches in self.plan.queries.items():
+            Query(self, lane, batches).start()
         for number, batches in enumerate(self.plan.shots):
             OneShot(self, f"batches{number}", list(batches)).start()
         for number, runs in enumerate(self.plan.compactions):
@@ -407,7 +409,7 @@ class Simulation:
         table = self.table(process)
         snapshot = table.snapshot()
         self.judge.check_complete(self.judge.acked, snapshot.cut)
-        if {TABLE: snapshot.cut.table, **snapshot.cut.lanes} != self.judge.heads():
+        if {TABLE: snapshot.cut.table, **self.judge.whole(snapshot.cut)} != self.judge.heads():
             raise Violation(f"S4 AckedDurable: {snapshot.cut} is not the whole table: {self.judge.heads()}")
         self.judge.check_answer(snapshot.cut, snapshot.to_arrow())
         self.judge.check_watermarks(snapshot.cut, snapshot.watermarks())

@@ -72,6 +72,7 @@ class TableLane:
         disturbed: Whether there was a restore, a clean or an erase, so that work that had begun before may be refused.
         erasures: All BASE entries of erases.
         kept: The snapshots of referenced tables that belong to each savepoint, by reference.
+        retired: Slot of the RETIRE, and the last entry, of each retired lane. They remain in the attributes above.
     """
 
     lane_ids: dict[str, int] = field(default_factory=dict)
@@ -90,6 +91,7 @@ class TableLane:
     disturbed: bool = False
     erasures: list[Erasure] = field(default_factory=list)
     kept: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    retired: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def is_live(self, lane: str, seq: int, table: int) -> bool:
         """Whether an entry is live in a snapshot of that prefix of the table lane."""
@@ -108,6 +110,10 @@ class TableLane:
                 return True  # the lane is younger than the restore
             table = restored.table if restored.full else restored.intent - 1
         return True
+
+    def whole(self, table: int, lanes: Mapping[str, int]) -> dict[str, int]:
+        """The lanes of a cut at a prefix of the table lane, with those that it does not name because it has all."""
+        return {**{lane: end for lane, (slot, end) in self.retired.items() if slot <= table}, **lanes}
 
     def erasures_at(self, table: int) -> list[Erasure]:
         """The erasures that the slices of a prefix of the table lane contain: a restore goes back to earlier slices."""
@@ -173,6 +179,11 @@ class TableLane:
                         raise Violation(f"S16 CleanSafe: INTENT {entry['seq']} goes back to an expired snapshot")
             case "DONE":
                 self._done(entry, slices, claims)
+            case "RETIRE":
+                for lane, end in entry["lanes"].items():
+                    if self.closed.get(lane) != end or lane in self.retired or self.intent is not None:
+                        raise Violation(f"S32 RetiredWhole: lane {lane!r} is in use, and is retired at {end}")
+                    self.retired[lane] = (entry["seq"], end)
             case "CLEAN_INTENT":
                 self.oldest_retained = max(self.oldest_retained, entry["oldest_retained"])
                 for lane, seq in entry.get("archived", {}).items():
@@ -197,7 +208,8 @@ class TableLane:
                     self.plans.clear()
                     self.disturbed = True
                     note = entry["rewrites"].rpartition(": ")[2]
-                    self.erasures.append(Erasure(entry["seq"], note, {_group(made): made["cut"] for made in slices}))
+                    cuts = {_group(made): self.whole(entry["seq"], made["cut"]) for made in slices}
+                    self.erasures.append(Erasure(entry["seq"], note, cuts))
                 elif entry["last"]:
                     self._close_plan(entry)
                 elif entry["plan_id"] not in self.plans:
@@ -227,7 +239,7 @@ class TableLane:
             if named != replaced:
                 raise Violation(f"S10 CutChain: the slice of {group} replaces {named}, and there are {replaced}")
             for cut in (newest, *replaced.values()):
-                if any(made["cut"].get(lane, 0) < seq for lane, seq in cut.items()):
+                if self._goes_back(cut, made["cut"]):
                     raise Violation(f"S10 CutChain: the slice of {group} goes back to {made['cut']} from {cut}")
             ended |= replaced
         for before in {*ended, *(other for group in groups for other in others(group, self.folded))}:
@@ -241,6 +253,10 @@ class TableLane:
             self._check_apart(group)
         self._end_lanes()
 
+    def _goes_back(self, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+        """Whether a cut lacks entries of an earlier one; a retired lane is the same in both."""
+        return any(after.get(lane, 0) < seq for lane, seq in before.items() if lane not in self.retired)
+
     def _check_apart(self, group: Group) -> None:
         if found := [*others(group, self.cuts), *others(group, self.folded)]:
             raise Violation(f"S15 KeySingleHome: {group} has keys of {found}")
@@ -252,7 +268,7 @@ class TableLane:
             reached = self.folded.get(group, base)
             if part["parent"] != base or part["start"] not in (base, reached):
                 raise Violation(f"S11 ExactlyOnceFold: the fold of {group} begins at {part['start']}, not at {reached}")
-            if any(entry["to"].get(lane, 0) < seq for lane, seq in reached.items()):
+            if self._goes_back(reached, entry["to"]):
                 raise Violation(f"S11 ExactlyOnceFold: the fold of {group} goes back to {entry['to']} from {reached}")
             self.folded[group] = entry["to"]
             self._check_apart(group)

@@ -16,10 +16,12 @@ import yaml
 
 from storage import Table
 from storage.clock import SystemClock
+from storage.core.names import is_query_lane, lane_name
 from storage.engine import one_by_one
 from storage.errors import InvalidInput
 from streams.cli.arguments import parse_storage_options
 from streams.cli.main import app
+from streams.write.write_batch import lane_for
 from tests.storage.damage import lane as lane_entry
 from tests.storage.shop import SHOP, append, contents, orders, payments
 from tests.streams.pipelines import weft
@@ -209,6 +211,27 @@ def test_clean_prints_what_it_deletes_and_keeps(table: Table) -> None:
     wrong = weft("clean", table.uri, "--retain", "soon")
     assert wrong.exit_code == 2
     assert "is not a duration" in wrong.stderr
+
+
+def test_clean_retires_closed_lanes(table: Table) -> None:
+    lane = lane_for("orders", "nightly")
+    with table.writer("orders", lane, query_id="nightly") as writer:
+        writer.append(orders(9), batch=("nightly", 0))
+    assert weft("clean", table.uri, "--retain", "0", "--close-after", "7 days").exit_code == 0
+    assert table.state().lanes[lane].closed is None
+    table.close_lane(lane)
+    table.compact()
+    assert "would retire 1 closed lane," in weft("clean", table.uri, "--retain", "0", "--dry-run").stdout
+    assert "\nretired 1 closed lane," in weft("clean", table.uri, "--retain", "0").stdout
+    assert lane not in table.state().lanes
+    assert "1 closed lane retired, with 3 entries" in weft("show", table.uri, "timeline").stdout
+    assert weft("clean", table.uri, "--close-after", "0").exit_code == 2
+
+
+def test_lanes_of_query_ids_are_known_by_their_names() -> None:
+    assert is_query_lane(lane_for("orders", "nightly"))
+    assert is_query_lane(lane_for("s" * 60, "q"))
+    assert not is_query_lane(lane_name("orders-query"))
 
 
 def test_alter_changes_the_schema_and_refuses_what_does_not_fit(table: Table) -> None:

@@ -25,6 +25,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from storage.core.log.cut import only
 from storage.core.log.features import readable_features
 from storage.core.log.file_refs import FileGroup, Seqs
 from storage.core.log.lane_state import LaneState
@@ -40,7 +41,7 @@ VERSION: Final = 2
 PACKED_VERSION: Final = 3
 """Version of a checkpoint of the table lane whose slices are packed. Version 2 had them in its state."""
 
-_LEFT_OUT: Final = frozenset({"rewritten"})
+_LEFT_OUT: Final = frozenset({"rewritten", "complete_from", "retired_id"})
 """Fields that are not written if they have their default. A version that does not know them has written none."""
 
 _SEAL: Final = re.compile(rb"([0-9a-f]{64}) ([0-9]{12})\n")
@@ -110,7 +111,8 @@ def encode_table(state: TableState) -> Iterator[bytes]:
         )
         parts.append(described)
         yield part.packed
-    head = _json(_PackedOfTable, replace(state, slices=Slices()), reached=dict(slices.reached), parts=parts)
+    reached = only(slices.reached, state.lanes)
+    head = _json(_PackedOfTable, replace(state, slices=Slices()), reached=reached, parts=parts)
     yield b"\n%b\n%b %012d\n" % (head, _digest(head).encode(), len(head))
 
 

@@ -9,7 +9,7 @@ tables (`JoinedCut`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Never
 
@@ -113,6 +113,15 @@ def _refuse(text: str) -> Never:
 def within(smaller: Seqs, larger: Seqs) -> bool:
     """Whether ``larger`` contains every entry that ``smaller`` contains."""
     return all(seq <= larger.get(lane, 0) for lane, seq in smaller.items())
+
+
+def only(seqs: Seqs, lanes: Container[LaneName]) -> dict[LaneName, int]:
+    """The part of a cut that is in some lanes.
+
+    A cut from before a lane was retired names the lane, a later one does not. Both have all its entries (C6), so they
+    are compared in the lanes that the later table state has.
+    """
+    return {lane: seq for lane, seq in seqs.items() if lane in lanes}
 
 
 def lowest(first: Seqs, second: Seqs) -> dict[LaneName, int]:

@@ -46,6 +46,9 @@ BUCKETS: Final = "buckets"
 FINISH: Final = "finish"
 """Reader and writer feature of a table whose lanes may have entries that finish them (PROTOCOL.md, W10)."""
 
+RETIRE: Final = "retire"
+"""Reader and writer feature of a table that no longer lists some closed lanes (PROTOCOL.md, C6)."""
+
 LONGEST_RESERVATION_MS: Final = 24 * 3_600_000
 """The longest reservation of a PLAN: by default a clean aborts plans that are older."""
 
@@ -333,6 +336,17 @@ class CleanDone(Header):
     bytes: int
 
 
+class Retire(Header):
+    """Removes closed lanes from the table: every kept snapshot has all their rows in slices (C6).
+
+    Attributes:
+        lanes: The last entry of each lane.
+    """
+
+    kind: Literal["RETIRE"] = "RETIRE"
+    lanes: Seqs
+
+
 class Claim(Header):
     """Claims a lane, for a writer or for an operator; every older claim of the lane is fenced.
 
@@ -402,6 +416,7 @@ TableEntry = (
     | Mark
     | CleanIntent
     | CleanDone
+    | Retire
 )
 LaneEntry = Claim | Data
 Entry = TableEntry | LaneEntry

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from storage.core.log.entries import BUCKETS, ERASE, FINISH, INDEX, OVERLAYS, TTL, WRITER_FEATURES
+from storage.core.log.entries import BUCKETS, ERASE, FINISH, INDEX, OVERLAYS, RETIRE, TTL, WRITER_FEATURES
 from storage.core.modes import known_features
 from storage.core.schema.table_schema import REFERENCES, TableSchema
 
 
 def readable_features() -> frozenset[str]:
     """The reader features that this version knows."""
-    return known_features() | {BUCKETS, ERASE, FINISH, OVERLAYS, REFERENCES}
+    return known_features() | {BUCKETS, ERASE, FINISH, OVERLAYS, REFERENCES, RETIRE}
 
 
 def writable_features() -> frozenset[str]:
     """The writer features that this version knows."""
-    return WRITER_FEATURES | {BUCKETS, ERASE, FINISH, INDEX, OVERLAYS, TTL}
+    return WRITER_FEATURES | {BUCKETS, ERASE, FINISH, INDEX, OVERLAYS, RETIRE, TTL}
 
 
 def reader_features(schema: TableSchema, writer_features: Collection[str]) -> list[str]:
     """The reader features of a table with this schema and these writer features, sorted."""
-    return sorted({*schema.reader_features, *{BUCKETS, ERASE, FINISH, OVERLAYS}.intersection(writer_features)})
+    return sorted({*schema.reader_features, *{BUCKETS, ERASE, FINISH, OVERLAYS, RETIRE}.intersection(writer_features)})
 
 
 def writer_features(schema: TableSchema, before: Collection[str] = WRITER_FEATURES) -> list[str]:

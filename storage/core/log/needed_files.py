@@ -73,11 +73,13 @@ class Needed:
         files: Paths of base, shadow and fold files, and of fold files' sidecars.
         entries: Entries of each lane whose log files are needed.
         read: Entries of each lane that readers read: ``entries``, and rolled-back entries between them.
+        in_slices: The cut of the entries that the slices of every added snapshot have; None before the first.
     """
 
     files: set[Path] = field(default_factory=set)
     entries: dict[LaneName, Spans] = field(default_factory=dict)
     read: dict[LaneName, Spans] = field(default_factory=dict)
+    in_slices: cut.Seqs | None = None
 
     def add_state(self, state: TableState) -> None:
         """Add everything that is read by snapshots of a table state, including commits that may follow."""
@@ -114,6 +116,7 @@ class Needed:
         self.files.update(stored.path for one in made for stored in one.objects)
 
     def _add_entries(self, start: cut.Seqs, lanes: cut.Seqs, rolled_back: cut.SpansByLane) -> None:
+        self.in_slices = start if self.in_slices is None else cut.lowest(self.in_slices, start)
         for lane, until in lanes.items():
             whole = [(start.get(lane, 0), until)]
             self.read[lane] = union_spans(self.read.get(lane, ()), whole)

@@ -29,6 +29,7 @@ from storage.core.log.entries import (
     Mark,
     Plan,
     Release,
+    Retire,
     Savepoint,
     Schema,
     TableEntry,
@@ -39,7 +40,7 @@ from storage.core.log.newest_slices import Slices
 from storage.core.log.regroup import may_follow, overlapping
 from storage.core.log.slice_list import SliceList, StoredSlice, distinct_cuts
 from storage.core.log.stored_as import stored_as
-from storage.core.names import LaneName
+from storage.core.names import TABLE_LANE, LaneName
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import CorruptData, UnsupportedFormat
 
@@ -124,7 +125,7 @@ class TableState:
         rev: Slot of the newest CREATE, SCHEMA or DONE of a restore.
         schema_rev: Slot of the newest CREATE or SCHEMA.
         restored: Slot of the newest DONE of a restore; 0 if there is none.
-        lanes: In the order in which they were added.
+        lanes: In the order in which they were added, without those that were retired (C6).
         slices: The newest slice of each file group.
         covered: For each lane, an entry up to which every row is in a slice, even if the cuts of some slices are older.
         folds: Oldest first. The folds of a file group follow its slice without gaps.
@@ -141,6 +142,9 @@ class TableState:
         marked_at_ms: ``began_at_ms`` of that MARK; the time of CREATE if there is none.
         rewritten: Slot of the newest BASE that rewrites; 0 if there is none. A snapshot of a shorter prefix has rows
             that the table lost, so no plan may begin from it.
+        complete_from: Every snapshot of this prefix or a longer one, and every other one that is kept, has all entries
+            of the retired lanes; 0 if none was retired.
+        retired_id: The largest id of a retired lane; 0 if none was retired.
     """
 
     head: int
@@ -171,6 +175,13 @@ class TableState:
     first_mark: int = 0
     mark: int = 0
     rewritten: int = 0
+    complete_from: int = 0
+    retired_id: int = 0
+
+    @property
+    def next_lane_id(self) -> int:
+        """The id of the next lane: larger than that of every lane that there ever was."""
+        return 1 + max([self.retired_id, *(lane.lane_id for lane in self.lanes.values())])
 
     @property
     def oldest_continued(self) -> int:
@@ -217,10 +228,17 @@ class TableState:
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
         """Whether a snapshot up to ``lanes`` contains every entry that slices and folds contain (rule R3)."""
-        return all(cut.within(end, lanes) for end in (self.covered, *self.reached()))
+        return all(cut.within(cut.only(end, self.lanes), lanes) for end in (self.covered, *self.reached()))
+
+    def complete(self, lanes: cut.Seqs) -> dict[LaneName, int]:
+        """A cut of a later state in the lanes of this one. Lanes that the later one has retired are at their ends.
+
+        Lanes that are open in this state, and not in the cut, are without entries: this state has expired (C6).
+        """
+        return {lane.name: lanes.get(lane.name, lane.closed or 0) for lane in self.lanes.values()}
 
     def reached(self) -> Iterator[cut.Seqs]:
-        """The cuts of all slices, with few duplicates, and the ends of all folds."""
+        """The cuts of all slices, with few duplicates, and the ends of all folds; they may name retired lanes."""
         yield from self.slices.cuts()
         yield from (fold.to for fold in self.folds)
 
@@ -322,10 +340,13 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
             first = state.first_mark or entry.seq
             return replace(state, first_mark=first, mark=entry.seq, marked_at_ms=entry.began_at_ms)
         case CleanIntent():
-            archived = cut.highest(state.archived, entry.archived)
+            # A clean that began before a lane was retired may announce it after that.
+            archived = cut.highest(state.archived, cut.only(entry.archived, {TABLE_LANE, *state.lanes}))
             return replace(state, oldest_retained=max(state.oldest_retained, entry.oldest_retained), archived=archived)
         case CleanDone():
             return state
+        case Retire():
+            return _retired(state, entry)
         case _:
             raise CorruptData(f"entry {entry.seq} of the table lane is {entry.kind}", hint="report this as a bug")
 
@@ -356,7 +377,7 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
     state = replace(
         state,
         slices=before.continued(made),
-        covered=cut.highest(state.covered, entry.covered),
+        covered=cut.highest(state.covered, cut.only(entry.covered, state.lanes)),
         folds=tuple(fold for fold in folds if fold.groups),
         folded=folded,
     )
@@ -405,12 +426,37 @@ def _seen(state: TableState, entry: TableEntry) -> cut.Seqs:
     """``seen`` after an entry: an entry that names entries of other lanes proves that they exist."""
     match entry:
         case Mark() | Savepoint():
-            return cut.highest(state.seen, entry.lanes)
+            named = entry.lanes
         case Plan():
-            return cut.highest(state.seen, entry.cut)
+            named = entry.cut
         case Done():
-            return cut.highest(state.seen, entry.heads)
-    return state.seen
+            named = entry.heads
+        case Retire():
+            return {lane: seq for lane, seq in state.seen.items() if lane not in entry.lanes}
+        case _:
+            return state.seen
+    return cut.highest(state.seen, cut.only(named, state.lanes))
+
+
+def _retired(state: TableState, entry: Retire) -> TableState:
+    """The state without lanes. The cuts of its slices and folds still name them, so that they can be compared (S10)."""
+    closed = {name: state.lanes[name].closed if name in state.lanes else None for name in entry.lanes}
+    if closed != entry.lanes or state.intent is not None:
+        raise CorruptData(
+            f"entry {entry.seq} of the table lane retires lanes that are in use (S32 RetiredWhole)",
+            hint="report this as a bug",
+        )
+    lanes = {name: lane for name, lane in state.lanes.items() if name not in entry.lanes}
+    return replace(
+        state,
+        lanes=lanes,
+        covered=cut.only(state.covered, lanes),
+        folded=cut.only(state.folded, lanes),
+        archived=cut.only(state.archived, {TABLE_LANE, *lanes}),
+        rolled_back={lane: spans for lane, spans in state.rolled_back.items() if lane in lanes},
+        complete_from=state.oldest_retained,
+        retired_id=max(state.retired_id, *(state.lanes[name].lane_id for name in entry.lanes)),
+    )
 
 
 def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
@@ -445,7 +491,8 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
         reached = next(ends, base)
         cuts = (id(folded.parent), id(folded.start), id(base), id(reached))
         if cuts not in starts_anew:
-            if folded.parent != base or folded.start not in (base, reached) or not cut.within(reached, entry.to):
+            goes_back = not cut.within(cut.only(reached, state.lanes), entry.to)
+            if folded.parent != base or folded.start not in (base, reached) or goes_back:
                 raise _not_at_end(entry.seq, group)
             starts_anew[cuts] = folded.start == folded.parent
         if starts_anew[cuts]:
@@ -453,7 +500,8 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
     folds = tuple(f for f in (replace(fold, groups=fold.groups - anew) for fold in state.folds) if f.groups)
     live = LiveFold(entry.seq, entry.to, tuple(entry.files), frozenset(groups))
     slices = state.slices.continued(assumed=bases)
-    state = replace(state, slices=slices, folds=(*folds, live), folded=cut.highest(state.folded, entry.covered))
+    folded_to = cut.highest(state.folded, cut.only(entry.covered, state.lanes))
+    state = replace(state, slices=slices, folds=(*folds, live), folded=folded_to)
     return _ended(state, [entry.to])
 
 
@@ -483,7 +531,7 @@ def _done(state: TableState, entry: Done) -> TableState:
         rev=entry.seq,
         restored=entry.seq,
         slices=Slices.of(target.slices),
-        covered=target.covered,
+        covered=cut.only(target.covered, state.lanes),
         folds=(),
         folded={},
         plans={},

@@ -185,7 +185,7 @@ def _due_for_compaction(
 ) -> dict[FileGroup, Due]:
     cold_after = COLD_FACTOR * (policy.min_commits or COLD_COMMITS)
     used = [files[i] for i in set().union(*waiting.values())]
-    cold = any(heads[lane] - seq >= cold_after for file in used for lane, seq in file.reach.items())
+    cold = any(heads.get(lane, seq) - seq >= cold_after for file in used for lane, seq in file.reach.items())
     reasons: dict[FileGroup, str] = {}
     for file_slice in slices:
         if file_slice.group not in waiting:

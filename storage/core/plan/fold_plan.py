@@ -89,11 +89,12 @@ def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:
     """
     group = folded.group
     reached = state.folded_to(group)
+    end, to = cut.only(reached, state.lanes), cut.only(to, state.lanes)
     return (
         folded.parent == state.slices.cut_of(group)
         and folded.start in (folded.parent, reached)
-        and cut.within(reached, to)
-        and not cut.within(to, reached)
+        and cut.within(end, to)
+        and not cut.within(to, end)
     )
 
 
@@ -102,6 +103,7 @@ def still_covered(before: TableState, now: TableState, to: cut.Seqs) -> bool:
 
     A compaction that began before a fold and ends after it ends the fold, and its slice may contain less.
     """
+    to = cut.only(to, now.lanes)
     return all(
         cut.within(to, now.slices.cut_of(group))
         or (group in before.slices and before.slices.cut_of(group) == now.slices.cut_of(group))

@@ -252,6 +252,27 @@ def of_streams(
     }
 
 
+def leading_lanes(
+    schema: TableSchema, streams: Mapping[LaneName, str], promises: Mapping[LaneName, Mapping[int, Promise]]
+) -> set[LaneName]:
+    """For each stream and group, a lane with the largest promise; none if no lane has one.
+
+    Args:
+        schema: Schema of the table.
+        streams: The stream of each lane.
+        promises: Promises of the last live commit of each lane, by group id.
+    """
+    highest: dict[tuple[str, int], tuple[int, LaneName]] = {}
+    types = {group.id: watermark_type(group, schema) for group in schema.groups}
+    for lane, of_groups in promises.items():
+        for group, promise in of_groups.items():
+            first = types.get(group)
+            if first is not None:
+                known = (to_ticks(decode_scalar(promise.value, first)), lane)
+                highest[streams[lane], group] = max(known, highest.get((streams[lane], group), known))
+    return {lane for _, lane in highest.values()}
+
+
 def _of_stream(
     stream: str,
     group: Group,

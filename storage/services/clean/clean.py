@@ -23,7 +23,7 @@ from storage.core.log.cut import Cut
 from storage.core.log.entries import CleanDone, CleanIntent
 from storage.core.log.needed_files import Needed
 from storage.core.log.table_state import TableState, fold_table
-from storage.core.names import Path
+from storage.core.names import LaneName, Path
 from storage.log.holders import Holder, find_holders
 from storage.log.pins import ListedPin, list_pins
 from storage.log.table_log import TableLog
@@ -34,9 +34,11 @@ from storage.services.clean.retention_policy import (
     abort_abandoned,
     check_arguments,
     choose_oldest_retained,
+    close_silent_queries,
     fence_dead_batches,
     read_window,
 )
+from storage.services.clean.retire_lanes import retire_lanes
 from storage.services.progress import OnStage, counted, unobserved
 from storage.shown import Shown
 
@@ -68,6 +70,7 @@ class CleanResult(Shown):
         kept: What remains, by kind of file.
         archived: Number of log entries that were moved from their slots to archives.
         archives: Number of archives that were created from them.
+        retired: Closed lanes that the table does not list any more.
         held: What keeps the files of expired snapshots.
         aborted: Ids of the plans that were aborted.
         foreign: Objects in the table's folders whose names weft does not use; the first `MAX_FOREIGN` of them.
@@ -84,6 +87,7 @@ class CleanResult(Shown):
     kept: Mapping[str, Tally]
     archived: int
     archives: int
+    retired: tuple[LaneName, ...]
     held: tuple[Holder, ...]
     aborted: tuple[str, ...]
     foreign: tuple[Path, ...]
@@ -108,6 +112,7 @@ def run_clean(
     versions: int | None,
     abandon_after: dt.timedelta | None,
     *,
+    close_after: dt.timedelta | None = None,
     dry_run: bool,
     progress: OnStage = unobserved,
 ) -> CleanResult:
@@ -118,6 +123,7 @@ def run_clean(
         retain: Snapshots that were the newest one at any time in the last ``retain`` stay readable; 0: only the newest.
         versions: The snapshots of this many last compactions stay readable, too; None: only those of ``retain``.
         abandon_after: Compactions and folds that began longer ago are considered dead; None: none of them.
+        close_after: Lanes of query ids without a sign of life for this long are closed; None: none of them.
         dry_run: Only find out what would be done.
         progress: Called during the work, with the objects that were judged, and deleted if they are garbage.
 
@@ -126,12 +132,13 @@ def run_clean(
         CorruptData: An entry or archive is damaged or missing, so the files that it names are unknown.
         StoreUnavailable: The store did not list or delete objects; the next clean continues.
     """
-    check_arguments(retain, versions, abandon_after)
+    check_arguments(retain, versions, abandon_after, close_after)
     started = time.monotonic()
     before = Unfinished.of(table_log.store)
     state, aborted = abort_abandoned(table_log, abandon_after, dry_run=dry_run)
     if not dry_run:
         fence_dead_batches(table_log, state, abandon_after)
+        close_silent_queries(table_log, state, close_after)
     oldest_retained_before = state.oldest_retained
     oldest_retained, reason = choose_oldest_retained(table_log, state, retain, versions)
     if dry_run:
@@ -149,10 +156,12 @@ def run_clean(
         served=[state.oldest_retained, *(at.table for _, at in held)],
         pins=pins,
         before=before,
+        was_retired=table_log.was_retired,
     )
     sweep = _Sweep(table_log, dry_run=dry_run)
     sweep.run(counted(garbage.judge_all(), progress, "cleaning", lambda: garbage.listed))
     archived = archive_log(table_log, state, needed, [at for _, at in held], dry_run=dry_run)
+    retired = retire_lanes(table_log, state, needed, dry_run=dry_run)
     result = CleanResult(
         dry_run=dry_run,
         oldest_retained=state.oldest_retained,
@@ -162,6 +171,7 @@ def run_clean(
         kept=sweep.kept,
         archived=archived.entries,
         archives=archived.archives,
+        retired=tuple(retired),
         held=tuple(holder for holder, _ in held),
         aborted=aborted,
         foreign=tuple(sweep.foreign),

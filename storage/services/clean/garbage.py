@@ -9,7 +9,7 @@ cache, because cleaning reads many that no other operation needs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -136,6 +136,7 @@ class Garbage:
         served: Collection[int],
         pins: Sequence[ListedPin],
         before: Unfinished,
+        was_retired: Callable[[LaneName], bool],
     ) -> None:
         """Collect the information by which objects are judged (rule C2).
 
@@ -147,10 +148,11 @@ class Garbage:
             served: Prefixes of the table lane that are still read: the oldest retained one, and held snapshots.
             pins: Listed strictly after ``state``.
             before: Listed when the clean began.
+            was_retired: Whether a lane that ``state`` does not have was retired; otherwise it was added later.
         """
         self._log, self._store, self._clock = log, env.store, env.clock
         self._state, self._needed = state, needed
-        self._served, self._pins, self._before = served, pins, before
+        self._served, self._pins, self._before, self._was_retired = served, pins, before, was_retired
         self._open = frozenset(plan.slot for plan in state.plans.values())
         self._ends: dict[LaneName, LaneEnd] = {}
         self.listed = 0
@@ -177,6 +179,7 @@ class Garbage:
                 yield stored.judged(garbage=stored.path not in named and not may_come)
             yield from self._judge_heartbeats(name, heartbeats.pop(name, ()))
             yield from self._judge_checkpoints(name, checkpoints.pop(name, ()))
+        yield from self._judge_retired(logs, indexes, heartbeats, checkpoints)
         for folder, kind in _OF_PLANS.items():
             if kind is Kind.OVERLAY and OVERLAY_FEATURE not in self._state.writer_features:
                 continue  # the table has never had any
@@ -194,6 +197,26 @@ class Garbage:
             else:
                 yield StoredObject(pin.path, pin.size, Kind.PIN, pin.pin.expires_at_ms <= now)
         yield from self._judge_unfinished()
+
+    def _judge_retired(
+        self,
+        logs: Mapping[str, Names],
+        indexes: Mapping[str, Names],
+        heartbeats: Mapping[str, Names],
+        checkpoints: Mapping[str, Names],
+    ) -> Iterator[StoredObject]:
+        """The objects of retired lanes, which nothing needs; those of lanes that were added meanwhile are left out."""
+        lanes = sorted(map(LaneName, {*logs, *indexes, *heartbeats, *checkpoints}))
+        for lane in filter(self._was_retired, lanes):
+            listed, foreign = self._files_of(lane, logs.get(lane, ()), indexes.get(lane, ()))
+            for folder, kind, of_lane in (
+                (heartbeat_folder(lane), Kind.HEARTBEAT, heartbeats.get(lane, ())),
+                (checkpoint_folder(lane), Kind.CHECKPOINT, checkpoints.get(lane, ())),
+            ):
+                more, others = self._parse(folder, kind, of_lane)
+                listed, foreign = [*listed, *more], [*foreign, *others]
+            yield from foreign
+            yield from (stored.judged(garbage=True) for stored in listed)
 
     def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> tuple[list[_Listed], list[StoredObject]]:
         """Log files of a lane with their indexes, and other objects in these folders."""

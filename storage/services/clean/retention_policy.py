@@ -15,12 +15,14 @@ from storage.clock import MAX_AHEAD_MS
 from storage.core.log.entries import Base, Claim, TableEntry
 from storage.core.log.needed_files import changes_files
 from storage.core.log.table_state import TableState
+from storage.core.names import is_query_lane
 from storage.errors import InvalidInput, SnapshotExpired
 from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.fencing_barrier import fence_after
 from storage.log.heartbeat import newest_heartbeats
 from storage.log.table_log import TableLog
 from storage.read.time_travel import cut_at
+from storage.services.restore import close_lanes
 from storage.services.service_plan import abort_plan
 from storage.write.batch_lanes import batch_lanes
 
@@ -30,7 +32,12 @@ WINDOW: Final = 16  # entries of the table lane in memory: each may hold the sli
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
-def check_arguments(retain: dt.timedelta, versions: int | None, abandon_after: dt.timedelta | None) -> None:
+def check_arguments(
+    retain: dt.timedelta,
+    versions: int | None,
+    abandon_after: dt.timedelta | None,
+    close_after: dt.timedelta | None,
+) -> None:
     """Check the arguments of a clean.
 
     Raises:
@@ -43,6 +50,8 @@ def check_arguments(retain: dt.timedelta, versions: int | None, abandon_after: d
         raise InvalidInput(f"versions={versions} keeps nothing", hint="give 1 or more, or None")
     if abandon_after is not None and abandon_after < zero:
         raise InvalidInput(f"abandon_after={abandon_after} is negative", hint="None aborts no compaction")
+    if close_after is not None and close_after <= zero:
+        raise InvalidInput(f"close_after={close_after} would close lanes in use", hint="None closes no lane")
 
 
 def abort_abandoned(
@@ -88,6 +97,22 @@ def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt
         heard_ms = beat.at_ms if beat is not None and beat.epoch == last.epoch else last.committed_at_ms
         if not abandon_after or max(heard_ms, last.committed_at_ms) <= limit:
             fence_after(table_log, lane, last, "a clean, which considered the batch dead")  # or it has gone on
+
+
+def close_silent_queries(table_log: TableLog, state: TableState, close_after: dt.timedelta | None) -> None:
+    """Close the lanes of query ids of which nothing was heard for a time. Batches of these queries are refused then."""
+    lanes = [lane.name for lane in state.lanes.values() if lane.closed is None and is_query_lane(lane.name)]
+    if close_after is None or not lanes:
+        return
+    limit = table_log.clock.now_ms() - close_after // _MILLISECOND
+    heard = {lane: beat.at_ms for lane, beat in newest_heartbeats(table_log.store).items()}
+    silent = [
+        lane
+        for lane, last in table_log.last_entries(state, lanes).items()
+        if last is not None and max(last.committed_at_ms, heard.get(lane, 0)) <= limit
+    ]
+    if silent:
+        close_lanes(table_log, silent)
 
 
 def choose_oldest_retained(

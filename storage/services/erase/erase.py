@@ -142,7 +142,7 @@ def erase(
     remove_service_reports(table_log.store)
     redaction = redact_log(table_log, search, find_needed(table_log))
     needed = find_needed(table_log)
-    boundary = Boundary(rewritten.cut.lanes, max(rewritten.entry, rewritten.cut.table))
+    boundary = Boundary(rewritten.cut.lanes, max(rewritten.entry, rewritten.cut.table), table_log.was_retired)
     proof = prove(table_log.store, search.afresh(), boundary, lambda path, parsed: _why(needed, path, parsed), progress)
     return EraseResult(
         keys=len(search),

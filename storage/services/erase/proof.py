@@ -8,7 +8,7 @@ from typing import Final
 
 from storage.core.log.cut import Seqs
 from storage.core.log.needed_files import Needed, contains
-from storage.core.names import ARCHIVE, Kind, ParsedPath, Path, parse_path
+from storage.core.names import ARCHIVE, Kind, LaneName, ParsedPath, Path, parse_path
 from storage.errors import CorruptData, MissingFile
 from storage.services.clean.clean import Tally
 from storage.services.erase.key_search import KeySearch
@@ -36,15 +36,19 @@ class Boundary:
     Attributes:
         lanes: Last entry of each lane that was erased.
         table: Slot of its BASE, or the last entry of the table lane that it read.
+        was_retired: Whether a lane that is not in ``lanes`` was retired before; otherwise it is newer.
     """
 
     lanes: Seqs
     table: int
+    was_retired: Callable[[LaneName], bool]
 
     def is_before(self, parsed: ParsedPath) -> bool:
         """Whether an object was written for an entry, or by a compaction or fold, that is new."""
         if _is_of_commit(parsed):
-            return parsed.slot > self.lanes.get(parsed.lane, 0)
+            if parsed.lane not in self.lanes:
+                return not self.was_retired(parsed.lane)
+            return parsed.slot > self.lanes[parsed.lane]
         return parsed.kind is not Kind.ARCHIVE and parsed.slot > self.table
 
 

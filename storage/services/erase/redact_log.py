@@ -103,11 +103,15 @@ def _redactions(
         found = [search.in_json(content) for content in contents]
         if not any(found):
             continue
-        unneeded = [_is_unneeded(content, parsed.lane, first + i, needed) for i, content in enumerate(contents)]
+        unneeded = [
+            _is_unneeded(table_log, content, parsed.lane, first + i, needed) for i, content in enumerate(contents)
+        ]
         if parsed.kind is Kind.ARCHIVE and not all(unneeded):
             # Nothing needed the entries when they were archived, which may be later than `needed`.
             needed = find_needed(table_log)
-            unneeded = [_is_unneeded(content, parsed.lane, first + i, needed) for i, content in enumerate(contents)]
+            unneeded = [
+                _is_unneeded(table_log, content, parsed.lane, first + i, needed) for i, content in enumerate(contents)
+            ]
         if not any(has_key and gone for has_key, gone in zip(found, unneeded, strict=True)):
             continue
         # All of an archive, not only the entries with these keys: then a request that arrives late, after that of
@@ -135,11 +139,12 @@ def _encoded(table_log: TableLog, parsed: ParsedPath, contents: Sequence[bytes])
     return encode_archive(parsed.lane, parsed.slot, contents, Chunks(table_log.env.tuning.archive_chunk))
 
 
-def _is_unneeded(data: bytes, lane: LaneName, seq: int, needed: NeededNow) -> bool:
+def _is_unneeded(table_log: TableLog, data: bytes, lane: LaneName, seq: int, needed: NeededNow) -> bool:
     """Whether no snapshot reads the log files of an entry, so that nothing reads their indexes."""
     if lane != TABLE_LANE:
         spans = needed.needed.entries.get(lane)
-        return spans is not None and not contains(spans, seq)  # a lane that is not known is newer
+        # A lane that is not known was retired, or is newer.
+        return not contains(spans, seq) if spans is not None else table_log.was_retired(lane)
     if seq > needed.table:
         return False
     return not is_fold_of(decode_entry(data, lane, seq), needed.needed.files)

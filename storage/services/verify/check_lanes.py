@@ -251,13 +251,18 @@ class _Commits(NamedTuple):
 class Arrivals:
     """Finds the commits that registers in slices and folds came from, by their arrivals. Can be pickled."""
 
-    def __init__(self, state: TableState, lanes: Mapping[LaneName, LaneChecker]) -> None:
-        """``lanes``: checkers that have read all commits of their lane."""
+    def __init__(
+        self, state: TableState, retired: Mapping[LaneName, Lane], lanes: Mapping[LaneName, LaneChecker]
+    ) -> None:
+        """``retired``: lanes that are in no later cut; ``lanes``: checkers that have read all commits of their lane."""
+        known = {**retired, **state.lanes}
         self._lanes = {
-            state.lanes[name].lane_id: _Commits(name, lane.whole, lane.stamps, lane.seqs)
+            known[name].lane_id: _Commits(name, lane.whole, lane.stamps, lane.seqs)
             for name, lane in lanes.items()
-            if name in state.lanes
+            if name in known
         }
+        # A slice that is younger than the retirement of a lane has all of it, and its cut does not name the lane.
+        self._ends = {name: lane.closed or 0 for name, lane in retired.items() if name not in state.lanes}
         self._rolled_back = state.rolled_back
 
     def check(self, cut: Seqs, arrivals: pa.Array, at: Place) -> None:
@@ -281,7 +286,7 @@ class Arrivals:
             for after, until in self._rolled_back.get(name, ()):
                 rolled_back |= (seqs > after) & (seqs <= until)
             for rule, wrong, what in (
-                ("S8", seqs > cut.get(name, 0), "is not in its cut"),
+                ("S8", seqs > max(cut.get(name, 0), self._ends.get(name, 0)), "is not in its cut"),
                 ("S18", rolled_back, "a restore has rolled back"),
             ):
                 if wrong.any():

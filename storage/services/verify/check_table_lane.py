@@ -13,9 +13,11 @@ from typing import Final
 
 from storage.core.log import sidecar_codec
 from storage.core.log.checkpoint_codec import decode_table
+from storage.core.log.cut import only, within
 from storage.core.log.entries import (
     ERASE,
     OVERLAYS,
+    RETIRE,
     Base,
     CleanIntent,
     Create,
@@ -26,13 +28,14 @@ from storage.core.log.entries import (
     LaneAdd,
     Mark,
     Plan,
+    Retire,
     Savepoint,
     Schema,
     TableEntry,
     Unresolved,
 )
 from storage.core.log.file_refs import SliceFile
-from storage.core.log.table_state import OpenPlan, TableState, fold_table
+from storage.core.log.table_state import Lane, OpenPlan, TableState, fold_table
 from storage.core.names import TABLE_LANE, LaneName, parse_path, slot_path
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -74,6 +77,7 @@ class TableLane:
         fold_schemas: Schema of the files of each FOLD, by its slot.
         kinds: Kind of each entry, by its slot.
         dones: All DONE entries.
+        retired: The lanes that were retired; they have entries, which nothing reads.
     """
 
     head: int = 0
@@ -85,6 +89,7 @@ class TableLane:
     fold_schemas: dict[int, TableSchema] = field(default_factory=dict)
     kinds: dict[int, str] = field(default_factory=dict)
     dones: list[Done] = field(default_factory=list)
+    retired: dict[LaneName, Lane] = field(default_factory=dict)
 
     def schema_at(self, rev: int) -> TableSchema | None:
         """The schema that was current at a revision; None if it is not known."""
@@ -174,6 +179,8 @@ class TableLaneReader:
             what = error.message if isinstance(error, TableError) else f"its schema cannot be read: {error}"
             at.violation(_RULE_OF_REPLAY.get(type(entry), "S2"), f"{what}; readers stop here")
             return None
+        if following is not None and isinstance(entry, Retire) and state is not None:
+            self.lane.retired |= {name: state.lanes[name] for name in entry.lanes}
         if following is not None and isinstance(entry, Create | Schema):
             self.lane.schemas[entry.seq] = following.schema
         return following
@@ -183,7 +190,11 @@ class TableLaneReader:
         match entry:
             case LaneAdd() if not entry.name:
                 at.violation("S2", "it adds a lane without a name: its entries would be those of the table lane")
-            case LaneAdd() if entry.lane_id in {lane.lane_id for lane in state.lanes.values()}:
+            case LaneAdd() if entry.name in self.lane.retired:
+                at.violation("S32", f"lane {entry.name!r} was retired: its entries would count again")
+            case LaneAdd() if entry.lane_id <= state.retired_id or entry.lane_id in {
+                lane.lane_id for lane in state.lanes.values()
+            }:
                 at.violation("S13", f"lane id {entry.lane_id} is used twice: two events may have the same version")
             case Plan() if not state.oldest_continued <= entry.table <= state.head:
                 what = f"its snapshot ends at entry {entry.table}, which is expired, was replaced or does not exist"
@@ -197,6 +208,10 @@ class TableLaneReader:
                 at.violation("S9", what)
             case Mark():
                 _check_mark(state, entry, at)
+            case Retire() if RETIRE not in state.writer_features:
+                at.violation("C6", "it retires lanes, but the table lacks the feature: older versions read them again")
+            case Retire():
+                self._check_retired(state, entry, at)
             case CleanIntent() if entry.oldest_retained > state.head:
                 what = f"it expires snapshots up to entry {entry.oldest_retained}, which does not exist yet"
                 at.violation("S16", f"{what}: files that are needed may be deleted")
@@ -209,7 +224,7 @@ class TableLaneReader:
             at.violation("X2", "it rewrites rows, but the table lacks the feature: older versions may bring rows back")
         for file in entry.slices:
             group = self._findings.at(f"{at.where}, file group {file.group}")
-            if any(seq > file.cut.get(lane, 0) for lane, seq in file.parent.items()):
+            if not within(only(file.parent, state.lanes), file.cut):
                 group.violation("S10", "the slice ends before the one it was made from: rows may be missing")
             if self.lane.whole and file.rev not in self.lane.schemas:
                 what = f"it has schema revision {file.rev}, which does not exist: it cannot be read"
@@ -218,6 +233,13 @@ class TableLaneReader:
                 _check_slice_of_plan(file, plan, state.slices.get(file.group), group)
             if file.overlays:
                 self._check_overlays(state, file, group)
+
+    def _check_retired(self, state: TableState, entry: Retire, at: Place) -> None:
+        """S32: every kept snapshot has all entries of a retired lane in its slices; here, the newest one."""
+        for lane, end in entry.lanes.items():
+            if state.covered.get(lane, 0) < end:
+                what = f"it retires lane {lane!r} at entry {end}, and slices have its rows up to "
+                at.violation("S32", f"{what}{state.covered.get(lane, 0)}: later rows may be missing")
 
     def _check_overlays(self, state: TableState, file: SliceFile, at: Place) -> None:
         """S29: a slice with overlays has all rows of a base, and each group in one file."""

@@ -15,7 +15,7 @@ from storage.core.log import cut
 from storage.core.log.cut import in_spans
 from storage.core.log.entries import Base, Fold
 from storage.core.log.file_refs import FileRef, LogFile, SliceFile
-from storage.core.log.needed_files import LaneEnd, entry_may_come
+from storage.core.log.needed_files import ENDLESS, LaneEnd, entry_may_come
 from storage.core.log.table_state import TableState
 from storage.core.names import Kind, LaneName, Path, parse_path
 from storage.environment import Environment
@@ -51,7 +51,7 @@ class Retained:
     Attributes:
         needed: One item for each period between two restores: at the start of the period, the last entry per lane up to
             which all rows are in slices, and the spans that were rolled back. One item per period is enough, because
-            between restores entries are only added to slices.
+            between restores entries are only added to slices. Nothing is needed of lanes that were retired by then.
         snapshots: The newest snapshot, then savepoints, then open compactions and folds.
     """
 
@@ -127,14 +127,14 @@ def find_retained(
         env: Environment of the table.
         table: The table lane.
         slots: Slots of the table lane.
-        heads: Last entry of each lane.
+        heads: Last entry of each lane, also of those that were retired.
         files: Checks the files.
     """
     retained = Retained()
     if table.state is None or table.oldest_retained > table.state.head:
         return retained  # an unreadable entry may have expired any snapshot: any file may be missing rightly
     newest = table.state
-    retained.snapshots.append(NamedSnapshot("the newest snapshot", newest, heads))
+    retained.snapshots.append(NamedSnapshot("the newest snapshot", newest, cut.only(heads, newest.lanes)))
     named = [(f"{holder.what} {holder.name!r}", at) for holder, at in find_holders(newest, pins=())]
     oldest = table.oldest_retained
     for entry, state in TableLaneReader(env, slots, Findings()).states():  # its problems have been reported
@@ -142,7 +142,9 @@ def find_retained(
             continue
         retained.snapshots += [NamedSnapshot(name, state, at.lanes) for name, at in named if at.table == state.head]
         if state.head >= oldest and (not retained.needed or retained.needed[-1][1] != state.rolled_back):
-            retained.needed.append((state.covered, state.rolled_back))
+            later = state.next_lane_id
+            gone = [name for name, lane in table.retired.items() if name not in state.lanes and lane.lane_id < later]
+            retained.needed.append(({**state.covered, **dict.fromkeys(gone, ENDLESS)}, state.rolled_back))
         user = f"snapshots from entry {state.head} of the table lane on"
         if state.head == oldest:
             files.check(_files_of(state), f"the oldest retained snapshot (entry {oldest} of the table lane)")

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as LocalPath
 from typing import Any, Final
 
-from storage.core.log.cut import Cut, Seqs
+from storage.core.log.cut import Cut, Seqs, only
 from storage.core.log.entries import CleanIntent, LaneAdd, TableEntry
 from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
 from storage.core.log.needed_files import LaneEnd
@@ -38,7 +38,7 @@ from storage.services.verify.check_slots import check_archives, list_slots
 from storage.services.verify.check_table_lane import NOT_REPLAYED, TableLane, TableLaneReader, check_fencing_barriers
 from storage.services.verify.contents import ContentChecks, SliceToCheck
 from storage.services.verify.findings import Findings, Progress, VerifyReport
-from storage.services.verify.required_files import Retained, StoredFiles, find_retained
+from storage.services.verify.required_files import NamedSnapshot, Retained, StoredFiles, find_retained
 
 _KEEP_ALL: Final = dt.timedelta(days=200 * 365)  # retention of a clean that expires nothing
 _UNCOMMITTED: Final = (
@@ -127,7 +127,7 @@ class _Verification:
             claims = {name: lane.claims for name, lane in self._lanes.items()}
             check_fencing_barriers(table, claims, self._findings)
         if table.state is not None:
-            self._check_reach(retained)
+            self._check_reach(table, retained)
             if self._deep:
                 self._check_contents(table, retained)
         self._contents.finish()
@@ -153,8 +153,8 @@ class _Verification:
         return lane
 
     def _list_lanes(self, table: TableLane) -> dict[LaneName, list[int]]:
-        """The slots of every declared lane. All lanes are listed before any of their entries is read."""
-        declared = table.state.lanes if table.state is not None else {}
+        """The slots of every lane that was declared. All lanes are listed before any of their entries is read."""
+        declared = {**table.retired, **table.state.lanes} if table.state is not None else {}
         lanes = {lane: list_slots(self._env, lane, self._findings) for lane in declared if lane != TABLE_LANE}
         self._findings.count("lanes", len(lanes))
         self._findings.expect(sum(map(len, lanes.values())))
@@ -174,7 +174,8 @@ class _Verification:
     def _check_lanes(self, table: TableLane, lanes: Mapping[LaneName, Sequence[int]], retained: Retained) -> None:
         state = table.state
         merged = Merged(self._store, state, deep=self._deep) if state is not None and table.current else None
-        for lane in (state.lanes[name] for name in lanes) if state is not None else ():
+        declared = {**table.retired, **state.lanes} if state is not None else {}
+        for lane in (declared[name] for name in lanes):
             checker = LaneChecker(self._env, table, lane, lanes[lane.name], merged, self._findings)
             self._lanes[lane.name] = checker
             for entry in checker.commits():
@@ -195,10 +196,11 @@ class _Verification:
             if schema is not None and self._files.have(file.file):
                 self._contents.add_log_file(schema, file, registers_of, to)
 
-    def _check_reach(self, retained: Retained) -> None:
-        """R3: no snapshot, slice or fold extends beyond the end of a lane."""
+    def _check_reach(self, table: TableLane, retained: Retained) -> None:
+        """R3: no snapshot, slice or fold extends beyond the end of a lane. S32: slices have all of retired lanes."""
         heads = {name: lane.head for name, lane in self._lanes.items()}
         for snapshot in retained.snapshots:
+            self._check_has_retired(table, snapshot)
             for lane, seq in snapshot.lanes.items():
                 if seq > heads.get(lane, 0):
                     what = f"{snapshot.name} ends at entry {seq}, but the lane ends at {heads.get(lane, 0)}"
@@ -208,7 +210,7 @@ class _Verification:
             reached += [(f"fold of entry {fold.slot} of the table lane", fold.to) for fold in snapshot.state.folds]
             for where, reach in reached:
                 at = self._findings.at(where)
-                for lane, seq in reach.items():
+                for lane, seq in only(reach, snapshot.state.lanes).items():
                     if seq <= snapshot.lanes.get(lane, 0):
                         continue
                     if seq > heads.get(lane, 0):
@@ -218,11 +220,22 @@ class _Verification:
                         what = f"it contains entry {seq} of lane {lane!r}, which {snapshot.name} does not have"
                         at.violation("S8", what)
 
+    def _check_has_retired(self, table: TableLane, snapshot: NamedSnapshot) -> None:
+        state = snapshot.state
+        for name, lane in table.retired.items():
+            if name in state.lanes:
+                has_all = state.covered.get(name, 0) >= (lane.closed or 0)
+            else:
+                has_all = lane.lane_id < state.next_lane_id  # it was retired already, not added later
+            if not has_all:
+                what = f"lane {name!r} was retired, and the slices of {snapshot.name} do not have all its rows"
+                self._findings.at(describe_lane(name)).violation("S32", what)
+
     def _check_contents(self, table: TableLane, retained: Retained) -> None:
         """Check the slices and folds of all retained snapshots, each once."""
         done: set[object] = set()
         for snapshot in retained.snapshots:
-            arrivals = Shared(Arrivals(snapshot.state, self._lanes))
+            arrivals = Shared(Arrivals(snapshot.state, table.retired, self._lanes))
             for group, file in sorted(snapshot.state.slices.items(), key=_by_base_file):
                 key = (group, tuple(sorted(file.cut.items())), *(stored.path for stored in file.objects))
                 schema = table.schema_at(file.rev)

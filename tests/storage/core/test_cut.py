@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.log.cut import Cut, lowest, parse_cut, within
+from storage.core.log.cut import Cut, highest, lowest, only, parse_cut, within
 from storage.core.names import LaneName
 
 LANES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,12}", fullmatch=True).map(LaneName)
@@ -33,3 +33,16 @@ def test_within_and_lowest_agree(first: dict[LaneName, int], second: dict[LaneNa
     assert within(both, second)
     if within(first, second):
         assert {lane: seq for lane, seq in both.items() if seq} == {lane: seq for lane, seq in first.items() if seq}
+
+
+@given(SMALL, SMALL, st.integers(1, 3))
+def test_cuts_compare_alike_before_and_after_a_lane_is_retired(
+    first: dict[LaneName, int], second: dict[LaneName, int], end: int
+) -> None:
+    """Both have all entries of the lane, and only one of them, both or none may name it (C6)."""
+    retired, kept = LaneName("retired"), frozenset(map(LaneName, "abc"))
+    known = [first | {retired: end}, second | {retired: end}]
+    for one, other in ((first, second), (first, known[1]), (known[0], second), (known[0], known[1])):
+        assert within(only(one, kept), only(other, kept)) == within(*known)
+        assert only(lowest(one, other), kept) == lowest(first, second)
+        assert only(highest(one, other), kept) == highest(first, second)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -73,6 +74,15 @@ def test_lanes_of_replays_are_closed(place: Place) -> None:
     [done] = place.replay()
     assert place.table().state().lanes[done.lane].closed is not None
     assert place.table().state().lanes["s"].closed is None
+
+
+def test_a_replay_whose_lane_was_retired_is_not_repeated(place: Place) -> None:
+    [done] = place.replay()
+    place.table().compact()
+    place.table().clean(dt.timedelta(0))
+    assert done.lane not in place.table().state().lanes
+    assert (place.replay(), place.waiting()) == ([], [])
+    assert place.sums() == dict.fromkeys(range(1, 6), 1)
 
 
 def test_a_replay_that_is_killed_is_finished_by_the_next_one(places: Iterator[Place]) -> None:

@@ -1,0 +1,77 @@
+"""Retires closed lanes, so that what a table lists does not grow with the lanes that it has had (PROTOCOL.md, C6; S32).
+
+A lane can be retired once it is closed in every snapshot that is kept, and all its rows are in the slices of all of
+these. From then on nothing depends on where it ended: a cut that names it, and a cut that does not, have all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from storage.core.log.cut import Seqs
+from storage.core.log.entries import RETIRE, Retire
+from storage.core.log.needed_files import Needed
+from storage.core.log.table_state import TableState
+from storage.core.names import LaneName
+from storage.core.plan.watermarks import leading_lanes
+from storage.log.add_feature import add_feature
+from storage.log.commit_log import CommitLog
+from storage.log.table_log import TableLog
+from storage.read.lane_watermarks import last_commits
+
+MOST_LANES: Final = 100_000  # of one RETIRE, which is one object of at most 32 MiB; the next clean retires more
+
+
+def retire_lanes(table_log: TableLog, judged: TableState, needed: Needed, *, dry_run: bool) -> Sequence[LaneName]:
+    """Retire all lanes that can be; returns them, in the order in which they were added.
+
+    Args:
+        table_log: The table's log.
+        judged: The state that cleaning judges by.
+        needed: What retained and held snapshots need.
+        dry_run: Only find out which lanes can be retired.
+
+    Raises:
+        Conflict, CommitUnknown: See `TableLog.publish`.
+    """
+    ends = _find_ends(table_log, judged, needed)
+    if dry_run or not ends:
+        return list(ends)
+    add_feature(table_log, RETIRE, "closed lanes may be retired")
+
+    def build(newest: TableState) -> Retire | None:
+        if newest.intent is not None or newest.restored != judged.restored:
+            return None  # a restore may have brought back slices without these rows
+        still = {lane: end for lane, end in ends.items() if lane in newest.lanes and newest.lanes[lane].closed == end}
+        return Retire(**table_log.header(newest), lanes=still) if still else None
+
+    published = table_log.publish(build)
+    return [] if published is None else list(published.lanes)
+
+
+def _find_ends(table_log: TableLog, judged: TableState, needed: Needed) -> dict[LaneName, int]:
+    """The lanes that can be retired, and where they end."""
+    in_slices = needed.in_slices or {}
+    ends = {
+        lane.name: lane.closed
+        for lane in judged.lanes.values()
+        if lane.closed is not None
+        and in_slices.get(lane.name, 0) >= lane.closed
+        # Its source asks the table which of its batches were rolled back.
+        and not judged.rolled_back.get(lane.name)
+    }
+    if not ends or judged.intent is not None:
+        return {}
+    oldest = table_log.at(judged.oldest_retained).lanes
+    ends = {lane: end for lane, end in ends.items() if lane in oldest and oldest[lane].closed is not None}
+    kept = _leading(table_log, judged, ends)
+    chosen = [lane for lane in ends if lane not in kept][:MOST_LANES]
+    return {lane: ends[lane] for lane in chosen}
+
+
+def _leading(table_log: TableLog, state: TableState, ends: Seqs) -> set[LaneName]:
+    """Lanes that determine the watermark of their stream once all its lanes are closed (R6)."""
+    commits = last_commits(CommitLog(table_log.env), {}, ends, ends.keys())
+    streams = {lane: state.lanes[lane].stream for lane in commits}
+    return leading_lanes(state.schema, streams, {lane: commit.watermarks for lane, commit in commits.items()})
