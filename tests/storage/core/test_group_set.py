@@ -12,18 +12,22 @@ from hypothesis import strategies as st
 from storage import Table
 from storage.core.log import group_set
 from storage.core.log.checkpoint_codec import decode_table, encode_table
+from storage.core.log.entries import Base, Fold, TableEntry
 from storage.core.log.file_refs import FileGroup
 from storage.core.log.group_set import GroupSet, GroupUnion, StoredGroups
-from storage.core.log.table_state import fold_table
+from storage.core.log.table_state import TableState, fold_table
 from storage.environment import Environment
 from storage.errors import CorruptData
 from storage.log.commit_log import CommitLog, read_table_lane
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
+from tests.storage.history import History
 from tests.storage.shop import SHOP, append, new_uri, orders
 
-GROUPS = [FileGroup(partition, bits, bucket) for partition in ("", 'd="ü"') for bits in (3, 5) for bucket in range(8)]
+GROUPS = [FileGroup(partition, bits, bucket) for partition in ("", 'd="ü"') for bits in (6, 8) for bucket in range(30)]
 some_groups = st.sets(st.sampled_from(GROUPS))
+few_groups = st.sets(st.sampled_from(GROUPS), max_size=5)
+STEPS = ("orders", "payments", "fold", "fold", "fold", "compact some", "compact", "split 4", "split 8", "restore")
 
 
 def stored(groups: GroupSet) -> GroupSet:
@@ -41,7 +45,10 @@ def check(groups: GroupSet, expected: set[FileGroup]) -> None:
     assert (groups == GroupSet.of(GROUPS)) == (expected == set(GROUPS))
 
 
-@given(some_groups, st.lists(st.one_of(some_groups, st.just("stored"), st.just("pickled")), max_size=8))
+@given(
+    st.one_of(some_groups, st.just(set(GROUPS))),
+    st.lists(st.one_of(few_groups, some_groups, st.just("stored"), st.just("pickled")), max_size=8),
+)
 def test_a_packed_set_is_the_plain_set(first: set[FileGroup], steps: list[set[FileGroup] | str]) -> None:
     groups, expected = GroupSet.of(first), set(first)
     for step in steps:
@@ -66,12 +73,68 @@ def test_a_union_has_the_file_groups_of_all_sets(first: set[FileGroup], second: 
     assert union.levels == {group.bits for group in first | second}
 
 
+@given(st.lists(st.sampled_from(STEPS), min_size=8, max_size=24), st.sets(st.integers(1, 60)))
+def test_folds_have_the_file_groups_of_plain_sets(steps: list[str], stored_at: set[int]) -> None:
+    history = History()
+    for step in ["orders", *steps]:
+        if step.startswith("split"):
+            history.table.split(int(step.split()[1]))
+        else:
+            history.run(step)
+    state: TableState | None = None
+    folded: dict[int, set[FileGroup]] = {}
+    for entry in entries_after(history.table, 0):
+        state = fold_table(state, [entry])
+        assert state is not None
+        if entry.seq in stored_at:
+            state = read_from_checkpoint(state)
+        folded = {} if state.restored == entry.seq else folded_groups(folded, entry)
+        assert {fold.slot: set(fold.groups) for fold in state.folds} == folded
+        assert state.folded_groups.levels == {group.bits for groups in folded.values() for group in groups}
+
+
+def folded_groups(before: dict[int, set[FileGroup]], entry: TableEntry) -> dict[int, set[FileGroup]]:
+    """The file groups of each fold after an entry, computed from those before it."""
+    after = before
+    match entry:
+        case Base():
+            made = [each.group for each in entry.slices]
+            after = {
+                slot: {group for group in groups if not any(share_keys(group, each) for each in made)}
+                for slot, groups in before.items()
+            }
+        case Fold():
+            anew = {each.group for each in entry.file_groups if each.start == each.parent}
+            after = {slot: groups - anew for slot, groups in before.items()}
+            after[entry.seq] = {each.group for each in entry.file_groups}
+    return {slot: groups for slot, groups in after.items() if groups}
+
+
+def share_keys(one: FileGroup, other: FileGroup) -> bool:
+    return one.partition == other.partition and (one.bucket - other.bucket) % (1 << min(one.bits, other.bits)) == 0
+
+
+def entries_after(table: Table, after: int) -> list[TableEntry]:
+    return list(read_table_lane(CommitLog(Environment(open_store(table.uri), FakeClock())), after))
+
+
+def read_from_checkpoint(state: TableState) -> TableState:
+    made = decode_table(b"".join(encode_table(state)))
+    assert made is not None
+    return made
+
+
 def test_a_pickled_or_stored_set_is_packed() -> None:
     many = GroupSet.of(FileGroup("", 16, bucket) for bucket in range(50_000))
     size = len(pickle.dumps(many))
     assert FileGroup("", 16, 49_999) in many
     assert len(pickle.dumps(many)) == size
     assert len(many.dump().model_dump_json()) < 1_000
+
+
+def test_bits_of_removed_file_groups_are_gone() -> None:
+    last = FileGroup("", 8, 0)
+    assert GroupSet.of([last, *(FileGroup("", 6, bucket) for bucket in range(30))]).without([last]).levels == {6}
 
 
 def test_file_groups_are_packed_again_when_many_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,11 +158,10 @@ def test_a_writer_unpacks_no_file_groups_of_folds(monkeypatch: pytest.MonkeyPatc
     table.compact()
     append(table, orders(*range(200), ts=2))
     table.fold()
-    state = decode_table(b"".join(encode_table(table.state())))
-    assert state is not None
+    state = read_from_checkpoint(table.state())
     assert [len(fold.groups) for fold in state.folds] == [16]
     table.compact(lambda each: each.group.bucket == 3)
-    entries = read_table_lane(CommitLog(Environment(open_store(table.uri), FakeClock())), state.head)
+    entries = entries_after(table, state.head)
     with monkeypatch.context() as patch:
         patch.delattr(group_set, "unpack")
         later = fold_table(state, entries)

@@ -67,7 +67,6 @@ def test_a_packed_state_is_that_of_the_replay(steps: list[str], packed_at: set[i
             history.run(step)
     replayed: TableState | None = None
     lazy: TableState | None = None
-    folded: dict[int, set[FileGroup]] = {}
     for entry in entries_of(history.table):
         replayed, lazy = fold_table(replayed, [entry]), fold_table(lazy, [entry])
         if entry.seq in packed_at:
@@ -76,30 +75,7 @@ def test_a_packed_state_is_that_of_the_replay(steps: list[str], packed_at: set[i
         assert lazy is not None
         assert highest(lazy) == highest(replayed)
         assert lazy.levels == replayed.levels
-        folded = {} if replayed.restored == entry.seq else folded_groups(folded, entry)
-        assert {fold.slot: set(fold.groups) for fold in lazy.folds} == folded
-        assert {fold.slot: set(fold.groups) for fold in replayed.folds} == folded
     assert lazy == replayed
-
-
-def folded_groups(before: dict[int, set[FileGroup]], entry: TableEntry) -> dict[int, set[FileGroup]]:
-    """The file groups of each fold after an entry, as plain sets."""
-    after = before
-    match entry:
-        case Base():
-            ended = [made.group for made in entry.slices]
-            after = {
-                slot: {g for g in groups if not any(share_keys(g, e) for e in ended)} for slot, groups in before.items()
-            }
-        case Fold():
-            anew = {each.group for each in entry.file_groups if each.start == each.parent}
-            after = {slot: groups - anew for slot, groups in before.items()}
-            after[entry.seq] = {each.group for each in entry.file_groups}
-    return {slot: groups for slot, groups in after.items() if groups}
-
-
-def share_keys(one: FileGroup, other: FileGroup) -> bool:
-    return one.partition == other.partition and (one.bucket - other.bucket) % (1 << min(one.bits, other.bits)) == 0
 
 
 @pytest.fixture
