@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -60,6 +61,9 @@ def _ends(path: str, data: bytes) -> Iterator[Any]:
     elif "checkpoints/table/" in path:
         rest, head, _, _ = data.rsplit(b"\n", 3)
         yield from _ends_in(json.loads(head))
+        for groups in (fold["groups"] for fold in json.loads(head)["state"]["folds"]):
+            text = pa.decompress(base64.b64decode(groups["packed"]), groups["size"], codec="zstd", asbytes=True)
+            yield from _ends_in(json.loads(text))
         for part in json.loads(head)["parts"]:
             text = pa.decompress(rest[: part["packed"]], part["size"], codec="zstd", asbytes=True)
             yield from _ends_in(json.loads(text))

@@ -142,12 +142,16 @@ DAMAGES = {
 
 
 def test_a_checkpoint_of_version_2_is_used(table: Table) -> None:
-    """It has the slices in its state."""
+    """It has the slices in its state, and lists the file groups of folds."""
+    table.fold()
     state = table.state()
     assert len(state.slices)
+    assert len(state.folds)
     head = json.loads(state_json(b"".join(encode_table(state))) or b"")
     del head["parts"], head["reached"]
     head["version"], head["state"]["slices"] = 2, [made.model_dump() for made in state.slices.values()]
+    for stored, fold in zip(head["state"]["folds"], state.folds, strict=True):
+        stored["groups"] = list(fold.groups)
     body = json.dumps(head, separators=(",", ":")).encode()
     assert decode_table(hashlib.sha256(body).hexdigest().encode() + b"\n" + body) == state
 

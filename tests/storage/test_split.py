@@ -18,6 +18,7 @@ from storage import Table
 from storage.clock import Stamps
 from storage.core.log.entries import BUCKETS, WRITER_FEATURES
 from storage.core.log.file_refs import FileGroup, Replaced, SliceFile
+from storage.core.log.group_set import GroupUnion
 from storage.core.log.newest_slices import Slices
 from storage.core.log.regroup import may_follow, reached
 from storage.core.names import LaneName
@@ -349,7 +350,7 @@ def test_a_part_of_a_fold_is_dropped_unless_all_parts_come() -> None:
     assert len(result.done) == 4  # of the old number: nothing overlaps them yet
     assert {part.group.bits for part in table.snapshot().slices} == {2}
     state = table.state()
-    parts = next(group for group in state.folded_groups if group.bucket == 1).parts(4)
+    parts = next(group for group in state.folds[0].groups if group.bucket == 1).parts(4)
     cut = dict(table.snapshot().cut.lanes)
     offered = [slice_of(part, cut) for part in parts]
     assert may_follow(state.slices, state.folded_groups, offered) == offered
@@ -378,19 +379,19 @@ def test_slices_follow_exactly_those_that_they_replace() -> None:
     slices = Slices.of([slice_of(FileGroup("", 1, 0), one), slice_of(whole, one)])
     replaced = {"replaces": [Replaced(bits=1, bucket=1, cut=one)]}
     parts = [slice_of(part, two, **replaced) for part in whole.parts(2)]
-    assert may_follow(slices, frozenset(), parts) == parts
-    assert may_follow(slices, frozenset(), parts[:1]) == []  # a part is left out
-    assert may_follow(slices, frozenset(), [slice_of(part, two) for part in whole.parts(2)]) == []  # beside the whole
+    assert may_follow(slices, GroupUnion(), parts) == parts
+    assert may_follow(slices, GroupUnion(), parts[:1]) == []  # a part is left out
+    assert may_follow(slices, GroupUnion(), [slice_of(part, two) for part in whole.parts(2)]) == []  # beside the whole
     older = {"replaces": [Replaced(bits=1, bucket=1, cut=two)]}
-    assert may_follow(slices, frozenset(), [slice_of(part, two, **older) for part in whole.parts(2)]) == []
-    assert may_follow(slices, frozenset(), [*parts, slice_of(whole, two, parent=one)]) == []  # both
+    assert may_follow(slices, GroupUnion(), [slice_of(part, two, **older) for part in whole.parts(2)]) == []
+    assert may_follow(slices, GroupUnion(), [*parts, slice_of(whole, two, parent=one)]) == []  # both
     ordinary = slice_of(FileGroup("", 1, 0), two, parent=one)
-    assert may_follow(slices, frozenset(), [ordinary, *parts[1:]]) == [ordinary]
+    assert may_follow(slices, GroupUnion(), [ordinary, *parts[1:]]) == [ordinary]
     both = {"replaces": [Replaced(bits=1, bucket=bucket, cut=one) for bucket in (0, 1)]}
     merged = slice_of(FileGroup("", 0, 0), two, **both)
-    assert may_follow(slices, frozenset(), [merged]) == [merged]
+    assert may_follow(slices, GroupUnion(), [merged]) == [merged]
     one_of_them = {"replaces": both["replaces"][:1]}
-    assert may_follow(slices, frozenset(), [slice_of(FileGroup("", 0, 0), two, **one_of_them)]) == []
+    assert may_follow(slices, GroupUnion(), [slice_of(FileGroup("", 0, 0), two, **one_of_them)]) == []
 
 
 def test_what_slices_cover_is_what_all_parts_have() -> None:

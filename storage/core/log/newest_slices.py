@@ -20,10 +20,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Final, NamedTuple, Protocol
 
-import pyarrow as pa
-
 from storage.core.log import cut
 from storage.core.log.file_refs import FileGroup, SliceFile
+from storage.core.log.packed_json import pack, unpack
 from storage.core.log.slice_list import NOTHING, SliceList, StoredSlice, decode_list, distinct_cuts
 from storage.errors import CorruptData
 
@@ -35,8 +34,6 @@ _NEWER_PARTS: Final = 8
 
 _PARTS_AT_ONCE: Final = 16
 """Parts in memory while all are read one after the other: about a megabyte, and few requests."""
-
-_CODEC: Final = "zstd"
 
 
 class PartSource(Protocol):
@@ -101,8 +98,7 @@ class SlicePart:
         """Pack slices: at least one, in order of file group."""
         text = f"[{','.join(item.text for item in slices)}]".encode()
         levels = {item.group.bits for item in slices}
-        packed = pa.compress(text, codec=_CODEC, asbytes=True)
-        return cls(slices[0].group, slices[-1].group, levels, len(slices), packed, len(text))
+        return cls(slices[0].group, slices[-1].group, levels, len(slices), pack(text), len(text))
 
     @property
     def source(self) -> PartSource | None:
@@ -129,14 +125,9 @@ class SlicePart:
         if self._stored is None:
             if self.packed is None:
                 self.keep(read_parts([self])[0])
-            try:
-                text = pa.decompress(self.packed, self.size, codec=_CODEC, asbytes=True)
-                self._stored = {item.group: item for item in decode_list(text).stored}
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise CorruptData(
-                    f"slices {self.first} to {self.last} of a checkpoint do not unpack: {error}",
-                    hint="delete the checkpoints of the table lane: they only save reading",
-                ) from error
+            assert self.packed is not None, "it was read"
+            slices = unpack(self.packed, self.size, decode_list, f"slices {self.first} to {self.last}")
+            self._stored = {item.group: item for item in slices.stored}
         return self._stored
 
 

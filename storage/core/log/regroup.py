@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from storage.core.log.cut import Seqs
 from storage.core.log.file_refs import FileGroup, Replaced
+from storage.core.log.group_set import GroupUnion
 from storage.core.log.newest_slices import Slices
 
 
@@ -46,7 +47,7 @@ def overlapping(group: FileGroup, levels: Iterable[int], has: Callable[[FileGrou
             yield from filter(has, group.parts(bits))
 
 
-def may_follow(slices: Slices, folded: frozenset[FileGroup], offered: Sequence[AnyOffered]) -> list[AnyOffered]:
+def may_follow(slices: Slices, folded: GroupUnion, offered: Sequence[AnyOffered]) -> list[AnyOffered]:
     """Those of the offered slices that may be the next ones of their file groups, if all of them are in one entry.
 
     Args:
@@ -55,8 +56,7 @@ def may_follow(slices: Slices, folded: frozenset[FileGroup], offered: Sequence[A
         offered: The new slices.
     """
     groups = {each.group for each in offered}
-    levels = slices.levels | {group.bits for group in groups}
-    levels |= {group.bits for group in folded}
+    levels = slices.levels | folded.levels | {group.bits for group in groups}
     if len(levels) <= 1:
         return [each for each in offered if not each.replaces and each.parent == slices.cut_of(each.group)]
     kept = {

@@ -36,6 +36,7 @@ from storage.core.log.entries import (
 )
 from storage.core.log.features import readable_features
 from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
+from storage.core.log.group_set import GroupSet, GroupUnion, StoredGroups
 from storage.core.log.newest_slices import Slices
 from storage.core.log.regroup import may_follow, overlapping
 from storage.core.log.slice_list import SliceList, StoredSlice, distinct_cuts
@@ -93,7 +94,7 @@ class LiveFold:
     slot: int
     to: cut.Seqs
     files: tuple[LogFile, ...]
-    groups: Annotated[frozenset[FileGroup], stored_as(list[FileGroup], frozenset, sorted)]
+    groups: Annotated[GroupSet, stored_as(StoredGroups | list[FileGroup], GroupSet.load, GroupSet.dump)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +190,14 @@ class TableState:
         return max(self.oldest_retained, self.restored, self.rewritten)
 
     @property
-    def folded_groups(self) -> frozenset[FileGroup]:
+    def folded_groups(self) -> GroupUnion:
         """The file groups that have folds."""
-        return frozenset[FileGroup]().union(*(fold.groups for fold in self.folds))
+        return GroupUnion(fold.groups for fold in self.folds)
 
     @property
     def levels(self) -> frozenset[int]:
         """The bits of its file groups. The largest is that of keys in no slice and no fold."""
-        levels = self.slices.levels | {group.bits for fold in self.folds for group in fold.groups}
+        levels = self.slices.levels | self.folded_groups.levels
         return levels | {max((self.schema.bucket_bits, *levels))}
 
     def overlapped(self, groups: Collection[FileGroup]) -> set[FileGroup]:
@@ -361,7 +362,7 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
     done = {item.group for item in made}
     if len(done) < len(made):
         raise _not_from_newest(entry.seq, Counter(item.group for item in made).most_common(1)[0][0])
-    levels = before.levels | {group.bits for group in (*done, *state.folded_groups)}
+    levels = before.levels | state.folded_groups.levels | {group.bits for group in done}
     if len(levels) > 1:
         remaining = dict(before.stored)
         done |= _regrouped(state, made, levels, remaining, entry.seq)
@@ -373,7 +374,7 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
             raise _not_from_newest(entry.seq, item.group)
     # A new slice ends all folds of its file group, even folds of later entries.
     folded = reduce(cut.lowest, distinct_cuts(made), state.folded)
-    folds = (replace(fold, groups=fold.groups - done) for fold in state.folds)
+    folds = (replace(fold, groups=fold.groups.without(done)) for fold in state.folds)
     state = replace(
         state,
         slices=before.continued(made),
@@ -497,8 +498,8 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
             starts_anew[cuts] = folded.start == folded.parent
         if starts_anew[cuts]:
             anew.add(group)
-    folds = tuple(f for f in (replace(fold, groups=fold.groups - anew) for fold in state.folds) if f.groups)
-    live = LiveFold(entry.seq, entry.to, tuple(entry.files), frozenset(groups))
+    folds = tuple(f for f in (replace(fold, groups=fold.groups.without(anew)) for fold in state.folds) if f.groups)
+    live = LiveFold(entry.seq, entry.to, tuple(entry.files), GroupSet.of(groups))
     slices = state.slices.continued(assumed=bases)
     folded_to = cut.highest(state.folded, cut.only(entry.covered, state.lanes))
     state = replace(state, slices=slices, folds=(*folds, live), folded=folded_to)

@@ -179,8 +179,8 @@ class KeySearch:
         """Whether an entry, sidecar or checkpoint has an index in which a block begins or ends with one of the keys."""
         if _BOUND not in data:
             return False
-        # A checkpoint of the table lane has packed slices before its object, which have no bounds of keys; others have
-        # a line before it.
+        # A checkpoint of the table lane has packed slices before its object, which have no bounds of keys, and neither
+        # have the packed file groups of folds in it; others have a line before it.
         text = state_json(data) or data[data.index(b"{") :]
         return has_key_bound(json.loads(text), self.forms)
 
