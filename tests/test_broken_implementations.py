@@ -41,6 +41,15 @@ def test_every_invariant_has_a_mutant() -> None:
     assert invariants - {name.split()[0] for name in MUTANTS} == {"L2"}
 
 
+def test_documents_say_how_many_there_are() -> None:
+    said = (
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+        (ROOT / "deploy/docs/survives.md").read_text(encoding="utf-8"),
+    )
+    assert f"{len(MUTANTS)} copies of the code that break one rule each" in " ".join(said[0].split())
+    assert f"| implementations that break one rule of the protocol | {len(MUTANTS)}," in said[1]
+
+
 def test_of_each_rule_the_extended_loop_looks_for_a_mutant() -> None:
     common = {name.split()[0] for name, mutant in MUTANTS.items() if not mutant.rare}
     assert {name.split()[0] for name in MUTANTS} - common == {"K4"}, "these have only rare ones"
