@@ -105,6 +105,18 @@ def test_a_retired_query_is_never_applied_again(table: Table, process: str) -> N
     assert list(table.state().lanes) == ["orders"]
 
 
+@pytest.mark.parametrize("end", [Table.close_lane, Table.fence])
+def test_who_ends_a_retired_lane_hears_that_it_is_closed(table: Table, end: Callable[[Table, str], int]) -> None:
+    """A process that was killed before it knew that it has closed the lane closes it once more."""
+    finished(table, "query", 2)
+    table.compact()
+    table.clean(NOTHING)
+    with pytest.raises(Conflict, match="already closed"):
+        end(table, "query")
+    with pytest.raises(NotFound, match="no lane 'other'"):
+        end(table, "other")
+
+
 def test_ids_of_lanes_are_not_used_again(table: Table) -> None:
     finished(table, "query", 2)
     table.compact()
