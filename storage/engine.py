@@ -341,7 +341,7 @@ def check_open_lane(table: Table, lane: str) -> None:
         NotFound: The table has no such lane.
         Conflict: The lane is closed.
     """
-    check_open(table.state(), lane_name(lane))
+    check_open(table.writable(), table.state(), lane_name(lane))
 
 
 def is_closed(table: Table, lane: str) -> bool:

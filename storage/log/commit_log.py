@@ -19,7 +19,7 @@ from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry,
 from storage.core.log.file_refs import LogFile, LogIndex, Sidecar
 from storage.core.names import TABLE_LANE, LaneName, Path, describe_lane, slot_path, table_index_path
 from storage.environment import Environment
-from storage.errors import CommitUnknown, CorruptData
+from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
 from storage.log.archived_entries import Archives, Slot
 from storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
 from storage.log.lane_reader import Search, Tail
@@ -341,7 +341,8 @@ class CommitLog:
                     failure = f"{failure}; then no access: {error}"
                     break
                 raise no_answer(path, error) from error
-            except OSError as error:
+            # What an entry or an archive refers to is read by other methods, which raise errors of weft.
+            except (OSError, StoreUnavailable) as error:
                 failure = str(error)
                 if self._mine(entry):
                     return self._remember(entry)
@@ -400,7 +401,7 @@ class CommitLog:
             if there is None or there.commit_id != entry.commit_id:
                 return False
             self._check_before(entry, None)
-        except OSError:
+        except (OSError, StoreUnavailable):
             return False
         return True
 

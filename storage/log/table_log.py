@@ -397,7 +397,7 @@ class TableLog:
         """
         state = self.refresh()
         known = {lane: seq for lane, seq in at.lanes.items() if seq}
-        found = self.commit_log.last_entries({lane: seq for lane, seq in known.items() if lane in state.lanes})
+        found = self.commit_log.last_entries(known)  # those of retired lanes stay in the store
         missing = [f"entry {seq} of {describe_lane(lane)}" for lane, seq in known.items() if not found.get(lane)]
         if at.table > state.head:
             missing.append(f"entry {at.table} of the table lane")

@@ -166,7 +166,7 @@ def fence(table_log: TableLog, name: LaneName) -> int:
         NotFound: The table has no such lane.
         Conflict: The lane is closed, or its writer won every race for the next slot.
     """
-    check_open(table_log.refresh(), name)
+    check_open(table_log, table_log.refresh(), name)
     return fence_lane(table_log, name, "an operator, who considered the writer dead")
 
 
@@ -179,7 +179,7 @@ def close_lane(table_log: TableLog, name: LaneName) -> int:
     """
 
     def check(state: TableState) -> list[LaneName]:
-        check_open(state, name)
+        check_open(table_log, state, name)
         return [name]
 
     return _close(table_log, check)[name]
@@ -207,17 +207,17 @@ def _close(table_log: TableLog, choose: Callable[[TableState], Sequence[LaneName
     return next(entry.heads for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
 
 
-def check_open(state: TableState, name: LaneName) -> None:
+def check_open(table_log: TableLog, state: TableState, name: LaneName) -> None:
     """Refuse a lane that cannot be fenced or closed.
 
     Raises:
-        NotFound: The table has no such lane.
-        Conflict: The lane is closed.
+        NotFound: The table has no such lane, and never had it.
+        Conflict: The lane is closed; maybe so long ago that the table does not list it any more.
     """
     lane = state.lanes.get(name)
-    if lane is None:
+    if lane is None and not table_log.was_retired(name):
         raise NotFound(f"the table has no lane {name!r}", hint=f"lanes: {', '.join(state.lanes) or 'none'}")
-    if lane.closed is not None:
+    if lane is None or lane.closed is not None:
         raise Conflict(f"lane {name!r} is already closed", hint="nothing has to be done")
 
 

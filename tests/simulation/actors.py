@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +20,6 @@ from storage.errors import (
     CorruptData,
     Fenced,
     InvalidInput,
-    NotFound,
     SnapshotExpired,
     StoreUnavailable,
 )
@@ -222,8 +220,7 @@ class Query(Job):
 
     def _write(self, process: Process) -> None:
         super()._write(process)
-        with suppress(NotFound):  # another one of its processes has closed it, and it was retired
-            self.simulation.table(process).close_lane(self.lane)
+        self.simulation.table(process).close_lane(self.lane)
         self.simulation.scheduler.sleep(process, self.simulation.chance.choice(MUCH_LATER_SECONDS))
         super()._write(process)
         raise Violation(f"C6: query {self.lane!r} writes again, although its lane was closed")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,14 @@ from storage.core.names import LaneName, Path, slot_path
 from storage.environment import Environment
 from storage.errors import CommitUnknown, CorruptData, StoreRefused
 from storage.log.commit_log import PUBLISH_DEADLINE_MS, CommitLog
+from storage.services.tasks import Task, one_by_one
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
-from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore
-from tests.storage.shop import SHOP, new_uri
+from storage.write.write_task import write_rows
+from storage.write.writer import WriteTicket
+from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
+from tests.storage.shop import SHOP, append, contents, new_uri, orders
+from tests.tuning import tuned
 
 LANE = LaneName("orders")
 
@@ -157,6 +162,35 @@ def test_refused_access_after_a_lost_answer_is_unknown(log: CommitLog, store: Fa
     with pytest.raises(CommitUnknown, match="then no access: 403"):
         log.publish(claim(1, "mine"))
     assert stored(store) == "mine"
+
+
+def test_a_lost_answer_is_found_even_when_the_sidecar_of_the_entry_is_not_read_at_first(
+    store: FaultyStore, clock: FakeClock
+) -> None:
+    """Otherwise the caller would be told that nothing was published: a rewrite would be run again."""
+    table = tuned(other_process(store.uri, clock, store), inline_list_bytes=0)
+    append(table, orders(1))
+    store.faults.append(Fault("get", "_weft/index/_table", times=2))
+
+    def lose_the_answer(tasks: Iterable[Task[Any]], /) -> Iterator[Any]:
+        store.faults.append(Fault("put_if_absent", "timeline/table", when="after"))
+        yield from one_by_one(tasks)
+
+    assert table.compact(execute=lose_the_answer).done
+    assert len(table.state().slices) == 1
+
+
+def test_a_table_lane_that_is_refused_after_a_lost_answer_is_no_refusal(store: FaultyStore, clock: FakeClock) -> None:
+    """Archives are requested after the table lane was read, which has errors of its own."""
+    table = tuned(other_process(store.uri, clock, store), archive_single_requests=0)
+    with table.batch_writer("orders") as writer:
+        store.faults.append(Fault("put_if_absent", "timeline/lanes", when="after"))
+        begun = writer.begin()
+        assert isinstance(begun, WriteTicket)
+        written = [write_rows(begun, orders(1))]
+        store.faults.append(Fault("get", "timeline/table", error=PermissionError("403")))
+        assert writer.commit(begun, written).rows == 1
+    assert contents(table, ["id"]) == [(1,)]
 
 
 def test_a_lane_is_read_up_to_its_first_free_slot(log: CommitLog, store: FaultyStore) -> None:

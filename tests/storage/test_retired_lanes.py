@@ -13,11 +13,13 @@ from storage.core.log.checkpoint_codec import decode_table, encode_table
 from storage.core.log.entries import RETIRE, Mark, Plan, Retire, Schema, TableEntry
 from storage.core.log.table_state import fold_table
 from storage.core.names import LaneName, Path, slot_path
-from storage.errors import Conflict, InvalidInput, SnapshotExpired
+from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
 from storage.log.add_feature import add_feature
 from storage.log.commit_log import read_table_lane
 from storage.read.changes import bounded_cut
 from storage.services.tasks import Execute, Task, one_by_one
+from storage.write.write_task import write_rows
+from storage.write.writer import WriteTicket
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.shop import SHOP, contents, new_uri, orders, payments
 from tests.tuning import tuned
@@ -101,6 +103,18 @@ def test_a_retired_query_is_never_applied_again(table: Table, process: str) -> N
             finished(late, "query", 2, batch=batch, status="twice")
     assert set(contents(table, ["status"])) == {("new",)}
     assert list(table.state().lanes) == ["orders"]
+
+
+@pytest.mark.parametrize("end", [Table.close_lane, Table.fence])
+def test_who_ends_a_retired_lane_hears_that_it_is_closed(table: Table, end: Callable[[Table, str], int]) -> None:
+    """A process that was killed before it knew that it has closed the lane closes it once more."""
+    finished(table, "query", 2)
+    table.compact()
+    table.clean(NOTHING)
+    with pytest.raises(Conflict, match="already closed"):
+        end(table, "query")
+    with pytest.raises(NotFound, match="no lane 'other'"):
+        end(table, "other")
 
 
 def test_ids_of_lanes_are_not_used_again(table: Table) -> None:
@@ -191,6 +205,23 @@ def test_changes_since_a_cut_from_before(table: Table) -> None:
         table.compact()
     assert "query" not in str(table.snapshot().cut)
     assert contents(table, ["id"], as_of=since) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("archive_chunk", [2, 256])
+def test_a_commit_follows_a_cut_from_before(table: Table, archive_chunk: int) -> None:
+    table = tuned(table, archive_chunk=archive_chunk)
+    finished(table, "query", 2)
+    seen = str(table.snapshot().cut)
+    table.compact()
+    with table.writer("payments") as writer:
+        begun = writer.begin()
+        assert isinstance(begun, WriteTicket)
+        written = [write_rows(begun, payments(2))]
+        assert table.clean(NOTHING).retired == ("query",)
+        assert writer.commit(begun, written, seen=seen).rows == 1
+        with pytest.raises(NotFound, match="no entry 9 of lane 'query'"):
+            writer.append(payments(2), seen="cut:1:2:query=9")
+    assert contents(table, ["id", "paid"]) == [(1, None), (2, 1.0)]
 
 
 def test_steps_of_changes_over_a_retirement(table: Table, clock: FakeClock) -> None:
