@@ -73,7 +73,7 @@ MOMENTS: Final = {
 }
 ONE_OF_EACH_PHASE: Final = ("committed the start", "writing", "committed")
 """Moments that the extended loop tries: the start of a query, its tasks, the end of a batch. The nightly loop tries
-all, each twice; `tests.streams.sink.test_lost_checkpoint` has most of them in the extended loop, where the query ends
+all, each twice; `tests.streams.sink.test_lost_checkpoint` has most of them in the same loop, where the query ends
 with an error."""
 
 
