@@ -126,10 +126,14 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
 
 
 def _at_cut(table_log: TableLog, since: str) -> Callable[[Sequence[LaneName]], _UndoPoint]:
-    exact = table_log.exact_cut(named_cut(table_log, since))[1].lanes
+    at = table_log.exact_cut(named_cut(table_log, since))[1]
 
     def find(lanes: Sequence[LaneName]) -> _UndoPoint:
-        last_kept = {lane: exact.get(lane, 0) for lane in lanes}
+        state = table_log.refresh()
+        if at.table < state.complete_from:
+            # It may have expired meanwhile. Then lanes with later commits may have been retired.
+            check_promised(state, at)
+        last_kept = {lane: at.lanes.get(lane, 0) for lane in lanes}
         return _UndoPoint(last_kept, last_kept)
 
     return find

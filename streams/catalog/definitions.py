@@ -326,7 +326,7 @@ def drop_table(catalog: CatalogContext, names: Sequence[str], *, purge: bool) ->
 
 
 def _check_empty(catalog: CatalogContext, names: Sequence[str], table: Table, statement: str) -> None:
-    if table.state().lanes:
+    if table.state().has_had_lanes:
         raise InvalidInput(
             f"{statement} {'.'.join((catalog.name, *names))}: deletes all of its data and history, for good",
             hint="DROP TABLE ... PURGE does it, if no writer is live and the table has no savepoints",

@@ -18,9 +18,10 @@ from storage.log.add_feature import add_feature
 from storage.log.commit_log import read_table_lane
 from storage.read.changes import bounded_cut
 from storage.services.tasks import Execute, Task, one_by_one
+from storage.store.open_store import open_store
 from storage.write.write_task import write_rows
 from storage.write.writer import WriteTicket
-from tests.faulty_store import FakeClock, other_process
+from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, contents, new_uri, orders, payments
 from tests.tuning import tuned
 
@@ -279,6 +280,30 @@ def test_an_undo_since_a_time_before_is_refused(table: Table, clock: FakeClock) 
     with pytest.raises(SnapshotExpired, match="not listed any more"):
         table.undo("orders", before)
     table.undo("orders", after)
+    assert contents(table, ["id"]) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("since", ["cut", "savepoint"])
+def test_an_undo_is_refused_if_lanes_since_then_are_retired_meanwhile(
+    table: Table, clock: FakeClock, since: str
+) -> None:
+    """Otherwise it would keep their rows, and say that it has undone everything since then."""
+    store = FaultyStore(open_store(table.uri))
+    slow = other_process(table.uri, clock, store)
+    name = since if since == "savepoint" else str(table.snapshot().cut)
+    if since == "savepoint":
+        table.savepoint(name)
+
+    def retire_another() -> None:
+        if since == "savepoint":
+            table.release_savepoint(name)
+        finished(table, "query", 2)
+        table.compact()
+        assert table.clean(NOTHING).retired == ("query",)
+
+    store.faults.append(Fault("put_if_absent", "timeline/table", action=retire_another))
+    with pytest.raises(SnapshotExpired, match="no longer kept"):
+        slow.undo("orders", name)
     assert contents(table, ["id"]) == [(1,), (2,)]
 
 

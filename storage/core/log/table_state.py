@@ -185,6 +185,11 @@ class TableState:
         return 1 + max([self.retired_id, *(lane.lane_id for lane in self.lanes.values())])
 
     @property
+    def has_had_lanes(self) -> bool:
+        """Whether anybody has ever written to the table. If all lanes were retired, it has rows and lists no lane."""
+        return bool(self.lanes) or self.retired_id > 0
+
+    @property
     def oldest_continued(self) -> int:
         """Snapshots of shorter prefixes have rows that are gone since: no compaction or fold may begin from them."""
         return max(self.oldest_retained, self.restored, self.rewritten)
