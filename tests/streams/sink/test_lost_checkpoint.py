@@ -37,7 +37,8 @@ from tests.streams.sink.conftest import CONFIG
 from tests.streams.sink.rig import TEST_SECONDS, WAIT_SECONDS
 from tests.streams.sink.writer_of_topic import LANE, WriterOfTopic
 
-# The full loop has a smaller set of these moments in test_resume.py, the extended one in test_killed_without_checkpoint.py.
+# The full loop has a smaller set of these moments in test_resume.py, the extended one kills processes at some of them
+# (test_killed_without_checkpoint.py).
 pytestmark = [pytest.mark.timeout(TEST_SECONDS), pytest.mark.nightly]
 
 
