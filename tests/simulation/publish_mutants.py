@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from storage.core.log import cut
 from storage.publish import delta, delta_files
 from storage.publish.delta_log import entry_path
 from tests.simulation.mutant import Mutant, always
@@ -31,21 +30,8 @@ def of_all_there_was(files_to_publish: Any) -> Any:
     return broken
 
 
-def if_slices_are_of_one_cut(_: Any) -> Any:
-    """Does not look whether that cut is a moment."""
-
-    def broken(snapshot: Any) -> bool:
-        state = snapshot.state
-        return all(cut.within(end, state.covered) for end in state.slices.cuts())
-
-    return broken
-
-
 PUBLISHING: Final = {
     "S31 base files are always said to be of one moment": Mutant(delta, "is_one_moment", always(True), "publish"),
-    "S31 base files of one cut are said to be of one moment": Mutant(
-        delta, "is_one_moment", if_slices_are_of_one_cut, "publish"
-    ),
     "S28 a publication makes no savepoint": Mutant(delta, "make_savepoint", always(None), "publish"),
     "S28 a publication releases what readers need": Mutant(delta, "release_unneeded", needs_nothing, "publish"),
     "S28 a publication replaces another": Mutant(delta, "put_entry", writes_over, "publish"),
