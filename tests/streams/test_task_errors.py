@@ -110,9 +110,9 @@ def test_a_package_that_a_worker_of_spark_lacks(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_a_python_that_is_not_there(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", "./environment/bin/python")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "./no-environment/bin/python")
     frame = spark.range(3).mapInArrow(for_workers(fail_later), "id long")
-    with pytest.raises(InvalidInput, match=r"there is no \./environment/bin/python"), worker_hints():
+    with pytest.raises(InvalidInput, match=r"there is no \./no-environment/bin/python"), worker_hints():
         frame.collect()
 
 
