@@ -70,7 +70,7 @@ SPLITS: Final[Mapping[str, Mutant]] = {
     "S15 a row is in the part of another bucket": Mutant(compaction_task, "buckets", an_even_one, THEME),
     "S11 every part reads all rows of older buckets": Mutant(log_reader, "in_bucket", everything, THEME),
     "S15 slices are published beside their parts": Mutant(compaction, "may_follow", all_offered, THEME),
-    "G2 logs without a slice are not merged": Mutant(compaction, "merged_parts", only_slices, THEME),
+    "G2 logs without a slice are not merged": Mutant(compaction, "merged_parts", only_slices, THEME, rare=True),
     "G3 logs are read in the buckets of their writer": Mutant(
         regroup_ranges, "_file_groups", as_fine_as_the_log, THEME
     ),
@@ -78,6 +78,6 @@ SPLITS: Final[Mapping[str, Mutant]] = {
     "S8 verify takes a part without rows for a lost one": Mutant(Merged, "_lacks", wants_every_part, "verified"),
     "G2 merged rows are not in order": Mutant(compaction_task, "merge_sorted", one_after_the_other, THEME),
     "G2 rows that are merged together are not in order": Mutant(
-        compaction_task, "keys", in_the_order_of_the_old_ones, THEME
+        compaction_task, "keys", in_the_order_of_the_old_ones, THEME, rare=True
     ),
 }
