@@ -11,7 +11,7 @@ import pytest
 from storage import Table
 from storage.core.log.entries import FINISH
 from storage.core.names import LaneName, Path
-from storage.errors import CommitUnknown, Fenced, InvalidInput, StoreUnavailable
+from storage.errors import CommitUnknown, Fenced, InvalidInput, StoreRefused
 from storage.log.heartbeat import EVERY_MS
 from storage.services.inspect import Inspection, LaneReport
 from storage.store.open_store import open_store
@@ -315,7 +315,7 @@ def test_nothing_but_archives_grows_with_batches(monkeypatch: pytest.MonkeyPatch
     assert max(sizes[1:]) <= (sizes[0][0] + 4, sizes[0][1] + 8), sizes
 
 
-def test_a_store_that_fails_at_any_request_of_a_batch_leaves_lanes_that_can_be_used(table: Table) -> None:
+def test_a_store_that_refuses_any_request_of_a_batch_leaves_lanes_that_can_be_used(table: Table) -> None:
     insert(table, 0)
     store = FaultyStore(open_store(table.uri))
     with other_process(table.uri, FakeClock(), store).batch_writer("orders") as writer:
@@ -325,9 +325,9 @@ def test_a_store_that_fails_at_any_request_of_a_batch_leaves_lanes_that_can_be_u
     for nth in range(2):
         store = FaultyStore(open_store(table.uri))
         store.faults += [Fault("put_if_absent", "lanes/", action=lambda: None) for _ in range(nth)]
-        store.faults.append(Fault("put_if_absent", "lanes/", error=StoreUnavailable("away")))
+        store.faults.append(Fault("put_if_absent", "lanes/", error=PermissionError("no access")))
         process = other_process(table.uri, FakeClock(), store)
-        with pytest.raises(StoreUnavailable), process.batch_writer("orders") as writer:
+        with pytest.raises(StoreRefused), process.batch_writer("orders") as writer:
             writer.append(orders(2 + nth))
     insert(table, 9)
     assert {0, 1, 9} <= {row[0] for row in contents(table)}
