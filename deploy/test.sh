@@ -57,10 +57,4 @@ elif [ "$loop" = ci ]; then
 else
   tests+=(-m "not (extended or models or nightly)")
 fi
-began=$SECONDS
-status=0
-"${tests[@]}" "$@" || status=$?
-# Of all processes that have ended. Those of Spark are among them, if the test that started them has waited for them.
-echo "the $loop loop took $((SECONDS - began)) s of tests after $began s of lint and types; CPU, user and system:"
-times | tail -n 1
-exit "$status"
+exec "${tests[@]}" "$@"

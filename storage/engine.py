@@ -346,7 +346,6 @@ def check_open_lane(table: Table, lane: str) -> None:
 
 def is_closed(table: Table, lane: str) -> bool:
     """Whether a lane was closed; also if the table does not list it any more. False if it was never added."""
-    table.state()
     return table.writable().has_ended(lane_name(lane))
 
 

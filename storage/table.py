@@ -460,12 +460,12 @@ class Table:
                 deleted.
             StoreUnavailable: The store did not list or delete objects; the next clean continues.
         """
-        if dry_run:
-            return run_clean(self._table_log, retain, versions, abandon_after, dry_run=True, progress=progress)
+        table_log = self._table_log if dry_run else self.writable()
         result = run_clean(
-            self.writable(), retain, versions, abandon_after, close_after=close_after, dry_run=False, progress=progress
+            table_log, retain, versions, abandon_after, close_after=close_after, dry_run=dry_run, progress=progress
         )
-        self.mark_if_due()
+        if not dry_run:
+            self.mark_if_due()
         return result
 
     def verify(

@@ -91,13 +91,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if seconds is not None:
         longer = [item for item in items if not durations.is_quick(item, seconds)]
         config.hook.pytest_deselected(items=longer)
-        items[:] = [item for item in items if durations.is_quick(item, seconds)]
+        left_out = {id(item) for item in longer}
+        items[:] = [item for item in items if id(item) not in left_out]
     items.sort(key=_place)
 
 
 def _place(item: pytest.Item) -> tuple[int, float]:
     last = _SEPARATE.index(item.path.name) + 1 if item.path.name in _SEPARATE else 0
     return last, -durations.wall_seconds_of_files().get(item.nodeid.partition("::")[0], 0.0)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print CPU seconds; those of a JVM are in them if the test that started it has waited for it."""
+    terminalreporter.write_line(f"{sum(os.times()[:4]):.0f} s of CPU in this process and those that have ended")
 
 
 @pytest.hookimpl(optionalhook=True)  # mutation testing runs without pytest-xdist

@@ -13,7 +13,6 @@ replayed from an older checkpoint, or from the log, and the slices are those of 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
@@ -24,6 +23,7 @@ from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_
 from storage.core.log.cut import Span, in_spans
 from storage.core.log.lane_state import LaneState
 from storage.core.log.newest_slices import SlicePart, Slices
+from storage.core.log.sealed import digest
 from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import (
     TABLE_LANE,
@@ -67,7 +67,7 @@ class StoredParts:
 
     def _verified(self, part: SlicePart, data: pa.Buffer | None) -> SlicePart:
         assert part.place is not None, "it is in this checkpoint"
-        if data is None or hashlib.sha256(data).hexdigest() != part.place.sha256:
+        if data is None or digest(data) != part.place.sha256:
             return self._replayed_part(part)
         return SlicePart(part.first, part.last, part.levels, part.slices, data.to_pybytes(), part.size)
 

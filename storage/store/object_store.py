@@ -88,7 +88,6 @@ class ObjectStore(Protocol):
 
         Reports of services are replaced, too; no rule depends on them.
 
-
         A reader sees the old object or the new one, never a part.
         """
         ...

@@ -20,6 +20,7 @@ from storage.engine import (
 from storage.errors import InvalidInput
 from streams.catalog.procedure import Row, Session, check_confirmed, open_table, procedure
 from streams.pipeline.model import CleanSection, CompactionSection
+from streams.pipeline.services import clean_table
 from streams.read.as_of import check_clocks, parse_point
 from streams.spark.run_tasks import spark_executor
 
@@ -123,13 +124,7 @@ def clean(
     """Delete files that no retained snapshot needs, and what dead processes left; archive old log entries."""
     given = {"retain": retain, "versions": versions, "abandon_after": abandon_after, "close_after": close_after}
     section = parse_fields(CleanSection, given, {})
-    result = open_table(session, table).clean(
-        dt.timedelta(seconds=section.retain),
-        section.versions,
-        dry_run=dry_run,
-        abandon_after=dt.timedelta(seconds=section.abandon_after),
-        close_after=None if section.close_after is None else dt.timedelta(seconds=section.close_after),
-    )
+    result = clean_table(open_table(session, table), section, dry_run=dry_run)
     kept = {"oldest_retained": result.oldest_retained, "reason": result.reason}
     total = {"kind": "total", "files": result.files, "bytes": result.bytes, **kept}
     return [

@@ -53,7 +53,7 @@ from streams.cli.progress import Quiet, finish_shown, progress
 from streams.pipeline.letter_places import expire_letters, load_letter_places, retentions_of
 from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
 from streams.pipeline.pipeline import is_pipeline
-from streams.pipeline.services import CLEAN, COMPACTION
+from streams.pipeline.services import CLEAN, COMPACTION, clean_table
 from streams.read.as_of import check_clocks, parse_point
 from streams.read.plain_values import json_value
 
@@ -424,14 +424,7 @@ def clean(
         places = load_letter_places(target)[1] if is_pipeline(target) else []
     table = open_location(settings.table)
     with progress("cleaning", quiet=quiet) as show:
-        result = table.clean(
-            dt.timedelta(seconds=policy.retain),
-            policy.versions,
-            dry_run=dry_run,
-            abandon_after=dt.timedelta(seconds=policy.abandon_after),
-            close_after=None if policy.close_after is None else dt.timedelta(seconds=policy.close_after),
-            progress=show,
-        )
+        result = clean_table(table, policy, dry_run=dry_run, progress=show)
     lines = [f"{'would delete' if dry_run else 'deleted'} {counted(result.files, 'file')}, {result.bytes / 1e6:.1f} MB"]
     lines.extend(
         f"  {kind}: {counted(deleted.files, 'file')}, {deleted.bytes / 1e6:.1f} MB"

@@ -25,7 +25,7 @@ from streams.pipeline.status import Report, Reporter, StopSignal
 
 if TYPE_CHECKING:
     from storage import Table
-    from storage.engine import CleanResult, CompactionResult, Execute, ExpiryResult, FoldResult
+    from storage.engine import CleanResult, CompactionResult, Execute, ExpiryResult, FoldResult, OnStage
     from streams.letters.retention import Retention
     from streams.pipeline.model import CleanSection, CompactionSection, Pipeline
     from streams.pipeline.publishing import Publisher
@@ -78,7 +78,7 @@ def run_service(
     reporter.update(doing="starting")
     try:
         from storage import Table
-        from storage.engine import check_reachable, open_store
+        from storage.engine import check_reachable
         from streams.pipeline.part_states import StoredReports
         from streams.pipeline.pipeline import load_pipeline
 
@@ -93,9 +93,7 @@ def run_service(
         table = open_table() if once else outages.wait_out(open_table, what)
         if table is None:
             return Ending.DONE
-        stored = StoredReports(
-            open_store(location.uri, location.storage_options), pipeline.service_name(service), reporter.report
-        )
+        stored = StoredReports(table.env.store, pipeline.service_name(service), reporter.report)
         reporter.follow(stored.write)
         with executor(pipeline) as execute:
             every, work = _service(service, pipeline, table, reporter, execute, once=once)
@@ -324,13 +322,19 @@ def clean_round(table: Table, section: CleanSection, reporter: Reporter, letters
     reporter.update(**after_clean(reporter.report, result, files))
 
 
-def clean_table(table: Table, section: CleanSection) -> CleanResult:
-    """Clean a table by the settings of a pipeline."""
+def clean_table(
+    table: Table, section: CleanSection, *, dry_run: bool = False, progress: OnStage | None = None
+) -> CleanResult:
+    """`Table.clean` by the settings of a pipeline."""
+    from storage.engine import unobserved
+
     return table.clean(
         retain=dt.timedelta(seconds=section.retain),
         versions=section.versions,
+        dry_run=dry_run,
         abandon_after=dt.timedelta(seconds=section.abandon_after),
         close_after=None if section.close_after is None else dt.timedelta(seconds=section.close_after),
+        progress=progress or unobserved,
     )
 
 

@@ -84,10 +84,12 @@ class SourceLag:
         with self._lock:
             if self._state is None or self._store is None:
                 return []
-            if time.monotonic() >= self._stored_until:
-                self._stored = stored_reports(self._store, self._parts)
+            is_due = time.monotonic() >= self._stored_until
+            if is_due:
                 self._stored_until = time.monotonic() + _EVERY_SECONDS
-            return read_parts(self._state, self._parts, self._stored)
+        if is_due:  # without the lock: while a store is away, nobody else has to wait for it
+            self._stored = stored_reports(self._store, self._parts)
+        return read_parts(self._state, self._parts, self._stored)
 
     def _start(self, meters: dict[str, LagMeter]) -> None:
         from streams import kafka

@@ -285,16 +285,7 @@ class Judge:
 
     def check_moment(self, cut: Cut) -> None:
         """S31: a cut that is one moment has all that was visible before one of its commits began."""
-        reached = {TABLE: cut.table, **self.whole(cut)}
-        for lane, until in cut.lanes.items():
-            for entry in self.history.lanes.get(lane, [])[:until]:
-                for other, there in self.history.before.get((lane, entry["seq"]), {}).items():
-                    lacking = self.history.lanes.get(other, [])[reached.get(other, 0) : there]
-                    if any(other == TABLE or each["kind"] == "DATA" for each in lacking):
-                        raise Violation(
-                            f"S31 OneMoment: {cut} has entry {entry['seq']} of {lane}, which began after entry {there} "
-                            f"of {other or 'the table lane'} was visible"
-                        )
+        self._check_has(cut, self.history.before, self, {TABLE: cut.table, **self.whole(cut)}, f"which {cut} lacks")
 
     def check_together(self, cut: Cut) -> None:
         """S31 of several tables: a snapshot that is one moment of all of them has all that was visible in one of them
@@ -308,15 +299,34 @@ class Judge:
 
     def _check_beside(self, cut: Cut, other: Judge, at: Cut) -> None:
         """The cut ``at`` of the other table has what was visible there before a commit in ``cut`` of this one began."""
-        reached = {TABLE: at.table, **at.lanes}
+        what = f"which the other table's cut {at} lacks"
+        self._check_has(cut, self.history.before_beside, other, {TABLE: at.table, **at.lanes}, what)
+
+    def _check_has(
+        self,
+        cut: Cut,
+        before: Mapping[tuple[str, int], Mapping[str, int]],
+        other: Judge,
+        reached: Mapping[str, int],
+        what: str,
+    ) -> None:
+        """S31: ``reached``, in a table, has the commits that were visible before an entry in a cut of this one began.
+
+        Args:
+            cut: The cut.
+            before: By lane and entry of this table, the entries of the lanes of ``other`` that were visible before.
+            other: The table, which may be this one.
+            reached: The last entry of each of its lanes.
+            what: What is wrong if a commit is missing.
+        """
         for lane, until in cut.lanes.items():
             for entry in self.history.lanes.get(lane, [])[:until]:
-                for there, seq in self.history.before_beside.get((lane, entry["seq"]), {}).items():
+                for there, seq in before.get((lane, entry["seq"]), {}).items():
                     lacking = other.history.lanes.get(there, [])[reached.get(there, 0) : seq]
                     if any(there == TABLE or each["kind"] == "DATA" for each in lacking):
                         raise Violation(
                             f"S31 OneMoment: {cut} has entry {entry['seq']} of {lane}, which began after entry {seq} "
-                            f"of {there or 'the table lane'} of the other table was visible, which {at} lacks"
+                            f"of {there or 'the table lane'} was visible, {what}"
                         )
 
     def _check_follows(self, cut: Cut, name: str, referenced: Cut) -> None:

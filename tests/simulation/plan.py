@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -300,13 +300,14 @@ def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | Non
     known = [] if referenced is None else _keys(referenced)
     versions = iter(chance.sample(range(10_000), 2_000)) if distinct else None
     ids = itertools.count(1)
+
+    def batch(chance: random.Random, lane: str, stream: str, position: int) -> Batch:
+        return _batch(chance, next(ids), lane, stream, position, config, changes, keys, versions, known)
+
     lanes: dict[str, list[Batch]] = {}
     for stream in config["streams"]:
         for lane in [stream, f"{stream}-fix"][: chance.choice([1, 1, 2])]:
-            lanes[lane] = [
-                _batch(chance, next(ids), lane, stream, number, config, changes, keys, versions, known)
-                for number in range(chance.randint(1, theme.most))
-            ]
+            lanes[lane] = [batch(chance, lane, stream, number) for number in range(chance.randint(1, theme.most))]
     plan = Plan(
         seed=seed,
         config=config,
@@ -318,8 +319,8 @@ def _draw(seed: int, chance: random.Random, theme: Theme, referenced: Plan | Non
         follows=draw_followers(seed, theme.followed),
         watches=[WATCHES] * theme.watchers,
         operators=_operators(chance, theme.actions),
-        shots=_shots(seed, theme, ids, config, changes, keys, versions, known),
-        queries=_queries(seed, theme, ids, config, changes, keys, versions, known),
+        shots=_shots(seed, theme, list(config["streams"]), batch),
+        queries=_queries(seed, theme, list(config["streams"]), batch),
         mood=chance.choice(theme.moods or list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
         damage_step=chance.randrange(50, 400) if chance.random() < theme.damaged else None,
@@ -336,6 +337,10 @@ def _keys(plan: Plan) -> list[tuple[Any, ...]]:
     """The keys that the batches of a table have."""
     rows = [row for batch in plan.batches.values() for row in batch.rows]
     return list(dict.fromkeys(tuple(row[name] for name in plan.config["key"]) for row in rows))
+
+
+DrawBatch = Callable[[random.Random, str, str, int], Batch]
+"""Draws a batch of a lane and a stream, at a position of its query."""
 
 
 def _batch(
@@ -360,51 +365,30 @@ def _batch(
     return Batch(number, lane, stream, f"q-{lane}", position, rows, known, change)
 
 
-def _shots(
-    seed: int,
-    theme: Theme,
-    ids: Iterator[int],
-    config: Config,
-    changes: list[Change],
-    keys: list[Row],
-    versions: Iterator[int] | None,
-    referenced: list[tuple[Any, ...]],
-) -> list[list[Batch]]:
+def _shots(seed: int, theme: Theme, streams: list[str], draw: DrawBatch) -> list[list[Batch]]:
     """Batches without a query id. Drawn separately: no other decision depends on them."""
     chance = random.Random(f"shots {seed}")
     if chance.random() >= theme.shots:
         return []
-
-    def draw(stream: str) -> Batch:
-        batch = _batch(chance, next(ids), "", stream, 0, config, changes, keys, versions, referenced)
-        return replace(batch, query="", number=0)
-
-    streams = list(config["streams"])
     return [
-        [draw(stream) for stream in chance.choices(streams, k=chance.randint(1, 2 * theme.most))]
+        [
+            replace(draw(chance, "", stream, 0), query="", number=0)
+            for stream in chance.choices(streams, k=chance.randint(1, 2 * theme.most))
+        ]
         for _ in range(chance.randint(1, 4))
     ]
 
 
-def _queries(
-    seed: int,
-    theme: Theme,
-    ids: Iterator[int],
-    config: Config,
-    changes: list[Change],
-    keys: list[Row],
-    versions: Iterator[int] | None,
-    referenced: list[tuple[Any, ...]],
-) -> dict[str, list[Batch]]:
+def _queries(seed: int, theme: Theme, streams: list[str], draw: DrawBatch) -> dict[str, list[Batch]]:
     """Queries of one batch. Drawn separately: no other decision depends on them."""
     if not theme.queries:
         return {}
     chance = random.Random(f"queries {seed}")
     drawn = {}
     for number in range(chance.randint(1, theme.queries)):
-        stream = chance.choice(list(config["streams"]))
+        stream = chance.choice(streams)
         lane = f"{stream}-query-{number}"
-        drawn[lane] = [_batch(chance, next(ids), lane, stream, 0, config, changes, keys, versions, referenced)]
+        drawn[lane] = [draw(chance, lane, stream, 0)]
     return drawn
 
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.faulty_store import FakeClock
 from tests.tuning import tune
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that only advances when it is set, or when the code sleeps."""
+    return FakeClock()
 
 
 @pytest.fixture

@@ -26,11 +26,6 @@ Changed = dict[int, tuple[str, list[str]]]
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def table(clock: FakeClock) -> Table:
     return Table.create(new_uri(), SHOP, clock=clock)
 

@@ -31,11 +31,6 @@ def uri() -> str:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def table(uri: str, clock: FakeClock) -> Table:
     return Table.create(uri, SHOP, clock=clock)
 

@@ -49,11 +49,6 @@ def store() -> FaultyStore:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def log(store: FaultyStore, clock: FakeClock) -> CommitLog:
     return CommitLog(Environment(store, clock))
 

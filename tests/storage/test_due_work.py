@@ -21,11 +21,6 @@ ALL = DuePolicy(min_commits=1)
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def table(clock: FakeClock) -> Table:
     """Its file groups have slices without logs."""
     table = Table.create(new_uri(), SHOP, clock=clock)

@@ -22,11 +22,6 @@ ORDERS = LaneName("orders")
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def uri() -> str:
     return new_uri()
 

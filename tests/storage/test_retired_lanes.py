@@ -30,11 +30,6 @@ DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def table(clock: FakeClock) -> Table:
     uri = new_uri()
     Table.create(uri, SHOP)

@@ -16,7 +16,6 @@ the state is known from the end of the object.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import re
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from storage.core.log.features import readable_features
 from storage.core.log.file_refs import FileGroup, Seqs
 from storage.core.log.lane_state import LaneState
 from storage.core.log.newest_slices import PartSource, Place, SlicePart, Slices, read_in_turn
-from storage.core.log.sealed import seal, unseal
+from storage.core.log.sealed import digest, seal, unseal
 from storage.core.log.slice_list import taken_out
 from storage.core.log.table_state import TableState
 from storage.errors import TableError
@@ -107,13 +106,13 @@ def encode_table(state: TableState) -> Iterator[bytes]:
             slices=part.slices,
             packed=len(part.packed),
             size=part.size,
-            sha256=_digest(part.packed),
+            sha256=digest(part.packed),
         )
         parts.append(described)
         yield part.packed
     reached = only(slices.reached, state.lanes)
     head = _json(_PackedOfTable, replace(state, slices=Slices()), reached=reached, parts=parts)
-    yield b"\n%b\n%b %012d\n" % (head, _digest(head).encode(), len(head))
+    yield b"\n%b\n%b %012d\n" % (head, digest(head).encode(), len(head))
 
 
 def state_bytes(end: bytes, size: int) -> int:
@@ -123,20 +122,20 @@ def state_bytes(end: bytes, size: int) -> int:
         end: Its last bytes.
         size: Bytes of the object.
     """
-    seal = _SEAL.fullmatch(end[-_SEAL_BYTES:])
+    last_line = _SEAL.fullmatch(end[-_SEAL_BYTES:])
     # Version 2 is needed whole; so is what cannot be decoded.
-    return min(1 + int(seal[2]) + 1 + _SEAL_BYTES, size) if seal is not None else size
+    return min(1 + int(last_line[2]) + 1 + _SEAL_BYTES, size) if last_line is not None else size
 
 
 def state_json(data: bytes) -> bytes | None:
     """The JSON object in a checkpoint of the table lane of version 3, or in its end; None if it is none, or damaged."""
-    seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
-    if seal is None:
+    last_line = _SEAL.fullmatch(data[-_SEAL_BYTES:])
+    if last_line is None:
         return None
-    length = int(seal[2])
+    length = int(last_line[2])
     line = data[-_SEAL_BYTES - length - 2 : -_SEAL_BYTES]
     head = line[1:-1]
-    return head if line == b"\n%b\n" % head and _digest(head).encode() == seal[1] else None
+    return head if line == b"\n%b\n" % head and digest(head).encode() == last_line[1] else None
 
 
 def decode_table(end: bytes, size: int | None = None, source: PartSource | None = None) -> TableState | None:
@@ -162,7 +161,7 @@ def decode_table(end: bytes, size: int | None = None, source: PartSource | None 
     for part, (start, stop) in zip(packed.parts, itertools.pairwise(places), strict=True):
         before = size - len(end)
         data = end[start - before : stop - before] if start >= before else None
-        if data is not None and _digest(data) != part.sha256:
+        if data is not None and digest(data) != part.sha256:
             return None
         if data is None and source is None:
             return None
@@ -176,10 +175,6 @@ def _decode_version_2(data: bytes) -> TableState | None:
     listed, rest = taken_out(_body(data))
     state = _decode(_OfTable, TableState, rest)
     return replace(state, slices=Slices.of(listed)) if state is not None and listed else state
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def encode_lane(state: LaneState) -> bytes:

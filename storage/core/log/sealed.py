@@ -8,12 +8,17 @@ from __future__ import annotations
 import hashlib
 
 
+def digest(data: bytes) -> str:
+    """The SHA-256 of some bytes as 64 hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def seal(body: bytes) -> bytes:
     """A line with the digest of the body, then the body."""
-    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    return digest(body).encode() + b"\n" + body
 
 
 def unseal(data: bytes) -> bytes | None:
     """The body of sealed bytes; None if the digest does not match."""
-    digest, _, body = data.partition(b"\n")
-    return body if hashlib.sha256(body).hexdigest().encode() == digest else None
+    line, _, body = data.partition(b"\n")
+    return body if digest(body).encode() == line else None

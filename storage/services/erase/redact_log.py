@@ -103,15 +103,11 @@ def _redactions(
         found = [search.in_json(content) for content in contents]
         if not any(found):
             continue
-        unneeded = [
-            _is_unneeded(table_log, content, parsed.lane, first + i, needed) for i, content in enumerate(contents)
-        ]
+        unneeded = _unneeded(table_log, contents, parsed.lane, first, needed)
         if parsed.kind is Kind.ARCHIVE and not all(unneeded):
             # Nothing needed the entries when they were archived, which may be later than `needed`.
             needed = find_needed(table_log)
-            unneeded = [
-                _is_unneeded(table_log, content, parsed.lane, first + i, needed) for i, content in enumerate(contents)
-            ]
+            unneeded = _unneeded(table_log, contents, parsed.lane, first, needed)
         if not any(has_key and gone for has_key, gone in zip(found, unneeded, strict=True)):
             continue
         # All of an archive, not only the entries with these keys: then a request that arrives late, after that of
@@ -137,6 +133,13 @@ def _encoded(table_log: TableLog, parsed: ParsedPath, contents: Sequence[bytes])
     if parsed.kind is Kind.ENTRY:
         return contents[0]
     return encode_archive(parsed.lane, parsed.slot, contents, Chunks(table_log.env.tuning.archive_chunk))
+
+
+def _unneeded(
+    table_log: TableLog, contents: Sequence[bytes], lane: LaneName, first: int, needed: NeededNow
+) -> list[bool]:
+    """`_is_unneeded` of consecutive entries of a lane, from entry ``first`` on."""
+    return [_is_unneeded(table_log, data, lane, seq, needed) for seq, data in enumerate(contents, first)]
 
 
 def _is_unneeded(table_log: TableLog, data: bytes, lane: LaneName, seq: int, needed: NeededNow) -> bool:

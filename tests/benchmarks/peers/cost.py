@@ -31,11 +31,11 @@ class Cost:
     @classmethod
     def of(cls, run: Callable[[], object]) -> Self:
         """Run it once."""
-        cpu, started = _processes.cpu_seconds(), time.perf_counter()
+        cpu, started = cpu_seconds(), time.perf_counter()
         with _processes.watched():
             run()
         seconds = time.perf_counter() - started
-        return cls(seconds, _processes.cpu_seconds() - cpu)
+        return cls(seconds, cpu_seconds() - cpu)
 
     @classmethod
     def median(cls, costs: Sequence[Self]) -> Self:
@@ -106,3 +106,8 @@ class _Processes:
 
 
 _processes: Final = _Processes()
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of all below it until now; see the module for what is in them."""
+    return _processes.cpu_seconds()
