@@ -117,9 +117,9 @@ def clean(
     retain: str = "24 hours",
     versions: int | None = None,
     abandon_after: str = "24 hours",
-    close_after: str | None = None,
     *,
     dry_run: bool = False,
+    close_after: str | None = None,
 ) -> list[Row]:
     """Delete files that no retained snapshot needs, and what dead processes left; archive old log entries."""
     given = {"retain": retain, "versions": versions, "abandon_after": abandon_after, "close_after": close_after}
