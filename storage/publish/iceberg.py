@@ -17,10 +17,9 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
@@ -55,7 +54,14 @@ from storage.errors import CommitUnknown, Conflict, TableError
 from storage.files.footers import Footer
 from storage.publish.iceberg_buckets import bucket_spec, files_of_one_bucket
 from storage.publish.iceberg_catalog import TABLE_ID, catalog_errors, create_table, find_table, has_no_answer
-from storage.publish.iceberg_files import data_file, deletes_file, deletes_name, encode_deletes, unused_rows
+from storage.publish.iceberg_files import (
+    data_file,
+    deletes_file,
+    deletes_name,
+    encode_deletes,
+    name_of_deletes,
+    unused_rows,
+)
 from storage.publish.iceberg_names import name_mapping
 from storage.publish.iceberg_schema import iceberg_schema, iceberg_type
 from storage.publish.iceberg_snapshot import Listed, SnapshotWriter
@@ -161,25 +167,28 @@ class _Publication:
         listed = Listed.of(self._target.io, current)
         kept = frozenset(listed.paths) & self._files.keys()
         added = [url for url in self._files if url not in kept]
-        unused = unused_rows(self._files.items())
-        encoded = encode_deletes(unused) if unused.num_rows else b""
+        deletes = {url: encode_deletes(url, current) for url, current in self._files.items() if current.unused}
+        known = {name_of_deletes(path): path for path in listed.delete_paths}
         # Position deletes do not apply to files that were added after them.
-        renew_deletes = not _lists_deletes(listed, encoded) or any(self._files[url].unused for url in added)
+        same = {url: known[name] for url in kept & deletes.keys() if (name := deletes_name(deletes[url])) in known}
+        new_deletes = {url: encoded for url, encoded in deletes.items() if url not in same}
         changed = (
             current is None
             or bool(added)
             or sorted(listed.paths) != sorted(kept)
-            or renew_deletes
+            or sorted(listed.delete_paths) != sorted(same.values())
+            or bool(new_deletes)
             or self._schema.schema_id != self._target.metadata.current_schema_id
             # Somebody has released it, or another engine has written the snapshot.
             or _property(current, SAVEPOINT) not in self._snapshot.state.savepoints
             or bool(self._unneeded(listed_savepoints))
         )
         if changed:
-            current = self._add_snapshot(listed, kept, encoded if renew_deletes else None, unused)
+            current = self._add_snapshot(listed, kept | frozenset(same.values()), new_deletes)
         else:
             self._commit([*self._schema_updates(), *self._property_updates()], None)
         assert current is not None, "a table without a snapshot gets one"
+        unused = sum(unused_rows(current) for current in self._files.values())
         return Published(
             cut=str(self._snapshot.cut),
             snapshot_id=current.snapshot_id,
@@ -187,8 +196,8 @@ class _Publication:
             files=len(self._files),
             added=len(added),
             removed=len(listed.paths) - len(kept),
-            rows=sum(current.file.rows for current in self._files.values()) - unused.num_rows,
-            unused_rows=unused.num_rows,
+            rows=sum(current.file.rows for current in self._files.values()) - unused,
+            unused_rows=unused,
             is_moment=is_one_moment(self._snapshot),
         )
 
@@ -211,16 +220,13 @@ class _Publication:
         mine = (kept.name for kept in listed if kept.name.startswith(self._prefix) or kept.note == self._note)
         return [name for name in mine if re.fullmatch(_SAVEPOINTS, name) and name not in needed]
 
-    def _add_snapshot(
-        self, listed: Listed, kept: frozenset[str], deletes: bytes | None, unused: pa.Table
-    ) -> IcebergSnapshot:
+    def _add_snapshot(self, listed: Listed, kept: frozenset[str], new_deletes: Mapping[str, bytes]) -> IcebergSnapshot:
         """Make a savepoint, write a snapshot, and commit it; whatever certainly failed leaves nothing behind.
 
         Args:
             listed: What the current snapshot lists.
-            kept: URLs of those data files that the new snapshot has, too.
-            deletes: The encoded position deletes; None for the same as before.
-            unused: The rows that they list.
+            kept: URLs of those data files and delete files that the new snapshot has, too.
+            new_deletes: Its other delete files: their content by the URL of their data file.
         """
         metadata = self._target.metadata
         specs = {spec.spec_id: spec for spec in (*metadata.partition_specs, *self._new_specs())}
@@ -229,7 +235,7 @@ class _Publication:
         # Base files have no columns of referenced tables, so the snapshot of this table alone is kept.
         make_savepoint(self._table.writable(), savepoint, self._snapshot, self._note)
         try:
-            new = self._write(writer, listed, kept, deletes, unused, savepoint)
+            new = self._write(writer, listed, kept, new_deletes, savepoint)
             specs_to_add = [AddPartitionSpecUpdate(spec=spec) for spec in self._new_specs()]
             described = [*self._schema_updates(), *self._property_updates(), *specs_to_add]
             self._commit([*described, *_snapshot_updates(new)], new)
@@ -287,24 +293,24 @@ class _Publication:
         writer: SnapshotWriter,
         listed: Listed,
         kept: frozenset[str],
-        encoded: bytes | None,
-        unused: pa.Table,
+        new_deletes: Mapping[str, bytes],
         savepoint: str,
     ) -> IcebergSnapshot:
-        """Write the new snapshot; ``encoded`` is a file of position deletes, None for the same as before."""
+        """Write the new snapshot, see `_add_snapshot`."""
         added = [(url, current) for url, current in self._files.items() if url not in kept]
         footers = footers_reported(self._table.env, [current.file for _, current in added], self._progress)
         entries = [self._data_file(url, current, footer) for (url, current), footer in zip(added, footers, strict=True)]
-        deletes = None
-        if encoded is not None:
-            deletes = []
-            if encoded:
-                name = f"{deletes_name(encoded)}-{uuid.uuid4()}.parquet"
-                place = self._target.location_provider().new_data_location(name)
-                writer.create(place, encoded)
-                deletes.append(deletes_file(place, len(encoded), unused))
+        places = self._target.location_provider()
+        deletes = {
+            places.new_data_location(f"{deletes_name(encoded)}-{uuid.uuid4()}.parquet"): (url, encoded)
+            for url, encoded in new_deletes.items()
+        }
+        writer.create({place: encoded for place, (_, encoded) in deletes.items()})
+        described = [
+            deletes_file(place, len(encoded), url, self._files[url]) for place, (url, encoded) in deletes.items()
+        ]
         properties = {TABLE_ID: self._snapshot.state.table_id, CUT: str(self._snapshot.cut), SAVEPOINT: savepoint}
-        return writer.write(listed, kept, entries, deletes, properties)
+        return writer.write(listed, kept, entries, described, properties)
 
     def _data_file(self, url: str, current: CurrentFile, footer: Footer) -> DataFile:
         bucket = self._buckets.get(current.file.path)
@@ -415,12 +421,6 @@ def _with_id(target: IcebergTable, wanted: Schema) -> Schema:
         return next((known for known in same if known.schema_id == current), same[-1])
     number = 1 + max(known.schema_id for known in target.metadata.schemas)
     return Schema(*wanted.fields, schema_id=number, identifier_field_ids=wanted.identifier_field_ids)
-
-
-def _lists_deletes(listed: Listed, unused: bytes) -> bool:
-    """Whether the current snapshot has exactly these position deletes."""
-    names = [path.rsplit("/", 1)[-1] for path in listed.delete_paths]
-    return len(names) == bool(unused) and all(name.startswith(deletes_name(unused)) for name in names)
 
 
 def _property(snapshot: IcebergSnapshot, name: str) -> str | None:

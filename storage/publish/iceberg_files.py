@@ -6,7 +6,7 @@ Source: Iceberg table specification, version 2: "Manifests", "Position Delete Fi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +32,8 @@ BOUND_LENGTH: Final = 16
 
 FILE_PATH_ID: Final = 2147483546
 POSITION_ID: Final = 2147483545
+_DELETES_PREFIX: Final = "unused-rows-"
+_DIGEST_LENGTH: Final = 32
 _DELETES: Final = pa.schema(
     [
         pa.field("file_path", pa.string(), nullable=False, metadata={FIELD_ID: str(FILE_PATH_ID).encode()}),
@@ -128,47 +130,60 @@ def _cut_up(kind: PrimitiveType, value: Any) -> Any:
     return value
 
 
-def unused_rows(files: Iterable[tuple[str, CurrentFile]]) -> pa.Table:
-    """The rows of base files that are not current: columns ``file_path`` and ``pos``, sorted by both."""
-    found = sorted((url, span) for url, current in files for span in current.unused)
-    paths = [np.full(end - first, number) for number, (_, (first, end)) in enumerate(found)]
-    positions = [np.arange(first, end, dtype=np.int64) for _, (first, end) in found]
-    urls = pa.array([url for url, _ in found], pa.string())
-    numbers = pa.array(np.concatenate(paths) if paths else [], pa.int64())
-    rows = pa.array(np.concatenate(positions) if positions else [], pa.int64())
-    return pa.Table.from_arrays([urls.take(numbers), rows], schema=_DELETES)
+def encode_deletes(url: str, current: CurrentFile) -> bytes:
+    """A file of position deletes: the rows of one base file that are not current.
 
-
-def deletes_name(encoded: bytes) -> str:
-    """How the name of a file of position deletes begins: the same for files with the same content."""
-    return f"unused-rows-{hashlib.sha256(encoded).hexdigest()[:32]}"
-
-
-def encode_deletes(rows: pa.Table) -> bytes:
-    """A file of position deletes."""
+    Columns are ``file_path`` and ``pos``, sorted by both. Each base file has a delete file of its own, as Iceberg's own
+    writers do it by default: some readers, such as Polars, apply no others, and those of other base files stay valid.
+    """
+    positions = np.concatenate([np.arange(first, end, dtype=np.int64) for first, end in sorted(current.unused)])
+    rows = pa.Table.from_arrays([pa.repeat(url, len(positions)), pa.array(positions)], schema=_DELETES)
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd")
     return bytes(sink.getvalue())
 
 
-def deletes_file(url: str, size: int, rows: pa.Table) -> DataFile:
-    """The entry of a file of position deletes in a manifest."""
-    paths = rows["file_path"]
+def deletes_name(encoded: bytes) -> str:
+    """How the name of a file of position deletes begins: the same for files with the same content."""
+    return f"{_DELETES_PREFIX}{hashlib.sha256(encoded).hexdigest()[:_DIGEST_LENGTH]}"
+
+
+def name_of_deletes(url: str) -> str:
+    """The beginning of the name in the URL of a delete file, see `deletes_name`."""
+    return url.rpartition("/")[2][: len(_DELETES_PREFIX) + _DIGEST_LENGTH]
+
+
+def deletes_file(url: str, size: int, data_url: str, current: CurrentFile) -> DataFile:
+    """The entry of a file of position deletes in a manifest.
+
+    Args:
+        url: URL of the delete file.
+        size: Its size in bytes.
+        data_url: URL of the base file.
+        current: The base file.
+    """
+    path = data_url.encode()
     return DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=url,
         file_format=FileFormat.PARQUET,
         partition=Record(),
-        record_count=rows.num_rows,
+        record_count=unused_rows(current),
         file_size_in_bytes=size,
         column_sizes={},
         value_counts={},
         null_value_counts={},
         nan_value_counts={},
-        lower_bounds={FILE_PATH_ID: paths[0].as_py().encode()},
-        upper_bounds={FILE_PATH_ID: paths[-1].as_py().encode()},
+        # Equal bounds say that all deletes are of one data file.
+        lower_bounds={FILE_PATH_ID: path},
+        upper_bounds={FILE_PATH_ID: path},
         key_metadata=None,
         split_offsets=None,
         equality_ids=None,
         sort_order_id=None,
     )
+
+
+def unused_rows(current: CurrentFile) -> int:
+    """How many rows of a base file are not current."""
+    return sum(end - first for first, end in current.unused)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +32,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 MAX_MANIFESTS: Final = 32
 """Data manifests of a snapshot from which on they are written as one for each partition spec; each publication adds at
 most one for each."""
+MAX_PARALLEL_WRITES: Final = 16
 
 
 class _DeletesWriter(ManifestWriterV2):
@@ -100,16 +102,16 @@ class SnapshotWriter:
         listed: Listed,
         kept: frozenset[str],
         added: Sequence[DataFile],
-        deletes: Sequence[DataFile] | None,
+        deletes: Sequence[DataFile],
         properties: Mapping[str, str],
     ) -> Snapshot:
         """Write the manifests and their list.
 
         Args:
             listed: What the current snapshot lists.
-            kept: URLs of those data files that the new snapshot has, too.
+            kept: URLs of those data files and delete files that the new snapshot has, too.
             added: Its other data files.
-            deletes: Its delete files; None if they are the same as in the current snapshot.
+            deletes: Its other delete files.
             properties: For its summary.
         """
         many = len(listed.data) >= MAX_MANIFESTS
@@ -120,14 +122,14 @@ class SnapshotWriter:
                 old = [entries for manifest, entries in changed if manifest.partition_spec_id == spec_id]
                 _write(writer, old, kept, [file for file in added if file.spec_id == spec_id])
             manifests.append(writer.to_manifest_file())
-        if deletes is None:
-            manifests.extend(manifest for manifest, entries in listed.deletes if entries)
+        old_deletes = [entries for _, entries in listed.deletes if entries]
+        new_deletes = bool(deletes) or not all(_all_in(entries, kept) for entries in old_deletes)
+        if new_deletes:
+            with self._writer(_DeletesWriter, UNPARTITIONED_PARTITION_SPEC.spec_id) as writer:
+                _write(writer, old_deletes, kept, deletes)
+            manifests.append(writer.to_manifest_file())
         else:
-            old = [entries for _, entries in listed.deletes if entries]
-            if deletes or old:
-                with self._writer(_DeletesWriter, UNPARTITIONED_PARTITION_SPEC.spec_id) as writer:
-                    _write(writer, old, frozenset(), deletes)
-                manifests.append(writer.to_manifest_file())
+            manifests.extend(manifest for manifest, entries in listed.deletes if entries)
         metadata = self.target.metadata
         number = metadata.next_sequence_number()
         place = self._place(f"snap-{self.snapshot_id}-0-{uuid.uuid4()}.avro")
@@ -139,14 +141,14 @@ class SnapshotWriter:
         counted = {
             "added-data-files": len(added),
             "deleted-data-files": gone,
-            "total-data-files": len(kept) + len(added),
-            "total-records": _rows(listed, kept) + sum(file.record_count for file in added),
-            "total-delete-files": len(listed.delete_paths if deletes is None else deletes),
-            "total-position-deletes": _delete_rows(listed) if deletes is None else sum(f.record_count for f in deletes),
+            "total-data-files": len(kept.intersection(listed.paths)) + len(added),
+            "total-records": _rows(listed.data, kept) + sum(file.record_count for file in added),
+            "total-delete-files": len(kept.intersection(listed.delete_paths)) + len(deletes),
+            "total-position-deletes": _rows(listed.deletes, kept) + sum(file.record_count for file in deletes),
             "total-equality-deletes": 0,
         }
         summary = Summary(
-            Operation.OVERWRITE if gone or deletes is not None else Operation.APPEND,
+            Operation.OVERWRITE if gone or new_deletes else Operation.APPEND,
             **{name: str(count) for name, count in counted.items()},
             **properties,
         )
@@ -168,9 +170,13 @@ class SnapshotWriter:
         for place in self.written:
             self.target.io.delete(place)
 
-    def create(self, place: str, content: bytes) -> None:
-        """Write another object that belongs to the snapshot."""
-        self.written.append(place)
+    def create(self, objects: Mapping[str, bytes]) -> None:
+        """Write other objects that belong to the snapshot: content by URL."""
+        self.written.extend(objects)
+        with ThreadPoolExecutor(MAX_PARALLEL_WRITES, thread_name_prefix="weft-publish") as pool:
+            list(pool.map(self._create, objects, objects.values()))
+
+    def _create(self, place: str, content: bytes) -> None:
         with self.target.io.new_output(place).create() as stream:
             stream.write(content)
 
@@ -221,10 +227,6 @@ def _without_bounds(entry: ManifestEntry) -> ManifestEntry:
     )
 
 
-def _rows(listed: Listed, kept: frozenset[str]) -> int:
-    found = (entry.data_file for _, entries in listed.data for entry in entries)
-    return sum(file.record_count for file in found if file.file_path in kept)
-
-
-def _delete_rows(listed: Listed) -> int:
-    return sum(entry.data_file.record_count for _, entries in listed.deletes for entry in entries)
+def _rows(listed: Iterable[tuple[ManifestFile, list[ManifestEntry]]], kept: frozenset[str]) -> int:
+    files = (entry.data_file for _, entries in listed for entry in entries)
+    return sum(file.record_count for file in files if file.file_path in kept)

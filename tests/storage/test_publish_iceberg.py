@@ -26,6 +26,7 @@ from storage.core.model import FIELD_ID
 from storage.environment import open_environment
 from storage.errors import Conflict, InvalidInput, NotFound
 from storage.publish.iceberg import publish_iceberg
+from storage.publish.iceberg_snapshot import Listed
 from storage.publish.publication import Published
 from storage.publish.upper_bound import cut_up
 from tests.storage.every_type import EVERY_TYPE, append_every_type
@@ -200,6 +201,37 @@ def test_unused_rows_of_shared_files_are_listed_as_deleted(table: Table, catalog
     assert summary.summary is not None
     counted = summary.summary.additional_properties
     assert (counted["total-data-files"], counted["total-delete-files"], counted["total-records"]) == ("4", "0", "40")
+
+
+def test_each_file_with_unused_rows_has_its_own_delete_file(table: Table, catalog: SqlCatalog) -> None:
+    """Polars' own reader refuses others, and a delete file stays as long as its data file has the same unused rows."""
+    append(table, orders(*range(40), status="old"))
+    groups = [part.group for part in table.snapshot().slices]
+    shared = groups[:2], groups[2:]
+    for chosen in shared:
+        table.compact(only=lambda file_slice, chosen=chosen: file_slice.group in chosen)
+    append(table, orders(*range(40), status="new", ts=2))
+
+    def publish_after_compacting(group: str) -> set[str]:
+        table.compact(only=lambda file_slice: file_slice.group == group)
+        publish_iceberg(table, catalog, NAME)
+        check_same_rows(table, catalog)
+        published = catalog.load_table(NAME)
+        listed = Listed.of(published.io, published.current_snapshot())
+        assert len(listed.deletes) == 1
+        summary = published.metadata.snapshots[-1].summary
+        assert summary is not None
+        counted = summary.additional_properties
+        assert int(counted["total-delete-files"]) == len(listed.delete_paths)
+        rows = sum(entry.data_file.record_count for _, entries in listed.deletes for entry in entries)
+        assert int(counted["total-position-deletes"]) == rows > 0
+        return set(listed.delete_paths)
+
+    first = publish_after_compacting(shared[0][0])
+    both = publish_after_compacting(shared[1][0])
+    assert (len(first), len(both)) == (1, 2)
+    assert first < both
+    assert publish_after_compacting(shared[0][1]) == both - first, "nothing of the first file is current"
 
 
 def test_cleaning_keeps_the_files_of_the_last_two_publications(table: Table, catalog: SqlCatalog) -> None:

@@ -17,6 +17,7 @@ from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
 from streams.read.table_source import WeftSource
 from streams.spark.for_workers import ForWorkers, Source, for_workers, source_for_workers
 from streams.spark.java_causes import JavaCause
+from streams.spark.settings import TASK_PYTHON
 from streams.spark.task_errors import error_in, noted_errors, problem_in, python_problem, worker_hints
 
 ORIGINAL = CommitUnknown("no answer\nweft-error: {not this}", hint='see "weft show"', batch=("query", 7))
@@ -109,9 +110,10 @@ def test_a_package_that_a_worker_of_spark_lacks(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-def test_a_python_that_is_not_there(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", "./no-environment/bin/python")
-    frame = spark.range(3).mapInArrow(for_workers(fail_later), "id long")
+def test_a_python_that_is_not_there(spark: SparkSession) -> None:
+    own = spark.newSession()  # the setting would stay in the session that all tests share
+    own.conf.set(TASK_PYTHON, "./no-environment/bin/python")
+    frame = own.range(3).mapInArrow(for_workers(fail_later), "id long")
     with pytest.raises(InvalidInput, match=r"there is no \./no-environment/bin/python"), worker_hints():
         frame.collect()
 
