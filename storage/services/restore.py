@@ -107,7 +107,10 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
         nonlocal point
         lanes = [lane for lane in state.lanes.values() if lane.stream == stream]
         if not lanes:
-            raise NotFound(f"no lane of stream {stream!r} has been written", hint="see: weft show URI streams")
+            raise NotFound(
+                f"there is nothing of stream {stream!r} to undo: it has no lane",
+                hint="it has not written, or its closed lanes were retired by a clean: see: weft show URI log",
+            )
         point = find_point([lane.name for lane in lanes])
         target = table_log.newest_within(state, point.last_kept)
         if target is None:

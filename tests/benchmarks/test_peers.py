@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import random
 import subprocess
@@ -265,4 +266,4 @@ def test_weft_is_measured_and_right(
     assert found[TABLE]["wrong rows dirty"] == found[TABLE]["wrong rows compacted"] == 0
     assert found[WRITERS]["wrong rows"] == found[WRITERS]["failed"] == 0
     assert [found[HOUR][kind]["wrong rows"] for kind in ("everything", "own policy")] == [0, 0]
-    assert "| weft-overlays 0.1.0, Spark" in capfd.readouterr().out
+    assert f"| weft-overlays {importlib.metadata.version('weft')}, Spark" in capfd.readouterr().out

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,12 @@ def test_forms_and_containers_for_development_can_be_read() -> None:
     assert "weft_setup dev" in container["postCreateCommand"]
     hooks = read_yaml(ROOT / ".pre-commit-config.yaml")["repos"][0]["hooks"]
     assert [hook["entry"].split()[0].rpartition("/")[2] for hook in hooks] == ["ruff", "ruff", "lint-imports", "mypy"]
+
+
+def test_the_version_has_notes_and_is_the_one_that_images_have() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"## {version} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    listed = subprocess.run(["git", "ls-files", "deploy"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    texts = [path.read_bytes().decode(errors="ignore") for name in listed.split() if (path := ROOT / name).is_file()]
+    tags = [tag for text in texts for tag in re.findall(r"(?:weft:|newTag: )(\d+\.\d+\.\d+)", text)]
+    assert set(tags) == {version}

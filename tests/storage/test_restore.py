@@ -193,7 +193,7 @@ def test_undo_restores_slices_without_the_undone_commits(uri: str) -> None:
 def test_an_undo_that_is_not_possible_is_refused(table: Table) -> None:
     with pytest.raises(NotFound, match="no stream 'nobody'"):
         table.undo("nobody", dt.datetime.now(dt.UTC))
-    with pytest.raises(NotFound, match="no lane of stream 'orders'"):
+    with pytest.raises(NotFound, match="nothing of stream 'orders' to undo"):
         table.undo("orders", dt.datetime.now(dt.UTC))
     append(table, orders(1))
     with pytest.raises(InvalidInput, match="no time zone"):
