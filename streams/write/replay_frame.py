@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from storage import Table
 from storage.engine import ObjectStore, WriteTicket
 from storage.errors import InvalidInput
+from streams.kafka.fetch import HEADERS, SCHEMA
 from streams.letters.letter_files import Letter, read_letters, stored_bytes
 from streams.letters.plans import Plan, Span, in_spans
 from streams.pipeline.check import check_deletes, exact_fields, key_of
@@ -30,17 +31,8 @@ from streams.write.replay import Choose, Run, replayable
 from streams.write.sink import check_columns, run_tasks
 from streams.write.sink_task import TaskReport
 
-MESSAGES: Final = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
-    ]
-)
+_NAMES: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
+MESSAGES: Final = pa.schema([*(SCHEMA.field(name) for name in _NAMES), HEADERS])
 """Columns of the messages of letters, as a Kafka source has them."""
 _FIELDS: Final = pa.schema(
     [
