@@ -31,7 +31,7 @@ def column_types(schema: pa.Schema) -> dict[str, str]:
     found: dict[str, str] = {}
     refused: list[str] = []
     for field in schema:
-        stored = _stored(field.type)
+        stored = stored_type(field.type)
         if stored is None:
             refused.append(f"{field.name} ({field.type})")
         else:
@@ -43,12 +43,12 @@ def column_types(schema: pa.Schema) -> dict[str, str]:
     return found
 
 
-def _stored(given: pa.DataType) -> pa.DataType | None:
-    """The type in the table; None if there is none."""
+def stored_type(given: pa.DataType) -> pa.DataType | None:
+    """The type that a column of an Arrow type has in a table; None if there is none."""
     if isinstance(given, pa.BaseExtensionType):
-        return _stored(given.storage_type)
+        return stored_type(given.storage_type)
     if pa.types.is_dictionary(given):
-        return _stored(given.value_type)
+        return stored_type(given.value_type)
     if given in _WIDER:
         return _WIDER[given]
     if pa.types.is_decimal(given):
@@ -70,13 +70,13 @@ def _stored(given: pa.DataType) -> pa.DataType | None:
 
 def _nested(given: pa.DataType) -> pa.DataType | None:
     if pa.types.is_map(given):
-        key, item = _stored(given.key_type), _stored(given.item_type)
+        key, item = stored_type(given.key_type), stored_type(given.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     if pa.types.is_list(given) or pa.types.is_large_list(given) or pa.types.is_fixed_size_list(given):
-        item = _stored(given.value_type)
+        item = stored_type(given.value_type)
         return None if item is None else pa.list_(pa.field("element", item))
     if pa.types.is_struct(given):
-        fields = [(field.name, _stored(field.type)) for field in given]
+        fields = [(field.name, stored_type(field.type)) for field in given]
         return None if any(kind is None for _, kind in fields) else pa.struct(fields)
     return None
 

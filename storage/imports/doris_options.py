@@ -12,7 +12,6 @@ from typing import Final
 from storage.errors import InvalidInput
 from storage.imports.translation import (
     MAIN,
-    NOT_NEEDED,
     Declared,
     Fate,
     GroupDraft,
@@ -68,10 +67,7 @@ def translate_doris(declared: Declared) -> Translation:
     buckets = None
     if declared.buckets:
         buckets = bucket_count("BUCKETS", declared.buckets, report)
-    told = {line.option for line in report.lines}
-    for option, value in declared.options.items():
-        if option not in told:
-            report.add(option, value, Fate.UNUSED, NOT_NEEDED)
+    report.add_rest(declared.options, {})
     return build_configuration(declared, [*groups, main], report, buckets=buckets)
 
 

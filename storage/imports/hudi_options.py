@@ -11,7 +11,6 @@ from typing import Final
 
 from storage.imports.translation import (
     MAIN,
-    NOT_NEEDED,
     Declared,
     Fate,
     GroupDraft,
@@ -88,11 +87,7 @@ def translate_hudi(declared: Declared) -> Translation:
             note = "key" if name in RECORD_KEY else "see partition columns"
             report.add(name, options[name], Fate.CARRIED if name in RECORD_KEY else Fate.UNUSED, note)
     buckets = bucket_count(_BUCKETS, options[_BUCKETS], report) if _BUCKETS in options else None
-    told = {line.option for line in report.lines}
-    for option, value in options.items():
-        if option not in told:
-            fate = Fate.MISSING if option in _MISSING else Fate.UNUSED
-            report.add(option, value, fate, _MISSING.get(option, NOT_NEEDED))
+    report.add_rest(options, _MISSING)
     return build_configuration(declared, [main], report, buckets=buckets)
 
 

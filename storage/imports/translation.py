@@ -125,6 +125,14 @@ class Report:
         """Add a line."""
         self._lines.append(OptionReport(option, value, fate, note))
 
+    def add_rest(self, options: Mapping[str, str], missing: Mapping[str, str]) -> None:
+        """Add a line for each option that has none yet: without a counterpart, or not needed."""
+        told = {line.option for line in self._lines}
+        for option, value in options.items():
+            if option not in told:
+                fate = Fate.MISSING if option in missing else Fate.UNUSED
+                self.add(option, value, fate, missing.get(option, NOT_NEEDED))
+
     @property
     def lines(self) -> tuple[OptionReport, ...]:
         """The lines so far."""

@@ -10,8 +10,9 @@ weft.shop.`2024-orders`. Folders that begin with an underscore or a dot are not 
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -156,29 +157,30 @@ class Lake:
         found = self._children(parent)
         return None if found is None else [name for name, inside in found.items() if _TABLE_FOLDER not in inside]
 
-    def all_tables(self, depth: int, most: int) -> list[Names]:
+    def all_tables(self, depth: int = sys.maxsize, most: int = sys.maxsize) -> Iterator[Names]:
         """Names of all tables, those in the root first.
 
         Args:
             depth: How many levels of namespaces are looked into.
-            most: Ends the search after about so many tables, or ten times as many folders.
+            most: Ends the search after so many tables, or about ten times as many folders.
 
         Raises:
             TableError: The store does not list its folders.
         """
-        found: list[Names] = []
         namespaces: list[Names] = [()]
-        looked = 0
-        for _ in range(depth + 1):
-            level, namespaces = namespaces, []
-            for names in level:
+        found = looked = level = 0
+        while namespaces and level <= depth:
+            parents, namespaces, level = namespaces, [], level + 1
+            for names in parents:
                 children = self._children(names) or {}
                 for name, inside in children.items():
-                    (found if _TABLE_FOLDER in inside else namespaces).append((*names, name))
+                    if _TABLE_FOLDER not in inside:
+                        namespaces.append((*names, name))
+                    elif (found := found + 1) <= most:
+                        yield (*names, name)
                 looked += len(children)
-                if len(found) >= most or looked >= 10 * most:
-                    return found[:most]
-        return found
+                if found >= most or looked >= 10 * most:
+                    return
 
     def has_namespace(self, names: Sequence[str]) -> bool:
         """Whether a folder exists and has no table. The root always exists. Raises as `tables`."""

@@ -50,12 +50,5 @@ def lake_session(settings: CommandSettings) -> Iterator[SqlSession]:
         with spark_errors(_HINT):
             register_catalog(spark, CATALOG, location.uri, storage_options=location.storage_options)
             spark.sql(f"USE {CATALOG}")
-        yield SqlSession(spark, _HINT, lambda: _table_names(lake))
-
-
-def _table_names(lake: Lake) -> list[str]:
-    """Tables of the root and of its namespaces; deeper ones are found by queries, but not listed here."""
-    found = list(lake.tables(()) or ())
-    for namespace in lake.namespaces(()) or ():
-        found += [f"{namespace}.{name}" for name in lake.tables((namespace,)) or ()]
-    return found
+        # Tables in namespaces of namespaces are found by queries, but not listed.
+        yield SqlSession(spark, _HINT, lambda: [".".join(names) for names in lake.all_tables(depth=1)])

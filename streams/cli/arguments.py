@@ -20,7 +20,6 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from storage import Table
-from storage.engine import check_reachable
 from storage.errors import InvalidInput, NotFound, TableError
 from storage.foreign_text import parse_json
 from streams.cli.completion import places
@@ -243,9 +242,8 @@ def open_location(location: TableLocation) -> Table:
         StoreUnavailable: The store does not answer within a few seconds, or refuses access.
         NotFound: There is no table at the location.
     """
-    check_reachable(location.uri, location.storage_options)
     with tables_nearby():
-        return Table.open(location.uri, storage_options=location.storage_options)
+        return location.open()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -201,21 +201,19 @@ def show_and_log(
     Raises:
         InvalidInput: The file cannot be written.
     """
-    if log_format is None and log_file is None:
-        with show_jobs(console, as_json=as_json, line_seconds=line_seconds, tells_lost=tells_lost) as shown:
-            yield shown
-        return
-    with open_event_log(log_file, log_format or "text") as log:
-        if log_file is None:
-            yield log
-            return
-        with show_jobs(console, as_json=as_json, line_seconds=line_seconds, tells_lost=tells_lost) as shown:
+    with ExitStack() as stack:
+        tellers: list[OnStatus] = []
+        if log_format is not None or log_file is not None:
+            tellers.append(stack.enter_context(open_event_log(log_file, log_format or "text")))
+        if log_format is None or log_file is not None:
+            shown = show_jobs(console, as_json=as_json, line_seconds=line_seconds, tells_lost=tells_lost)
+            tellers.append(stack.enter_context(shown))
 
-            def both(statuses: Sequence[JobStatus]) -> None:
-                log(statuses)
-                shown(statuses)
+        def tell_all(statuses: Sequence[JobStatus]) -> None:
+            for tell in tellers:
+                tell(statuses)
 
-            yield both
+        yield tell_all
 
 
 def _now_ms() -> int:

@@ -16,7 +16,7 @@ from streams.cli.arguments import column_names, errors, print_error, usage_error
 from streams.cli.examples import examples
 from streams.cli.infer_command import read_messages
 from streams.cli.progress import Quiet, progress
-from streams.formats import FORMATS
+from streams.formats import FORMATS, check_format
 from streams.formats.registry import uses_registry
 from streams.kafka.closest_topic import ask_for_closest
 from streams.pipeline.infer_key import Fields, Messages, choose_ordering, fields_of
@@ -117,7 +117,7 @@ def init(
         given = _Given(
             topics=column_names(topic),
             brokers=brokers,
-            form=_checked_format(message_format),
+            form=None if message_format is None else check_format(message_format),
             registry=registry,
             table=table,
             key=column_names(key),
@@ -158,8 +158,7 @@ class _Conversation:
         given = self._given
         brokers, there = self._brokers()
         topics = self._topics(brokers, there)
-        form = self._answer(f"Format of the messages ({', '.join(FORMATS)})", given.form, "json", _checked_format)
-        assert form is not None, "there is a default"
+        form = self._answer(f"Format of the messages ({', '.join(FORMATS)})", given.form, "json", check_format)
         registry = self._registry(form)
         streams = [self._stream(topic, brokers, form, registry) for topic in topics]
         streams = self._with_key(streams)
@@ -388,10 +387,6 @@ class _Conversation:
         return parse(default or "")
 
 
-def _with_match(stream: NewStream, name: str) -> NewStream:
-    return replace(stream, fields=with_key(stream.fields, [name]))
-
-
 def _keys(text: str, streams: Sequence[NewStream]) -> list[list[str]]:
     """The key of each topic, from ``FIELD, ...`` and ``TOPIC=FIELD`` for topics in which a field has another name.
 
@@ -454,12 +449,6 @@ def _required(text: str) -> str:
     if not text.strip():
         raise InvalidInput("an answer is needed")
     return text.strip()
-
-
-def _checked_format(name: str | None) -> str | None:
-    if name is not None and name not in FORMATS:
-        raise InvalidInput(f"there is no message format {name!r}", hint=f"formats: {', '.join(FORMATS)}")
-    return name
 
 
 def _by_topic(given: Sequence[str] | None, flag: str) -> dict[str, str]:

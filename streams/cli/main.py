@@ -100,7 +100,7 @@ def versions(
 @app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog=examples("weft demo", "weft demo --rows 1000000 --keep ./demo --report demo.html"),
+    epilog=examples("weft demo", "weft demo --rows 1000000 --keep ./demo"),
 )
 def demo(context: typer.Context) -> None:
     """A self-contained demo: an embedded Kafka broker, four writers, compaction, SQL; see weft demo --help."""

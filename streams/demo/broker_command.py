@@ -11,18 +11,17 @@ import re
 import signal
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import typer
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from storage.errors import Conflict, InvalidInput, NotFound, TableError
 from storage.plural import counted
 from streams.demo.broker import EmbeddedBroker
-from streams.demo.send import ADDRESS, Message, parse_line, parse_lines, send
+from streams.demo.send import ADDRESS, Message, parse_lines, send
 
 HOST: Final = "127.0.0.1"
 PORT: Final = int(ADDRESS.rpartition(":")[2])
@@ -109,44 +108,6 @@ def _check_kept(address: str, topic: str, partitions: int) -> None:
         )
 
 
-class _Input:
-    """Messages that arrive on standard input: ``{...}`` if there is one topic, ``TOPIC {...}`` else."""
-
-    def __init__(self, producer: Producer, topics: Sequence[str], key: str | None) -> None:
-        self._producer, self._topics, self._key = producer, topics, key
-
-    def read(self) -> None:
-        """Send what arrives until it ends; a bad line is told, and the next one read."""
-        counts: Counter[str] = Counter()
-        with contextlib.suppress(OSError):  # of a terminal that belongs to another process meanwhile
-            for number, line in enumerate(sys.stdin, 1):
-                if not line.strip():
-                    continue
-                try:
-                    topic, message = self._parse(line.strip(), f"standard input, line {number}")
-                    counts[topic] += self._add(topic, message)
-                except TableError as error:
-                    typer.echo(error, err=True)
-        self._producer.flush(SECONDS)
-        for topic, count in counts.items():
-            _tell(f"{topic}: {counted(count, 'message')} of standard input")
-
-    def _add(self, topic: str, message: Message) -> int:
-        self._producer.produce(topic, message.value, message.key)
-        self._producer.poll(0)
-        return 1
-
-    def _parse(self, line: str, place: str) -> tuple[str, Message]:
-        if line.startswith("{"):
-            if len(self._topics) > 1:
-                raise InvalidInput(f"{place}: which topic?", hint=f"write {self._topics[0]} {line[:40]}")
-            return self._topics[0], parse_line(line, place, self._key)
-        topic, _, rest = line.partition(" ")
-        if topic not in self._topics:
-            raise InvalidInput(f"{place}: there is no topic {topic}", hint=f"it has {', '.join(self._topics)}")
-        return topic, parse_line(rest, place, self._key)
-
-
 def _tell(*lines: str) -> None:
     for line in lines:
         typer.echo(line)
@@ -172,7 +133,6 @@ def run(given: argparse.Namespace) -> None:
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
-    signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # reading from a terminal in the background would stop the process
     with EmbeddedBroker() as broker:
         broker.create_topics(dict.fromkeys(topics, given.partitions))
         front = _Front(given.port, broker.bootstrap_servers)
@@ -193,12 +153,7 @@ def run(given: argparse.Namespace) -> None:
             "Send messages from another terminal, one JSON object a line (--key FIELD sets Kafka's key):",
             f"  echo '{{\"order_id\": 1}}' | python -m streams.demo.send --topic {topics[0]}{brokers}",
         )
-        terminal = sys.stdin.isatty() and os.tcgetpgrp(0) == os.getpgrp()
-        if terminal:
-            _tell(f'or type them here, such as\n  {f"{topics[0]} " if len(topics) > 1 else ""}{{"order_id": 1}}')
         _tell("Ctrl+C ends it.")
-        if terminal or not sys.stdin.isatty():
-            threading.Thread(target=_Input(producer, topics, given.key).read, daemon=True).start()
         stopped.wait()
         _tell("The broker has ended; its messages are gone.")
 
@@ -208,8 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m streams.demo.broker",
         description="Run a Kafka broker in memory, for trying weft without a Kafka, until Ctrl+C. Messages come from "
-        "--file, from standard input (one JSON object a line, TOPIC before it if there are several topics), or from "
-        "any Kafka client, such as python -m streams.demo.send.",
+        "--file, or from any Kafka client, such as python -m streams.demo.send.",
     )
     parser.add_argument("--topic", action="append", default=[], help="a topic to create; may be repeated")
     parser.add_argument(

@@ -22,24 +22,17 @@ def demo(
         Path | None, typer.Option(help="New folder that keeps table, pipeline file and logs.", metavar="DIR")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the messages: the same seed gives the same messages.", min=0)] = 1,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            help="File for the verdict as a page, with charts of throughput, lag and freshness.", metavar="FILE"
-        ),
-    ] = None,
     feed: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Only send the messages to this Kafka; for a pipeline that runs there."),
     ] = None,
     feed_seconds: Annotated[float, typer.Option(help="With --feed: spread the messages over this time.", min=0)] = 0,
 ) -> None:
-    """Run a complete example: five Kafka topics, four writer processes, compaction, a kill -9, Spark SQL.
+    """Run a complete example: four Kafka topics, four writer processes, compaction, a kill -9, Spark SQL.
 
-    Orders refer to customers, which a fifth writer without Spark updates meanwhile. At the end the whole table, with
-    the columns of the customers, is compared with dedupe + joins in Spark over the same topics; the exit code is 1 if
-    they differ. It takes as long as the machine needs; if nothing is done any more for minutes, or at Ctrl-C, it ends
-    and says what is missing.
+    At the end the whole table is compared with dedupe + joins in Spark over the same topics; the exit code is 1 if they
+    differ. It takes as long as the machine needs; if nothing is done any more for minutes, or at Ctrl-C, it ends and
+    says what is missing.
     """
     from rich.console import Console
 
@@ -61,7 +54,7 @@ def demo(
             raise typer.Exit(1) from None
         return
     try:
-        equal = run_demo(rows, console, keep=keep, seed=seed, report=report)
+        equal = run_demo(rows, console, keep=keep, seed=seed)
     except (DemoFailed, TableError, Unfinished) as error:
         error_console.print(str(error), markup=False)
         raise typer.Exit(1) from None
@@ -73,6 +66,7 @@ def demo(
             f"  weft show {table}",
             f"  weft show {table} timeline",
             f'  weft sql {pipeline} "{query}"',
+            f"  weft ui {pipeline}",
         ):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     if not equal:

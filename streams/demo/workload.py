@@ -1,4 +1,4 @@
-"""The messages of the demo: four topics of one wide table and one of a table that it refers to, from a seed.
+"""The messages of the demo: four topics of one wide table, from a seed.
 
 Pure functions (no I/O, clock or global randomness): the same arguments give the same messages. Every stream has
 - messages *out of order*: displaced by a little, within and across commits;
@@ -7,8 +7,6 @@ Pure functions (no I/O, clock or global randomness): the same arguments give the
 - *ties*: events with the key and time of the event before; a sequence number decides;
 - *deletes*, with another convention in each topic (`streams.demo.shop` reads them);
 - keys that only some of the streams have.
-
-An order names a customer, another one in each event; some name none, or one that does not exist.
 
 Events are columns of numbers; `Topic.messages` formats a range of them as text.
 """
@@ -20,7 +18,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from storage.errors import InvalidInput
 from streams.demo import messages
@@ -33,10 +30,6 @@ _SPAN_MS: Final = DAYS * 86_400_000
 MIN_ROWS: Final = 1_000
 """With fewer messages some of the cases above would not occur in every stream."""
 ROWS_PER_KEY: Final = 6
-KEYS_PER_CUSTOMER: Final = 5
-ROWS_PER_CUSTOMER_MESSAGE: Final = 10
-CUSTOMERS: Final = "customers"
-"""The topic of the customers, which is also the name of their stream."""
 FIRST_KEY: Final = 10_000_000_000
 """Keys need more than 32 bits."""
 
@@ -51,9 +44,8 @@ DELETE_SHARE: Final = 0.05
 MIN_PARTITIONS: Final = 2
 MAX_PARTITIONS: Final = 32
 """Maximum number of partitions of a topic: each is a task of every batch, and the broker has one thread."""
-_FILL: Final = 0.5
-"""Planned share of the size limit of a partition, because small batches compress worse than the sample."""
-_SAMPLE: Final = 5_000
+MESSAGE_BYTES: Final = 70
+"""Bytes of a message in the broker: twice the 33 of a large batch, because small batches compress worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,32 +101,17 @@ def plan_topics(rows: int, seed: int = 1) -> dict[str, Topic]:
         raise InvalidInput(f"{rows} rows are too few for a demo", hint=f"give at least {MIN_ROWS}")
     topics = {}
     for number, (name, stream) in enumerate(_STREAMS.items()):
-        partitions = _partitions(name, stream, rows)
+        count = round(rows * stream.share)
+        partitions = _partitions(name, rows, count)
         rng = np.random.default_rng([seed, number])
-        columns = stream.events(rng, round(rows * stream.share), rows // ROWS_PER_KEY)
+        columns = stream.events(rng, count, rows // ROWS_PER_KEY)
         topics[name] = Topic(name, partitions, _delivered(rng, columns), stream.format)
     return topics
 
 
-def plan_customers(rows: int, seed: int = 1) -> Topic:
-    """The topic of the customers that the orders of `plan_topics` name: one message for ten of the other topics.
-
-    Args:
-        rows: Number of messages of the four topics together, at least `MIN_ROWS`.
-        seed: Seed of the messages.
-    """
-    stream = _Stream(1 / ROWS_PER_CUSTOMER_MESSAGE, _customers, messages.format_customers)
-    rng = np.random.default_rng([seed, len(_STREAMS)])
-    columns = stream.events(rng, rows // ROWS_PER_CUSTOMER_MESSAGE, rows // ROWS_PER_KEY)
-    return Topic(CUSTOMERS, _partitions(CUSTOMERS, stream, rows), _delivered(rng, columns), stream.format)
-
-
-def _partitions(name: str, stream: _Stream, rows: int) -> int:
-    """Number of partitions that a topic needs, estimated by compressing a sample as the producer does."""
-    rng = np.random.default_rng(0)
-    sample = Topic(name, 1, stream.events(rng, _SAMPLE, rows // ROWS_PER_KEY), stream.format).part(0, 1)
-    compressed = len(pa.Codec("zstd").compress(b"".join([*sample.keys, *sample.values]), asbytes=True))
-    need = rows * stream.share * compressed / _SAMPLE / (PARTITION_LIMIT_BYTES * _FILL)
+def _partitions(name: str, rows: int, messages: int) -> int:
+    """Number of partitions that a topic of ``messages`` needs."""
+    need = messages * MESSAGE_BYTES / PARTITION_LIMIT_BYTES
     if need > MAX_PARTITIONS:
         raise InvalidInput(
             f"{rows} rows do not fit into the embedded broker: a partition keeps {PARTITION_LIMIT_BYTES >> 20} MB, "
@@ -192,17 +169,7 @@ def _orders(rng: np.random.Generator, count: int, keys: int) -> Columns:
     _, first = np.unique(columns["key"], return_index=True)
     columns["created"] = np.zeros(count, np.int64)
     columns["created"][first] = 1
-    # 0 is no customer, and the largest numbers are those of customers that do not exist.
-    columns["customer"] = columns["dice"] % (_customer_count(keys) * 11 // 10 + 1)
     return columns
-
-
-def _customer_count(keys: int) -> int:
-    return keys // KEYS_PER_CUSTOMER
-
-
-def _customers(rng: np.random.Generator, count: int, keys: int) -> Columns:
-    return _events(rng, count, rng.integers(1, _customer_count(keys) + 1, count))
 
 
 def _payments(rng: np.random.Generator, count: int, keys: int) -> Columns:

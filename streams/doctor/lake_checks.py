@@ -34,15 +34,11 @@ def _tables(lake: Lake) -> Iterator[Names]:
     Raises:
         NotFound: There is no such folder.
     """
-    if not lake.exists():
+    if lake.exists():
+        yield from lake.all_tables()
+    else:
         lake.table(())
         yield ()
-        return
-    pending: list[Names] = [()]
-    while pending:
-        namespace = pending.pop(0)
-        yield from ((*namespace, name) for name in lake.tables(namespace) or ())
-        pending += [(*namespace, name) for name in lake.namespaces(namespace) or ()]
 
 
 def _check_table(lake: Lake, names: Names, found: Findings) -> None:

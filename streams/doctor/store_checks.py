@@ -38,8 +38,7 @@ def check_table(pipeline: Pipeline, found: Findings) -> TableSchema | None:
     check_store("table.uri", location.uri, location.storage_options, found)
     with found.guarded("table"):
         try:
-            check_reachable(location.uri, location.storage_options)
-            table = Table.open(location.uri, storage_options=location.storage_options)
+            table = location.open()
         except NotFound as error:
             if pipeline.config is None:
                 found.problem("table", error.message, "add table.config to the pipeline, and weft run creates it")

@@ -146,10 +146,7 @@ def _schemas(settings: AvroSettings) -> Schemas[WriterSchema]:
     client = registry_client(settings.registry)
 
     def fetch(schema_id: SchemaId) -> WriterSchema:
-        schema = client.schema(schema_id)
-        if schema.schema_type not in {None, "AVRO"}:
-            raise UnknownSchema(f"schema {schema_id} is of type {schema.schema_type}, not AVRO")
-        return parse_schema(schema, client, f"schema {schema_id}")
+        return parse_schema(client.schema(schema_id, "AVRO"), client, f"schema {schema_id}")
 
     return Schemas(fetch)
 
@@ -183,19 +180,8 @@ def registered_type(schema: Any, client: RegistryClient) -> AvroType:
         UnknownSchema: The registry does not know a reference.
         RegistryUnavailable: The registry does not answer.
     """
-    return parse_avro([*_all_references(schema, client, set()), schema.schema_str])
-
-
-def _all_references(schema: Any, client: RegistryClient, seen: set[tuple[str, int]]) -> list[str]:
-    """The texts of all schemas that one refers to, each after those that it needs itself."""
-    texts = []
-    for reference in schema.references or ():
-        if (reference.subject, reference.version) in seen:
-            continue
-        seen.add((reference.subject, reference.version))
-        found = client.version(reference.subject, reference.version)
-        texts += [*_all_references(found, client, seen), found.schema_str]
-    return texts
+    # Several names can refer to types of one schema.
+    return parse_avro([*dict.fromkeys(client.references(schema).values()), schema.schema_str])
 
 
 def _data(split: Split[WriterSchema], values: pa.Array) -> Iterator[tuple[SourceType, Any] | str | None]:

@@ -104,9 +104,7 @@ def _load(client: RegistryClient, schema_id: SchemaId) -> Any:
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
-    schema = client.schema(schema_id)
-    if schema.schema_type != "JSON":
-        raise UnknownSchema(f"schema {schema_id} is of type {schema.schema_type or 'AVRO'}, not JSON")
+    schema = client.schema(schema_id, "JSON")
     try:
         plain = json.loads(schema.schema_str)
         documents = referenced_documents(schema, client)
@@ -128,17 +126,7 @@ def referenced_documents(schema: Any, client: RegistryClient) -> Mapping[str, An
         UnknownSchema: The registry lacks one.
         ValueError: One is not JSON.
     """
-    found: dict[str, Any] = {}
-    _add_documents(schema, client, found)
-    return found
-
-
-def _add_documents(schema: Any, client: RegistryClient, found: dict[str, Any]) -> None:
-    for reference in schema.references or ():
-        if reference.name not in found:
-            inner = client.version(reference.subject, reference.version)
-            found[reference.name] = json.loads(inner.schema_str)
-            _add_documents(inner, client, found)
+    return {name: json.loads(text) for name, text in client.references(schema).items()}
 
 
 def _unique_items(validator: Any, unique: Any, instance: Any, _schema: Any) -> Iterator[Any]:

@@ -160,9 +160,7 @@ class _Decoder:
         return kind if isinstance(kind, str) else (kind, rest)
 
     def _fetch(self, schema_id: SchemaId) -> Any:
-        schema = self._client.schema(schema_id, serialized=True)
-        if schema.schema_type != "PROTOBUF":
-            raise UnknownSchema(f"schema {schema_id} is of type {schema.schema_type or 'AVRO'}, not PROTOBUF")
+        schema = self._client.schema(schema_id, "PROTOBUF", serialized=True)
         return load_file(schema, self._client, f"schema {schema_id}")
 
     def _message(self, file: Any, indexes: tuple[int, ...]) -> _Message | str:
@@ -337,19 +335,15 @@ def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
     from google.protobuf.message import DecodeError
 
     pool = DescriptorPool()
-    added: set[str] = set()
+    texts = client.references(schema, serialized=True)
+    added = set(texts)
 
-    def add(name: str, text: str, references: Any) -> None:
+    def add(name: str, text: str) -> None:
         plain = FileDescriptorProto()
         try:
             plain.ParseFromString(base64.b64decode(text, validate=True))
         except (ValueError, DecodeError):
             raise UnknownSchema(f"{what} is not given as a descriptor (format=serialized): {name}") from None
-        for reference in references or ():
-            if reference.name not in added:
-                added.add(reference.name)
-                found = client.version(reference.subject, reference.version, serialized=True)
-                add(reference.name, found.schema_str, found.references)
         for dependency in plain.dependency:
             if dependency not in added:
                 added.add(dependency)
@@ -358,7 +352,8 @@ def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
         pool.Add(plain)
 
     try:
-        add("weft_schema.proto", schema.schema_str, schema.references)
+        for name, text in {**texts, "weft_schema.proto": schema.schema_str}.items():
+            add(name, text)
         return pool.FindFileByName("weft_schema.proto")
     except (TypeError, KeyError, RecursionError) as error:
         raise UnknownSchema(f"{what} cannot be loaded: {error}") from None

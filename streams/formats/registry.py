@@ -152,20 +152,46 @@ class RegistryClient:
     client: Any
     retries: int | None = None
 
-    def schema(self, schema_id: SchemaId, *, serialized: bool = False) -> Any:
+    def schema(self, schema_id: SchemaId, kind: str = "", *, serialized: bool = False) -> Any:
         """The schema with an id or a GUID, with its references.
 
         Args:
             schema_id: The id.
+            kind: The type that it must have: ``AVRO``, ``PROTOBUF`` or ``JSON``; any by default.
             serialized: For Protobuf: its descriptor instead of its text.
 
         Raises:
-            UnknownSchema: The registry does not know the id.
+            UnknownSchema: The registry does not know the id, or it is a schema of another type.
             RegistryUnavailable: The registry does not answer.
         """
         fmt = "serialized" if serialized else None
         fetch = self.client.get_schema if isinstance(schema_id, int) else self.client.get_schema_by_guid
-        return self._ask(lambda: fetch(schema_id, fmt=fmt), f"schema {schema_id}")
+        found: Any = self._ask(lambda: fetch(schema_id, fmt=fmt), f"schema {schema_id}")
+        actual = found.schema_type or "AVRO"
+        if kind and actual != kind:
+            raise UnknownSchema(f"schema {schema_id} is of type {actual}, not {kind}")
+        return found
+
+    def references(self, schema: Any, *, serialized: bool = False) -> dict[str, str]:
+        """The texts of all schemas that one refers to, by the name of the reference, each after those that it needs.
+
+        Raises:
+            UnknownSchema: The registry does not know one of them.
+            RegistryUnavailable: The registry does not answer.
+        """
+        texts: dict[str, str] = {}
+        seen: set[str] = set()
+
+        def add(references: Any) -> None:
+            for reference in references or ():
+                if reference.name not in seen:
+                    seen.add(reference.name)
+                    found = self.version(reference.subject, reference.version, serialized=serialized)
+                    add(found.references)
+                    texts[reference.name] = found.schema_str
+
+        add(schema.references)
+        return texts
 
     def version(self, subject: str, version: int, *, serialized: bool = False) -> Any:
         """The schema of a reference.

@@ -7,13 +7,15 @@ instead: a union of several types, a type within itself, or a type that no colum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
+from storage.engine import format_type
+from storage.imports.column_types import stored_type
 from streams.formats.avro_schema import AvroType, decimal_scale, meaning_of
 from streams.formats.protobuf_messages import WRAPPERS
 from streams.formats.source_type import MEANINGS
@@ -299,28 +301,8 @@ def _arrow_sql(kind: pa.DataType) -> str:
         return f"array<{_arrow_sql(kind.value_type)}>"
     if pa.types.is_struct(kind):
         return struct_type({field.name: _arrow_sql(field.type) for field in kind})
-    for names, is_kind in _ARROW:
-        if is_kind(kind):
-            return names
-    raise NoType(f"no column has the type {kind}")
-
-
-_ARROW: Final[Sequence[tuple[str, Callable[[pa.DataType], bool]]]] = (
-    ("boolean", pa.types.is_boolean),
-    ("tinyint", pa.types.is_int8),
-    ("smallint", lambda kind: pa.types.is_int16(kind) or pa.types.is_uint8(kind)),
-    ("int", lambda kind: pa.types.is_int32(kind) or pa.types.is_uint16(kind)),
-    ("bigint", lambda kind: pa.types.is_int64(kind) or pa.types.is_uint32(kind)),
-    ("decimal(20,0)", pa.types.is_uint64),
-    ("float", pa.types.is_float32),
-    ("double", pa.types.is_float64),
-    ("date", pa.types.is_date),
-    (
-        "string",
-        lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
-    ),
-    (
-        "binary",
-        lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind),
-    ),
-)
+    refused = pa.types.is_float16(kind) or isinstance(kind, pa.BaseExtensionType)  # by Spark
+    stored = None if refused else stored_type(kind)
+    if stored is None:
+        raise NoType(f"no column has the type {kind}")
+    return format_type(stored)

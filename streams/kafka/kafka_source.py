@@ -20,22 +20,16 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
     StructType,
-    TimestampType,
 )
 
 from storage.errors import InvalidInput
 from streams.kafka.cluster import Cluster, Connection
 from streams.kafka.errors import SourceRefused, SourceUnavailable, logger, report_losses, report_recreated
-from streams.kafka.fetch import read_range
+from streams.kafka.fetch import HEADERS, SCHEMA, read_range
 from streams.kafka.offset_plan import (
     Log,
     OffsetRange,
@@ -62,24 +56,10 @@ FORMAT: Final = "weft_kafka"
 
 Json = dict[str, Any]
 
-_COLUMNS: Final = (
-    StructField("key", BinaryType()),
-    StructField("value", BinaryType()),
-    StructField("topic", StringType()),
-    StructField("partition", IntegerType()),
-    StructField("offset", LongType()),
-    StructField("timestamp", TimestampType()),
-    StructField("timestampType", IntegerType()),
-)
-_HEADERS: Final = StructField(
-    "headers",
-    ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
-)
-
 
 def columns(*, include_headers: bool) -> StructType:
     """Schema of the source: `streams.kafka.fetch.SCHEMA` with types of Spark, the same as of Spark's Kafka source."""
-    return StructType([*_COLUMNS, _HEADERS] if include_headers else list(_COLUMNS))
+    return from_arrow_schema(SCHEMA.append(HEADERS) if include_headers else SCHEMA)
 
 
 class KafkaSource(Source):

@@ -9,10 +9,11 @@ dropped leaves an empty line.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from storage.engine import ObjectStore, Path, open_store
@@ -66,6 +67,17 @@ class Letter:
     def has_message(self) -> bool:
         """Whether the letter holds the message, and not the decoded row of a frame without messages."""
         return self.content.get("encoding") != "row"
+
+    def data(self, name: Literal["key", "value"]) -> bytes | None:
+        """The bytes of its key or its value; None if it has none."""
+        return stored_bytes(self.content.get(name), self.content.get("key_encoding" if name == "key" else "encoding"))
+
+
+def stored_bytes(text: str | None, encoding: str | None) -> bytes | None:
+    """The bytes that a letter holds as text: in base64, if they are not UTF-8."""
+    if text is None:
+        return None
+    return base64.b64decode(text) if encoding == "base64" else str(text).encode()
 
 
 def default_folder(table_uri: str, lane: str) -> str:

@@ -13,7 +13,7 @@ import bisect
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
 
 from storage.engine import LaneName, ObjectStore, Path, lane_name
@@ -29,6 +29,7 @@ Kind = Literal["replay", "drop"]
 _FILE: Final = re.compile(r"(\d{8})\.json")
 _LANE_LETTERS: Final = 64  # limit of the name of a lane
 _VERSION: Final = 1
+_IN_PATH: Final = frozenset({"lane", "number"})  # what the path of a plan says, and its content does not
 _REPLAY_LANE: Final = re.compile(r"-replay-[0-9a-f]{16}$")
 
 
@@ -127,15 +128,7 @@ def publish_plan(store: ObjectStore, plan: Plan) -> bool:
     Raises:
         StoreUnavailable: The store does not answer. The plan may have been published.
     """
-    content = {
-        "version": _VERSION,
-        "id": plan.id,
-        "kind": plan.kind,
-        "made_at_ms": plan.made_at_ms,
-        "where": plan.where,
-        "fenced": plan.fenced,
-        "letters": {file: [list(span) for span in spans] for file, spans in plan.letters.items()},
-    }
+    content = {"version": _VERSION, **{name: value for name, value in asdict(plan).items() if name not in _IN_PATH}}
     try:
         return store.put_if_absent(plan_path(plan), json.dumps(content, ensure_ascii=False).encode())
     except OSError as error:
@@ -153,15 +146,7 @@ def _parse(where: str, lane: str, number: int, data: bytes) -> Plan:
         if found["version"] != _VERSION:
             raise CorruptData(f"{where} is from a newer version of weft", hint="upgrade weft")
         letters = {file: [(first, last) for first, last in spans] for file, spans in found["letters"].items()}
-        return Plan(
-            lane=lane,
-            number=number,
-            id=found["id"],
-            kind=found["kind"],
-            made_at_ms=found["made_at_ms"],
-            where=found["where"],
-            fenced=found["fenced"],
-            letters=letters,
-        )
+        stored = {field.name: found[field.name] for field in fields(Plan) if field.name not in _IN_PATH}
+        return Plan(**{**stored, "lane": lane, "number": number, "letters": letters})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptData(f"{where} is damaged: {error}", hint="restore it from a copy") from None

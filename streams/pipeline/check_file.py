@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from storage import Table
 from storage.config import build_schema
-from storage.engine import TableSchema, check_reachable, reference_reports
+from storage.engine import TableSchema, reference_reports
 from storage.errors import InvalidInput, NotFound, TableError
 from storage.publish.targets import IcebergTarget
 from streams.letters.letter_files import default_folder
@@ -74,10 +73,8 @@ def check_file(path: Path, environment: Mapping[str, str] = os.environ) -> Check
 
 def _existing_schema(pipeline: Pipeline, found: list[InvalidInput]) -> TableSchema | None:
     """The schema of the existing table, and how it differs from the file."""
-    location = pipeline.table
     try:
-        check_reachable(location.uri, location.storage_options)
-        there = Table.open(location.uri, storage_options=location.storage_options).schema
+        there = pipeline.table.open().schema
         check_same_table(pipeline, there)
     except NotFound as error:
         if pipeline.config is None and not any(problem.message.startswith("table.config") for problem in found):

@@ -8,106 +8,89 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from storage.engine import TableMeasures
-from streams.pipeline.status import BATCH_BOUNDS, Report
+from streams.pipeline.status import BATCH_BOUNDS
 from streams.pipeline.status_fields import status_fields
 from streams.pipeline.supervisor import JobStatus
 from streams.pipeline.table_watch import TableView
 
 SINCE: Final = "Counts from the start of the process that serves this page."
 
-_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
-    "rows": ("rows", "Rows stored by a writer, or read by a service."),
-    "stored_bytes": ("bytes", "Stored bytes of the log files of a writer, or of the files that a service merged."),
-    "commits": ("commits", "Commits of a writer, or rounds of a service that changed the table."),
-    "deletes": ("deletes", "Delete events among the rows of a writer."),
-    "rows_ignored": (
-        "ignored_rows",
-        (
-            "Rows without effect, which are not stored: deletes that the stream ignores, upserts without any ordering "
-            "value."
-        ),
+_TOTALS: Final[Mapping[str, str]] = {
+    "rows": "Rows stored by a writer, or read by a service.",
+    "bytes": "Stored bytes of the log files of a writer, or of the files that a service merged.",
+    "commits": "Commits of a writer, or rounds of a service that changed the table.",
+    "deletes": "Delete events among the rows of a writer.",
+    "ignored_rows": (
+        "Rows without effect, which are not stored: deletes that the stream ignores, upserts without any ordering "
+        "value."
     ),
-    "rows_unordered": (
-        "unordered_rows",
-        (
-            "Rows that are not in the table because all ordering columns are NULL in them. A part of "
-            "weft_ignored_rows_total."
-        ),
+    "unordered_rows": (
+        "Rows that are not in the table because all ordering columns are NULL in them. A part of "
+        "weft_ignored_rows_total."
     ),
-    "late": (
-        "late_events",
-        (
-            "Events that were below the watermark of their lane, once for each group. They are stored, and may lose. "
-            "0 without a lateness."
-        ),
+    "late_events": (
+        "Events that were below the watermark of their lane, once for each group. They are stored, and may lose. 0 "
+        "without a lateness."
     ),
-    "dead_letters": ("dead_letters", "Messages that could not be decoded or stored."),
-    "tombstones_ignored": ("tombstones_ignored", "Messages without a value that were skipped."),
+    "dead_letters": "Messages that could not be decoded or stored.",
+    "tombstones_ignored": "Messages without a value that were skipped.",
     "skipped_offsets": (
-        "skipped_offsets",
-        (
-            "Offsets that Kafka did not have any more when a batch was planned (failOnDataLoss=false). Records of "
-            "topics that were truncated or created again are not counted."
-        ),
+        "Offsets that Kafka did not have any more when a batch was planned (failOnDataLoss=false). Records of topics "
+        "that were truncated or created again are not counted."
     ),
-    "waited_seconds": (
-        "back_pressure_wait_seconds",
-        "Time for which a writer has waited before batches, because reads of the table cost too much.",
+    "back_pressure_wait_seconds": (
+        "Time for which a writer has waited before batches, because reads of the table cost too much."
     ),
-    "restarts": ("restarts", "Restarts of the process of a part."),
-}
-_GAUGES: Final[Mapping[str, tuple[str, str]]] = {
-    "lag": (
-        "lag_messages",
-        "Upper bound of the messages that are in the source and not in the table. Absent if unknown.",
-    ),
-    "freshness_seconds": (
-        "freshness_seconds",
-        "The table contains everything that the source had this many seconds ago. Absent if unknown.",
-    ),
-    "commit_age_seconds": ("commit_age_seconds", "Time since the last commit. Absent before the first one."),
-    "waiting_seconds": (
-        "waiting_seconds",
-        "Time for which a broker, a store or a cluster has not answered. Absent if all answer.",
-    ),
-    "due_bytes": ("due_bytes", "Stored bytes that are due for compaction or a fold. Absent if unknown."),
-    "delay_seconds": (
-        "back_pressure_delay_seconds",
-        (
-            "Wait before each batch of a writer, because reads of the table cost too much; 0 if it does not wait. "
-            "Absent without back_pressure."
-        ),
-    ),
-    "read_amplification": (
-        "back_pressure_read_amplification",
-        (
-            "Bytes that a read of the table fetches, divided by the bytes of its base, when the writer last looked. "
-            "Absent without back_pressure."
-        ),
-    ),
-    "failures": ("failures_in_a_row", "Consecutive failed runs of the process without progress."),
-}
-_OF_CLEANING: Final[Mapping[str, tuple[str, str]]] = {
-    "deleted_files": (
-        "cleaned_files",
-        "Files that cleaning deleted: of expired snapshots, and orphans that dead processes left.",
-    ),
-    "deleted_bytes": ("cleaned_bytes", "Stored bytes of the files that cleaning deleted."),
-}
-_OF_EXPIRY: Final[Mapping[str, tuple[str, str]]] = {
-    "expired_rows": ("expired_rows", "Visible rows that were removed, because they were older than the time to live."),
+    "restarts": "Restarts of the process of a part.",
+    "cleaned_files": "Files that cleaning deleted: of expired snapshots, and orphans that dead processes left.",
+    "cleaned_bytes": "Stored bytes of the files that cleaning deleted.",
+    "expired_rows": "Visible rows that were removed, because they were older than the time to live.",
     "forgotten_deletes": (
-        "forgotten_deletes",
-        "Deletes, and rows that a delete hid, that were removed, because they were older than the time to live.",
+        "Deletes, and rows that a delete hid, that were removed, because they were older than the time to live."
     ),
+    "publications": "Publications of base files that changed an Iceberg or a Delta table.",
 }
-_PUBLICATIONS: Final = "Publications of base files that changed an Iceberg or a Delta table."
+"""Help texts of counters of a part, by name."""
+_GAUGES: Final[Mapping[str, str]] = {
+    "up": "Whether a process of the part runs.",
+    "stopped_for_good": (
+        "1 if the part has ended with an error and is not started again: it was refused (configuration, limit of dead "
+        "letters), was fenced, or has failed too often in a row."
+    ),
+    "lag_messages": "Upper bound of the messages that are in the source and not in the table. Absent if unknown.",
+    "freshness_seconds": "The table contains everything that the source had this many seconds ago. Absent if unknown.",
+    "commit_age_seconds": "Time since the last commit. Absent before the first one.",
+    "waiting_seconds": "Time for which a broker, a store or a cluster has not answered. Absent if all answer.",
+    "due_bytes": "Stored bytes that are due for compaction or a fold. Absent if unknown.",
+    "back_pressure_delay_seconds": (
+        "Wait before each batch of a writer, because reads of the table cost too much; 0 if it does not wait. Absent "
+        "without back_pressure."
+    ),
+    "back_pressure_read_amplification": (
+        "Bytes that a read of the table fetches, divided by the bytes of its base, when the writer last looked. "
+        "Absent without back_pressure."
+    ),
+    "failures_in_a_row": "Consecutive failed runs of the process without progress.",
+    "unknown_objects": (
+        "Objects in the table's folders whose names weft does not use, as of the last cleaning. They are not deleted."
+    ),
+    "expiry_age_seconds": (
+        "Time since the last look for rows that are older than the time to live. Absent before the first one."
+    ),
+    "publication_age_seconds": (
+        "Time since all published tables were last known to show all base files. Absent before the first time."
+    ),
+    "publication_interval_seconds": "Time from one look of the publisher to the next: every of the section publish.",
+    "publication_fails": "1 if the last publication to an Iceberg or a Delta table has failed. It is tried again.",
+    "trigger_seconds": "Shortest time from the start of one batch of a writer to the next: its trigger.",
+}
+"""Help texts of gauges of a part, by name."""
 _TABLE_GAUGES: Final[Mapping[str, tuple[str, str]]] = {
     "buckets": ("buckets", "Buckets that the table is to have."),
     "proposed_buckets": ("proposed_buckets", "Buckets that its sizes ask for; the same if they ask for no split."),
@@ -167,71 +150,50 @@ class Metrics(Collector):
 
 
 def _of_parts(statuses: Sequence[JobStatus], now_ms: int) -> Iterator[Metric]:
-    shown = [(status_fields(status, now_ms), status.report) for status in statuses]
-    running = [(fields["job"], float(fields["pid"] is not None)) for fields, _ in shown]
-    yield _gauge("up", "Whether a process of the part runs.", "part", running)
-    yield _gauge(
-        "stopped_for_good",
-        "1 if the part has ended with an error and is not started again: it was refused (configuration, limit of dead "
-        "letters), was fenced, or has failed too often in a row.",
-        "part",
-        [(status.name, float(status.is_lost)) for status in statuses],
-    )
-    for field, (name, text) in _COUNTERS.items():
-        yield _counter(name, text, [(fields["job"], fields[field]) for fields, _ in shown])
-    for field, (name, text) in _GAUGES.items():
-        yield _gauge(name, text, "part", [(fields["job"], fields[field]) for fields, _ in shown])
-    cleaners = [(fields["job"], report) for fields, report in shown if report.unknown_objects is not None]
-    for field, (name, text) in _OF_CLEANING.items():
-        yield _counter(name, text, [(job, getattr(report, field)) for job, report in cleaners])
-    yield _gauge(
-        "unknown_objects",
-        "Objects in the table's folders whose names weft does not use, as of the last cleaning. They are not deleted.",
-        "part",
-        [(job, report.unknown_objects) for job, report in cleaners],
-    )
-    expiries = [(fields["job"], report) for fields, report in shown if report.expired_at_ms is not None]
-    for field, (name, text) in _OF_EXPIRY.items():
-        yield _counter(name, text, [(job, getattr(report, field)) for job, report in expiries])
-    yield _gauge(
-        "expiry_age_seconds",
-        "Time since the last look for rows that are older than the time to live. Absent before the first one.",
-        "part",
-        [(job, max(0, now_ms - (report.expired_at_ms or 0)) / 1000) for job, report in expiries],
-    )
-    publishers = [
-        (fields["job"], report) for fields, report in shown if report.published_at_ms or report.publish_problem
-    ]
-    yield _counter("publications", _PUBLICATIONS, [(job, report.publications) for job, report in publishers])
-    yield _gauge(
-        "publication_age_seconds",
-        "Time since all published tables were last known to show all base files. Absent before the first time.",
-        "part",
-        [
-            (job, max(0, now_ms - report.published_at_ms) / 1000)
-            for job, report in publishers
-            if report.published_at_ms is not None
-        ],
-    )
-    yield _gauge(
-        "publication_interval_seconds",
-        "Time from one look of the publisher to the next: every of the section publish.",
-        "part",
-        [(job, report.publish_seconds) for job, report in publishers],
-    )
-    yield _gauge(
-        "publication_fails",
-        "1 if the last publication to an Iceberg or a Delta table has failed. It is tried again.",
-        "part",
-        [(job, float(bool(report.publish_problem))) for job, report in publishers],
-    )
-    yield _gauge(
-        "trigger_seconds",
-        "Shortest time from the start of one batch of a writer to the next: its trigger.",
-        "part",
-        [(fields["job"], report.trigger_seconds) for fields, report in shown],
-    )
-    yield _batches(shown)
+    parts = [(status.name, _part_values(status, now_ms)) for status in statuses]
+    for name, text in _TOTALS.items():
+        yield _counter(name, text, [(part, values[name]) for part, values in parts])
+    for name, text in _GAUGES.items():
+        yield _gauge(name, text, "part", [(part, values[name]) for part, values in parts])
+    yield _batches(statuses)
+
+
+def _part_values(status: JobStatus, now_ms: int) -> dict[str, float | None]:
+    """The value of each metric of a part; None if it does not apply, or is not known."""
+    fields, report = status_fields(status, now_ms), status.report
+    cleans, expires = report.unknown_objects is not None, report.expired_at_ms is not None
+    publishes = bool(report.published_at_ms or report.publish_problem)
+
+    def age(then_ms: int | None) -> float | None:
+        return None if then_ms is None else max(0, now_ms - then_ms) / 1000
+
+    return {
+        **{name: fields[name] for name in ("rows", "commits", "deletes", "dead_letters", "tombstones_ignored")},
+        **{name: fields[name] for name in ("skipped_offsets", "restarts", "freshness_seconds", "commit_age_seconds")},
+        **{name: fields[name] for name in ("waiting_seconds", "due_bytes")},
+        "bytes": fields["stored_bytes"],
+        "ignored_rows": fields["rows_ignored"],
+        "unordered_rows": fields["rows_unordered"],
+        "late_events": fields["late"],
+        "back_pressure_wait_seconds": fields["waited_seconds"],
+        "cleaned_files": report.deleted_files if cleans else None,
+        "cleaned_bytes": report.deleted_bytes if cleans else None,
+        "expired_rows": report.expired_rows if expires else None,
+        "forgotten_deletes": report.forgotten_deletes if expires else None,
+        "publications": report.publications if publishes else None,
+        "up": status.pid is not None,
+        "stopped_for_good": status.is_lost,
+        "lag_messages": fields["lag"],
+        "back_pressure_delay_seconds": fields["delay_seconds"],
+        "back_pressure_read_amplification": fields["read_amplification"],
+        "failures_in_a_row": fields["failures"],
+        "unknown_objects": report.unknown_objects,
+        "expiry_age_seconds": age(report.expired_at_ms),
+        "publication_age_seconds": age(report.published_at_ms),
+        "publication_interval_seconds": report.publish_seconds if publishes else None,
+        "publication_fails": bool(report.publish_problem) if publishes else None,
+        "trigger_seconds": report.trigger_seconds,
+    }
 
 
 def _gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float | None]]) -> Metric:
@@ -243,25 +205,27 @@ def _gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float |
     return gauge
 
 
-def _counter(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
+def _counter(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
     counter = CounterMetricFamily(f"weft_{name}", f"{text} {SINCE}", labels=["part"])
     for part, value in values:
-        counter.add_metric([part], value)
+        if value is not None:
+            counter.add_metric([part], value)
     return counter
 
 
-def _batches(shown: Iterable[tuple[dict[str, Any], Report]]) -> Metric:
+def _batches(statuses: Iterable[JobStatus]) -> Metric:
     """The histogram of batch durations; absent for parts without a batch."""
     histogram = HistogramMetricFamily(
         "weft_batch_seconds",
         f"Time of a batch of a writer from the start of its tasks to its commit, without planning its offsets. {SINCE}",
         labels=["part"],
     )
-    for fields, report in shown:
+    for status in statuses:
+        report = status.report
         if report.batch_counts:
             bounds = [*map(str, BATCH_BOUNDS), "+Inf"]
             buckets = list(zip(bounds, itertools.accumulate(report.batch_counts), strict=True))
-            histogram.add_metric([fields["job"]], buckets, report.batch_seconds)
+            histogram.add_metric([status.name], buckets, report.batch_seconds)
     return histogram
 
 

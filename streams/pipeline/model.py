@@ -14,10 +14,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from storage import DuePolicy
+from storage import DuePolicy, Table
 from storage.config import TableConfig
 from storage.config_file import FieldError, parse_duration
-from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION, Execute, in_threads
+from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION, Execute, check_reachable, in_threads
 from storage.errors import InvalidInput
 from storage.publish.targets import DeltaTarget, IcebergTarget, Target
 from streams.formats import check_format
@@ -283,6 +283,16 @@ class TableLocation:
         last = self.uri.rstrip("/").rsplit("/", 1)[-1]
         plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in last) or "table"
         return f"_{plain}" if plain[0].isdigit() else plain
+
+    def open(self) -> Table:
+        """Open the table, after a check that its store answers: the SDKs of stores would retry for minutes.
+
+        Raises:
+            NotFound: There is no table.
+            StoreUnavailable: The store does not answer.
+        """
+        check_reachable(self.uri, self.storage_options)
+        return Table.open(self.uri, storage_options=self.storage_options)
 
 
 class CommandConfig(_Model):

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Final
 
 from storage import Table
-from storage.engine import check_reachable
 from storage.errors import Conflict, InvalidInput, NotFound
 from streams.pipeline import services
 from streams.pipeline.check import check_same_table, check_writers
@@ -58,9 +57,8 @@ def create_table(pipeline: Pipeline) -> tuple[Table, bool]:
         StoreUnavailable: The store does not answer.
     """
     location, created = pipeline.table, False
-    check_reachable(location.uri, location.storage_options)
     try:
-        table = Table.open(location.uri, storage_options=location.storage_options)
+        table = location.open()
     except NotFound:
         if pipeline.config is None:
             raise NotFound(

@@ -77,20 +77,13 @@ def run_service(
     """
     reporter.update(doing="starting")
     try:
-        from storage import Table
-        from storage.engine import check_reachable
         from streams.pipeline.part_states import StoredReports
         from streams.pipeline.pipeline import load_pipeline
 
         pipeline = load_pipeline(path)
         location, outages = pipeline.table, JobOutages(reporter, stop)
-
-        def open_table() -> Table:
-            check_reachable(location.uri, location.storage_options)
-            return Table.open(location.uri, storage_options=location.storage_options)
-
         what = store_name(location.uri)
-        table = open_table() if once else outages.wait_out(open_table, what)
+        table = location.open() if once else outages.wait_out(location.open, what)
         if table is None:
             return Ending.DONE
         stored = StoredReports(table.env.store, pipeline.service_name(service), reporter.report)

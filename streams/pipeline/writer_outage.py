@@ -95,19 +95,10 @@ def await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
         StoreRefused: The store refuses access.
         NotFound: There is no table.
     """
-    from storage import Table
-    from storage.engine import check_reachable
-
-    location = pipeline.table
-
-    def ask() -> None:
-        check_reachable(location.uri, location.storage_options)
-        Table.open(location.uri, storage_options=location.storage_options)
-
     if once:
-        ask()
+        pipeline.table.open()
     else:
-        outages.wait_out(ask, store_name(location.uri))
+        outages.wait_out(pipeline.table.open, store_name(pipeline.table.uri))
 
 
 def tell_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | None) -> None:

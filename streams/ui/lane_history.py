@@ -24,22 +24,6 @@ from streams.ui.plan_spans import PlanSpan, PlanSpans
 
 Ints = npt.NDArray[np.int64]
 
-KINDS: Final = (
-    "commit",
-    "replay",
-    "claim",
-    "compaction",
-    "fold",
-    "clean",
-    "savepoint",
-    "restore",
-    "closing",
-    "schema",
-    "plan",
-    "ended",
-    "mark",
-)
-"""What entries are drawn as."""
 LABELS: Final[Mapping[str, str]] = {"plan": "while it runs", "ended": "ended without a result"}
 """Names in the legend, where they are not those of `KINDS`."""
 MEANINGS: Final[Mapping[str, str]] = {
@@ -57,7 +41,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "ended": "a compaction or a fold was given up, or had nothing to do",
     "mark": "times before it are settled: what they show does not change any more",
 }
-"""What each of `KINDS` means, for those who see it for the first time."""
+"""What entries are drawn as, and what that means, for those who see it for the first time."""
+KINDS: Final = tuple(MEANINGS)
+"""What entries are drawn as, in the order of the legend."""
 KIND_OF: Final[Mapping[str, str]] = {
     "DATA": "commit",
     "CLAIM": "claim",
@@ -352,17 +338,17 @@ class LaneHistory:
 
     def claims(self, lane: str, since_ms: int) -> int:
         """Claims of a lane since a time: each is a start of its writer."""
-        with self._lock:
-            known = self._lanes.get(LaneName(lane))
-            rows = known.rows() if known is not None else np.empty((0, _COLUMNS), np.int64)
-        return int(((rows[:, 1] >= since_ms) & (rows[:, 2] == KINDS.index("claim"))).sum())
+        return int((self._rows_since(lane, since_ms)[:, 2] == KINDS.index("claim")).sum())
 
     def ignored(self, lane: str, since_ms: int) -> int:
         """Input rows of a lane since a time that changed nothing, of the entries that were read."""
+        return int(self._rows_since(lane, since_ms)[:, 4].sum())
+
+    def _rows_since(self, lane: str, since_ms: int) -> Ints:
         with self._lock:
             known = self._lanes.get(LaneName(lane))
             rows = known.rows() if known is not None else np.empty((0, _COLUMNS), np.int64)
-        return int(rows[rows[:, 1] >= since_ms, 4].sum())
+        return rows[rows[:, 1] >= since_ms]
 
 
 def _rows(entries: Sequence[TimelineEntry], kinds: Sequence[int]) -> Ints:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import subprocess
 import sys
@@ -147,15 +146,6 @@ class LetterBook:
             code = 1
         self._counted = float("-inf")
         replay.exit_code = code
-
-
-def letter_bytes(letter: Letter, name: str) -> bytes | None:
-    """The bytes of the key or the value of a letter; None if it has none."""
-    text = letter.content.get(name)
-    if text is None:
-        return None
-    encoding = letter.content.get("key_encoding" if name == "key" else "encoding")
-    return base64.b64decode(text) if encoding == "base64" else str(text).encode()
 
 
 def text_of(data: bytes, limit: int = 4096) -> str | None:

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from storage.errors import InvalidInput
 from streams.letters.letter_folder import State
 from streams.pipeline.letter_places import choose_places
-from streams.ui.letter_book import LetterBook, hex_lines, letter_bytes, text_of
+from streams.ui.letter_book import LetterBook, hex_lines, text_of
 from streams.ui.site import render, site_of
 
 _SHOWN: Final = 100
@@ -42,11 +42,8 @@ def letter(request: Request) -> Response:
     """One letter with its bytes."""
     book = _book(request)
     place, state, found = book.get(request.query_params.get("name", ""))
-    parts = [
-        (name, data, text_of(data), hex_lines(data))
-        for name in ("key", "value")
-        if (data := letter_bytes(found, name)) is not None
-    ]
+    held = {"key": found.data("key"), "value": found.data("value")}
+    parts = [(name, data, text_of(data), hex_lines(data)) for name, data in held.items() if data is not None]
     return render(request, "letter.html", place=place, state=state, letter=found, parts=parts)
 
 

@@ -13,7 +13,6 @@ import datetime as dt
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cmp_to_key
 from typing import Any, Final
 
 from storage.engine import Explanation, StoredVersion
@@ -92,7 +91,7 @@ def draw_groups(explanation: Explanation) -> list[GroupPicture]:
 
 def _draw(name: str, merge: str, state: str, versions: Sequence[StoredVersion]) -> GroupPicture:
     shown = versions[-MOST:]
-    ranked = sorted(range(len(shown)), key=lambda number: cmp_to_key(_compare_versions)(shown[number]))
+    ranked = sorted(range(len(shown)), key=lambda number: _rank(shown[number]))
     place = {number: rank for rank, number in enumerate(ranked)}
     below = _places_below(shown)
     days = {value.date() for version in shown for value in version.ordering.values() if isinstance(value, dt.datetime)}
@@ -136,14 +135,15 @@ def _places_below(versions: Sequence[StoredVersion]) -> list[int]:
     for number, version in enumerate(versions):
         commits.setdefault((version.lane, version.commit) if version.commit is not None else number, []).append(number)
     for numbers in commits.values():
-        ranked = sorted(numbers, key=lambda number: cmp_to_key(_compare_versions)(versions[number]))
+        ranked = sorted(numbers, key=lambda number: _rank(versions[number]))
         for place, number in zip(numbers, ranked, strict=True):
             below[number] = place
     return below
 
 
-def _compare_versions(one: StoredVersion, other: StoredVersion) -> int:
-    return _compare(one.ordering, other.ordering)
+def _rank(version: StoredVersion) -> list[tuple[bool, Any]]:
+    """Sorts events by their ordering values: NULLs first; equal ones stay as they came."""
+    return [(value is not None, value) for value in version.ordering.values()]
 
 
 def _is_delete(version: StoredVersion) -> bool:
@@ -188,17 +188,6 @@ def _text(version: StoredVersion) -> str:
 
 def _value(value: Any) -> str:
     return "NULL" if value is None else cell_text(value)
-
-
-def _compare(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
-    """Order of two events by their ordering values: NULLs first; 0 for equal ones, which stay as they came."""
-    for left, right in zip(one.values(), other.values(), strict=False):
-        if left is None or right is None:
-            if (left is None) != (right is None):
-                return -1 if left is None else 1
-        elif left != right:
-            return -1 if left < right else 1
-    return 0
 
 
 def _label(value: Any, *, with_day: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -93,62 +93,44 @@ def stream_rows(
     rates = history.rows_per_second(
         {name: [lane.lane for lane in by_stream.get(name, [])] for name in names}, look.at_ms, RATE_SECONDS, 1
     )
-    return [
-        _row(
-            name,
-            by_stream.get(name, []),
-            rates[name][0],
-            look,
-            history,
-            lags,
-            outages,
-            triggers,
-            letters,
-            (unread or {}).get(name),
+    rows = []
+    for name in names:
+        lanes = by_stream.get(name, [])
+        opened = [lane for lane in lanes if not (lane.closed or lane.finished)]
+        # Each batch claims a lane, and is no start of a writer.
+        started = [lane for lane in opened if not lane.for_batch]
+        worst = min(opened, key=lambda lane: _WORST_FIRST.index(lane.writer), default=None)
+        committed = max((lane.committed_at_ms for lane in lanes if lane.committed_at_ms is not None), default=None)
+        measured = [lags[lane.lane] for lane in opened if lane.lane in lags]
+        measured += [unread[name]] if unread is not None and name in unread else []
+        complete = [lag.complete_at_ms for lag in measured if lag.complete_at_ms is not None]
+        deletes_ignored = look.overview.schema.stream(name).on_delete == "ignore"
+        recent = sum(
+            min(history.claims(lane.lane, look.at_ms - _RECENT_MS), max(0, lane.epoch - 1)) for lane in started
         )
-        for name in names
-    ]
-
-
-def _row(
-    name: str,
-    lanes: Sequence[LaneReport],
-    rate: float,
-    look: Look,
-    history: LaneHistory,
-    lags: Mapping[str, Lag],
-    outages: Mapping[str, str],
-    triggers: Mapping[str, float],
-    letters: Counter[str] | None,
-    unread: Lag | None,
-) -> StreamRow:
-    opened = [lane for lane in lanes if not (lane.closed or lane.finished)]
-    # Each batch claims a lane, and is no start of a writer.
-    started = [lane for lane in opened if not lane.for_batch]
-    worst = min(opened, key=lambda lane: _WORST_FIRST.index(lane.writer), default=None)
-    committed = max((lane.committed_at_ms for lane in lanes if lane.committed_at_ms is not None), default=None)
-    measured = [lags[lane.lane] for lane in opened if lane.lane in lags] + ([unread] if unread is not None else [])
-    complete = [lag.complete_at_ms for lag in measured if lag.complete_at_ms is not None]
-    deletes_ignored = look.overview.schema.stream(name).on_delete == "ignore"
-    recent = sum(min(history.claims(lane.lane, look.at_ms - _RECENT_MS), max(0, lane.epoch - 1)) for lane in started)
-    return StreamRow(
-        name=name,
-        lanes=tuple(lane.lane for lane in opened),
-        closed_lanes=len(lanes) - len(opened),
-        writer="never" if worst is None else worst.writer,
-        heartbeat_at_ms=None if worst is None else worst.heartbeat_at_ms,
-        rate=rate,
-        committed_at_ms=committed,
-        idle_seconds=None if committed is None else max(0, look.at_ms - committed) / 1000,
-        rows_waiting=sum(lane.rows_waiting for lane in lanes),
-        starts=sum(lane.epoch for lane in started),
-        recent_starts=recent,
-        lag=sum(lag.waiting for lag in measured) if measured else None,
-        freshness=max(0, look.at_ms - min(complete)) / 1000 if complete else None,
-        dead_letters=None if letters is None else letters[name],
-        late=sum(lane.late for lane in lanes),
-        ignored=sum(history.ignored(lane.lane, 0) for lane in lanes),
-        unordered=0 if deletes_ignored else sum(history.ignored(lane.lane, look.at_ms - _NEW_MS) for lane in lanes),
-        trigger_seconds=max((triggers.get(lane.lane, 0.0) for lane in opened), default=0.0),
-        outage=next((outages[lane.lane] for lane in opened if lane.lane in outages), ""),
-    )
+        rows.append(
+            StreamRow(
+                name=name,
+                lanes=tuple(lane.lane for lane in opened),
+                closed_lanes=len(lanes) - len(opened),
+                writer="never" if worst is None else worst.writer,
+                heartbeat_at_ms=None if worst is None else worst.heartbeat_at_ms,
+                rate=rates[name][0],
+                committed_at_ms=committed,
+                idle_seconds=None if committed is None else max(0, look.at_ms - committed) / 1000,
+                rows_waiting=sum(lane.rows_waiting for lane in lanes),
+                starts=sum(lane.epoch for lane in started),
+                recent_starts=recent,
+                lag=sum(lag.waiting for lag in measured) if measured else None,
+                freshness=max(0, look.at_ms - min(complete)) / 1000 if complete else None,
+                dead_letters=None if letters is None else letters[name],
+                late=sum(lane.late for lane in lanes),
+                ignored=sum(history.ignored(lane.lane, 0) for lane in lanes),
+                unordered=0
+                if deletes_ignored
+                else sum(history.ignored(lane.lane, look.at_ms - _NEW_MS) for lane in lanes),
+                trigger_seconds=max((triggers.get(lane.lane, 0.0) for lane in opened), default=0.0),
+                outage=next((outages[lane.lane] for lane in opened if lane.lane in outages), ""),
+            )
+        )
+    return rows

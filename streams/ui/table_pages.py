@@ -16,7 +16,7 @@ from streams.ui.lane_history import KINDS, LABELS, MEANINGS
 from streams.ui.mark_picture import draw_marks, is_behind
 from streams.ui.page_times import page_value
 from streams.ui.problems import Problem, Severity
-from streams.ui.site import Site, mark_text, render, site_of
+from streams.ui.site import mark_text, render, site_of
 from streams.ui.watched_table import Look
 
 _RATE_PARTS: Final = 120
@@ -241,6 +241,3 @@ ROUTES: Final[list[Any]] = [
     Route("/files/group", file_group),
     Route("/completeness", completeness),
 ]
-
-
-__all__ = ["ROUTES", "Site"]

@@ -19,7 +19,6 @@ from storage.engine import (
     LaneReport,
     Overview,
     TableMeasures,
-    check_reachable,
     clock_lead_ms,
     measure,
 )
@@ -117,9 +116,8 @@ class WatchedTable:
             NotFound: There is no table.
             StoreUnavailable: The store does not answer.
         """
-        check_reachable(location.uri, location.storage_options)
         self.location, self._policy, self._open_seconds = location, policy, open_seconds
-        self.table = Table.open(location.uri, storage_options=location.storage_options)
+        self.table = location.open()
         self._table_id = self.table.state().table_id
         self._opened, self._opening = time.monotonic(), 0.0
         self.failed = False

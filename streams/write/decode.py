@@ -25,7 +25,17 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
-from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from storage.engine import OP_COLUMN
 from storage.errors import InvalidInput
@@ -45,36 +55,17 @@ METADATA: Final = ("topic", "partition", "offset", "timestamp", "key", "headers"
 UNREADABLE: Final = "unreadable"
 """Optional column of messages, string: why the source could not read the message; NULL if it could."""
 
-SOURCE_TYPE: Final = StructType.fromJson(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": name, "type": kind, "nullable": True, "metadata": {}}
-            for name, kind in (
-                ("topic", "string"),
-                ("partition", "integer"),
-                ("offset", "long"),
-                ("timestamp", "long"),
-                ("key", "binary"),
-                (
-                    "headers",
-                    {
-                        "type": "array",
-                        "containsNull": True,
-                        "elementType": {
-                            "type": "struct",
-                            "fields": [
-                                {"name": "key", "type": "string", "nullable": True, "metadata": {}},
-                                {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
-                            ],
-                        },
-                    },
-                ),
-                ("value", "binary"),
-                ("reason", "string"),
-            )
-        ],
-    },
+SOURCE_TYPE: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", LongType()),
+        StructField("key", BinaryType()),
+        StructField("headers", ArrayType(StructType().add("key", "string").add("value", "binary"))),
+        StructField("value", BinaryType()),
+        StructField("reason", StringType()),
+    ]
 )
 """Type of `SOURCE`."""
 SOURCE_TYPES: Final = (SOURCE_TYPE, StructType([*SOURCE_TYPE, StructField("schema_id", IntegerType())]))

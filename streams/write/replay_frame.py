@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import itertools
 import json
@@ -13,11 +12,13 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from storage import Table
 from storage.engine import ObjectStore, WriteTicket
 from storage.errors import InvalidInput
-from streams.letters.letter_files import Letter, read_letters
+from streams.kafka.fetch import HEADERS, SCHEMA
+from streams.letters.letter_files import Letter, read_letters, stored_bytes
 from streams.letters.plans import Plan, Span, in_spans
 from streams.pipeline.check import check_deletes, exact_fields, key_of
 from streams.pipeline.model import WriterSpec
@@ -30,22 +31,9 @@ from streams.write.replay import Choose, Run, replayable
 from streams.write.sink import check_columns, run_tasks
 from streams.write.sink_task import TaskReport
 
-MESSAGES: Final = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
-    ]
-)
+_NAMES: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
+MESSAGES: Final = pa.schema([*(SCHEMA.field(name) for name in _NAMES), HEADERS])
 """Columns of the messages of letters, as a Kafka source has them."""
-_MESSAGES_DDL: Final = (
-    "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
-    "headers array<struct<key:string,value:binary>>"
-)
 _FIELDS: Final = pa.schema(
     [
         pa.field("reason", pa.string()),
@@ -111,7 +99,7 @@ def messages_frame(spark: SparkSession, store: ObjectStore, letters: Mapping[str
     """
     files = [(file, json.dumps([list(span) for span in spans])) for file, spans in letters.items()]
     return spark.createDataFrame(files, "file string, spans string").mapInArrow(
-        for_workers(_message_reader(store)), _MESSAGES_DDL
+        for_workers(_message_reader(store)), from_arrow_schema(MESSAGES)
     )
 
 
@@ -144,18 +132,12 @@ def message_of(letter: Letter) -> dict[str, Any]:
     return {
         **{name: found.get(name) for name in ("topic", "partition", "offset")},
         "timestamp": _time(found.get("timestamp_ms")),
-        "key": _bytes(found.get("key"), found.get("key_encoding")),
-        "value": _bytes(found.get("value"), found.get("encoding")),
+        "key": letter.data("key"),
+        "value": letter.data("value"),
         "headers": None
         if headers is None
-        else [{"key": each["key"], "value": _bytes(each["value"], each["encoding"])} for each in headers],
+        else [{"key": each["key"], "value": stored_bytes(each["value"], each["encoding"])} for each in headers],
     }
-
-
-def _bytes(text: str | None, encoding: str | None) -> bytes | None:
-    if text is None:
-        return None
-    return base64.b64decode(text) if encoding == "base64" else text.encode()
 
 
 def _time(time_ms: int | None) -> dt.datetime | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from streams.demo import shop
-from streams.demo.workload import Topic, plan_customers, plan_topics
+from streams.demo.workload import Topic, plan_topics
 
 ROWS = 4_000
 
 
 def planned(seed: int = 1) -> dict[str, Topic]:
-    return {**plan_topics(ROWS, seed), shop.CUSTOMERS: plan_customers(ROWS, seed)}
+    return plan_topics(ROWS, seed)
 
 
 def events(topic: Topic) -> list[dict[str, Any]]:
@@ -24,20 +23,18 @@ def order_key(event: dict[str, Any]) -> int:
 
 
 # By topic, functions of a message: its key, its ordering values, and whether it is a delete.
-KEY = {"orders": order_key, "payments": lambda e: e["order"], "customers": lambda e: e["id"]}
+KEY = {"orders": order_key, "payments": lambda e: e["order"]}
 ORDERING = {
     "orders": lambda e: (e["ts_ms"], e["source"]["lsn"]),
     "payments": lambda e: (e["at"], e["no"]),
     "shipments": lambda e: (e["event_at"], e["rev"]),
     "clicks": lambda e: (e["us"], e["n"]),
-    "customers": lambda e: (e["changed_ms"], e["version"]),
 }
 DELETES = {
     "orders": lambda e: e["op"] == "d",
     "payments": lambda e: e["event"] == "voided",
     "shipments": lambda e: e["cancelled"],
     "clicks": lambda e: e["expired"],
-    "customers": lambda e: e["closed"],
 }
 
 

@@ -1,8 +1,7 @@
 """Six applications on a cluster of two workers, over one table on a real S3 server; a worker and a driver are killed.
 
 Three writers of the demo are processes of a pipeline, and the fourth runs by spark-submit. Compaction and a session of
-queries are applications of the user, started by spark-submit too. The customers that the orders refer to are written
-by the test itself, without Spark.
+queries are applications of the user, started by spark-submit too.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ from storage import Table
 from storage.config_file import read_yaml
 from streams.demo import shop
 from streams.demo.broker import EmbeddedBroker
-from streams.demo.customers import CustomersWriter
 from streams.demo.feed import Feed, TableProgress
-from streams.demo.workload import plan_customers, plan_topics
+from streams.demo.workload import plan_topics
 from streams.pipeline.pipeline import Pipeline, load_pipeline
 from streams.pipeline.run import open_table, writer_job
 from streams.pipeline.supervisor import ENDED, Job, JobStatus, Supervisor
@@ -59,13 +57,14 @@ def place() -> Iterator[Place]:
 
 def write_pipeline(folder: Path, broker: EmbeddedBroker, place: Place, spark: Mapping[str, str]) -> Pipeline:
     """The demo's pipeline file, with its table on the store and its writers on the cluster."""
-    path = shop.write_pipeline(folder, broker.bootstrap_servers, trigger="500 ms", customers=True)
+    path = shop.write_pipeline(folder, broker.bootstrap_servers)
     whole = read_yaml(path)
     whole["table"] |= {"uri": place.uri, "storage_options": dict(place.options)}
     whole["spark"] = dict(spark)
     whole["compaction"] = False
     for writer in whole["writers"].values():
         del writer["dead_letter"]  # beside the table, where executors can write
+        writer["trigger"] = "500 ms"
     whole["writers"]["payments"]["resume"] = "table"
     path.write_text(yaml.safe_dump(whole, sort_keys=False))
     return load_pipeline(path)
@@ -119,12 +118,8 @@ def submit(folder: Path, master: str, spark: Mapping[str, str], script: Path, *a
 class Run:
     """Starts the applications one after the other, produces the messages, and kills a worker and a driver."""
 
-    def __init__(
-        self, cluster: Cluster, feed: Feed, progress: TableProgress, customers: CustomersWriter, deadline: float
-    ) -> None:
+    def __init__(self, cluster: Cluster, feed: Feed, progress: TableProgress, deadline: float) -> None:
         self._cluster, self._feed, self._progress, self._deadline = cluster, feed, progress, deadline
-        self._customers = customers
-        self.customers = 0
         self._supervisors: dict[str, Supervisor] = {}
         self._submitted: list[Application] = []
         self.killed: list[str] = []
@@ -155,7 +150,6 @@ class Run:
                 assert status.phase not in ENDED, (name, status.message, status.tail)
             for application in self._submitted:
                 application.check_alive()
-            self.customers += self._customers.write_batch()
             self._progress.refresh()
             if done():
                 return
@@ -173,26 +167,21 @@ class Run:
                 self.killed.append("driver")
         if not self._feed.finished and self._feed.share <= share + 0.25:
             self._feed.send_part()
-        complete = self._progress.complete and self.customers == self._feed.messages(shop.CUSTOMERS)
-        return self._feed.finished and complete and self.killed == ["worker", "driver"]
+        return self._feed.finished and self._progress.complete and self.killed == ["worker", "driver"]
 
 
 def test_the_demo_on_a_cluster(tmp_path: Path, place: Place, on_executors: dict[str, str]) -> None:
-    topics, customers = plan_topics(ROWS, seed=11), plan_customers(ROWS, seed=11)
-    messages = ROWS + customers.rows
+    topics = plan_topics(ROWS, seed=11)
     stop = tmp_path / "stop"
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
         # Each worker alone has enough cores and memory for all six applications.
         cluster = stack.enter_context(Cluster(workers=2, cores=6, memory="4g"))
         pipeline = write_pipeline(tmp_path, broker, place, {"spark.master": cluster.master, **on_executors})
-        beside = f"{place.uri.rpartition('/')[0]}/{shop.CUSTOMERS}"
-        referenced = Table.create(beside, shop.CUSTOMERS_CONFIG, storage_options=place.options)
         open_table(pipeline)
-        feed = Feed(broker, {**topics, customers.name: customers})
+        feed = Feed(broker, topics)
         progress = TableProgress(place.uri, topics, place.options)
-        writer_of_customers = stack.enter_context(CustomersWriter(referenced, broker.bootstrap_servers, customers))
-        run = Run(cluster, feed, progress, writer_of_customers, time.monotonic() + LIMIT_SECONDS)
+        run = Run(cluster, feed, progress, time.monotonic() + LIMIT_SECONDS)
         stack.callback(run.stop, at_once=True)
         feed.send_part()
         for name in topics:
@@ -209,9 +198,7 @@ def test_the_demo_on_a_cluster(tmp_path: Path, place: Place, on_executors: dict[
         options = json.dumps(dict(place.options))
         compaction = start(JOBS / "compaction_job.py", place.uri, options, str(stop))
         run.add(compaction, lambda: "round 1" in compaction.output)
-        queries = start(
-            JOBS / "query_job.py", str(pipeline.path), str(stop), str(messages), str(tmp_path / "reference")
-        )
+        queries = start(JOBS / "query_job.py", str(pipeline.path), str(stop), str(ROWS), str(tmp_path / "reference"))
         run.add(queries, lambda: "query 1" in queries.output)
         run.finish()
         stop.touch()

@@ -144,8 +144,10 @@ def test_references_to_other_schemas(registry: SchemaRegistry) -> None:
     registry.register("country", json.dumps(country))
     reference = {"name": "shop.Country", "subject": "country", "version": 1}
     registry.register("city", json.dumps(city), references=[reference])
-    reference = {"name": "shop.City", "subject": "city", "version": 1}
-    schema_id = registry.register("rows-value", json.dumps(row), references=[reference])
+    names = ("shop.City", "shop.Country")  # the second is known from the first by then
+    references = [{"name": name, "subject": name[5:].lower(), "version": 1} for name in names]
+    references.append({"name": "shop.Same", "subject": "city", "version": 1})  # another name for the same schema
+    schema_id = registry.register("rows-value", json.dumps(row), references=references)
     file = io.BytesIO()
     named: dict[str, Any] = {}
     for schema in (country, city):

@@ -287,10 +287,10 @@ def test_a_search_for_tables_ends_at_its_limits(tmp_path: Path) -> None:
     for name in ("a", "b", "n/c", "n/m/d", "n/m/o/e", "n/m/o/p/f"):
         Table.create(tmp_path / "lake" / name, SHOP)
     lake = Lake(str(tmp_path / "lake"), {})
-    assert lake.all_tables(3, 100) == [("a",), ("b",), ("n", "c"), ("n", "m", "d"), ("n", "m", "o", "e")]
-    assert lake.all_tables(0, 100) == [("a",), ("b",)]
-    assert lake.all_tables(3, 2) == [("a",), ("b",)]
-    assert Lake(str(tmp_path / "none"), {}).all_tables(3, 2) == []
+    assert list(lake.all_tables(3, 100)) == [("a",), ("b",), ("n", "c"), ("n", "m", "d"), ("n", "m", "o", "e")]
+    assert list(lake.all_tables(0, 100)) == [("a",), ("b",)]
+    assert list(lake.all_tables(3, 2)) == [("a",), ("b",)]
+    assert list(Lake(str(tmp_path / "none"), {}).all_tables(3, 2)) == []
 
 
 def test_one_at_a_time_has_spark_and_one_that_waits_may_give_up() -> None:
