@@ -125,7 +125,7 @@ class _Opened:
     def of(cls, env: Environment, read: ReadFile, stack: contextlib.ExitStack) -> _Opened:
         file = read.file
         source = stack.enter_context(env.store.open_input(file.path, file.size, [tail_range(file)]))
-        return cls(read, FOOTERS.get(env.store, file, lambda: _read_footer(source, file)), source, stack)
+        return cls(read, FOOTERS.read(env.store, file, lambda: _read_footer(source, file)), source, stack)
 
     @property
     def parquet(self) -> pq.ParquetFile:
@@ -229,12 +229,12 @@ def read_footers(env: Environment, files: Sequence[FileRef]) -> list[Footer]:
     Raises:
         CorruptData: A file is missing, or its footer is damaged.
     """
-    found = {file.path: FOOTERS.cached(env.store, file) for file in files}
+    found = {file.path: FOOTERS.find((env.store.uri, file)) for file in files}
     absent = [file for file in files if found[file.path] is None]
     tails = env.store.read_ranges([Wanted(file.path, file.size, [tail_range(file)]) for file in absent])
     for file, (tail,) in zip(absent, tails, strict=True):
         check_tail(tail, file)
-        found[file.path] = FOOTERS.get(env.store, file, functools.partial(pq.read_metadata, pa.BufferReader(tail)))
+        found[file.path] = FOOTERS.read(env.store, file, functools.partial(pq.read_metadata, pa.BufferReader(tail)))
     return [footer for file in files if (footer := found[file.path]) is not None]
 
 
