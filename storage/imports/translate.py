@@ -15,9 +15,7 @@ from storage.imports.paimon_options import translate_paimon
 from storage.imports.table_text import Dialect, TableText
 from storage.imports.translation import (
     MAIN,
-    NOT_NEEDED,
     Declared,
-    Fate,
     GroupDraft,
     OptionReport,
     Report,
@@ -84,11 +82,8 @@ def _combined(source: Declared, text: Declared) -> Declared:
 
 def _plain(declared: Declared) -> Translation:
     """A table without options about merging: one group in commit order."""
-    report = Report()
-    for option, value in declared.options.items():
-        report.add(option, value, Fate.UNUSED, NOT_NEEDED)
     main = GroupDraft(MAIN, [name for name in declared.columns if name not in declared.key], on_delete="row")
-    return build_configuration(declared, [main], report)
+    return build_configuration(declared, [main], Report(declared.options))
 
 
 def _ordered(found: Translation, declared: Declared, ordering: Sequence[str]) -> Translation:
