@@ -22,8 +22,9 @@ from storage.log.commit_log import read_table_lane
 from storage.log.fencing_barrier import complete_fencing_barrier, fence_lane
 from storage.log.table_log import TableLog, check_promised
 from storage.log.time_marks import publish_mark
-from storage.read.time_travel import find_moment, milliseconds, named_cut
+from storage.read.time_travel import find_moment, named_cut
 from storage.shown import Shown
+from storage.times import milliseconds
 
 MAX_TRIES: Final = 20  # in each lost race another restore, undo or close was completed
 
