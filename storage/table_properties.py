@@ -139,45 +139,41 @@ def config_from_properties(columns: Sequence[SqlColumn], properties: Mapping[str
 
 def properties_of(config: TableConfig) -> dict[str, str]:
     """The properties of a configuration: with its columns, `config_from_properties` turns them into an equal one."""
-    found = {"key": _names(config.key)}
-    if config.partition_by:
-        found["partition_by"] = _names(config.partition_by)
-    found["buckets"] = str(config.buckets)
-    for name, group in config.groups.items():
-        found[_key("group", name)] = _names(group.columns)
-        if group.ordering:
-            found[_key("group", name, "ordering")] = _names(group.ordering)
-        if group.merge != "latest":
-            found[_key("group", name, "merge")] = group.merge
-        for column, functions in group.functions.items():
-            for function, options in functions.items():
-                found[_key("group", name, "function", column)] = function
-                if options is not None:
-                    found[_key("group", name, "function", column, "delimiter")] = options.delimiter
-        for state, kind in group.state.items():
-            found[_key("group", name, "state", state)] = kind
-    for name, stream in config.streams.items():
-        found[_key("stream", name)] = _names(stream.groups)
-        if stream.on_delete != "group":
-            found[_key("stream", name, "on_delete")] = stream.on_delete
-    if config.ttl is not None:
-        given = config.ttl.model_dump(exclude_none=True)
-        for field, value in given.items():
-            found[_key("ttl", field)] = _duration(value) if isinstance(value, int) else value
-    for name, reference in config.references.items():
-        found[_key("reference", name)] = reference.table
-        found[_key("reference", name, "on")] = _names(reference.on)
-        if reference.columns is not None:
-            found[_key("reference", name, "columns")] = _names(reference.columns)
-        if reference.prefix is not None:
-            found[_key("reference", name, "prefix")] = reference.prefix
-    if config.comment:
-        found["comment"] = config.comment
-    if config.overlays:
-        found["overlays"] = "true"
-    if config.index:
-        found["index"] = _names(config.index)
+    values = {"buckets": config.buckets} | config.model_dump(exclude_defaults=True, exclude={"columns"})
+    kinds = {section: kind for kind, section in _SECTIONS.items()}
+    found: dict[str, str] = {}
+    for section in (name for name in TableConfig.model_fields if name in values):
+        value = values[section]
+        if section in kinds:
+            for name, fields in value.items():
+                found |= _properties(kinds[section], name, fields)
+        elif section == "ttl":
+            texts = {field: each if isinstance(each, str) else _duration(each) for field, each in value.items()}
+            found |= {_key("ttl", field): text for field, text in texts.items()}
+        else:
+            found[section] = _written(value)
     return found
+
+
+def _properties(kind: str, name: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The properties of a group, stream or reference."""
+    for field, value in fields.items():
+        if field == "functions":
+            for column, functions in value.items():
+                for function, options in functions.items():
+                    yield _key(kind, name, "function", column), function
+                    if options is not None:
+                        yield _key(kind, name, "function", column, "delimiter"), options.get("delimiter", ",")
+        elif field == "state":
+            yield from ((_key(kind, name, "state", state), type_name) for state, type_name in value.items())
+        else:
+            yield _key(kind, name, *([] if field == _MAIN[kind] else [field])), _written(value)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list):
+        return _names(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def schema_properties(schema: TableSchema) -> dict[str, str]:

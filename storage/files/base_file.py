@@ -125,7 +125,7 @@ class _Opened:
     def of(cls, env: Environment, read: ReadFile, stack: contextlib.ExitStack) -> _Opened:
         file = read.file
         source = stack.enter_context(env.store.open_input(file.path, file.size, [tail_range(file)]))
-        return cls(read, FOOTERS.get(env.store, file, lambda: _read_footer(source, file)), source, stack)
+        return cls(read, FOOTERS.read(env.store, file, lambda: _read_footer(source, file)), source, stack)
 
     @property
     def parquet(self) -> pq.ParquetFile:
@@ -213,11 +213,9 @@ class _Known:
     def known(self, name: str) -> ColumnRange | None:
         in_first = self.alone or name == self.schema.sort_column
         has = self.opened[0] if in_first else next((each for each in self.opened if name in each.read.columns), None)
-        if has is None:
+        if has is None or (self.usable is not None and name not in self.usable):
             return None
-        footer = has.footer
-        usable = footer.leaves.keys() if self.usable is None else self.usable
-        found = _Statistics(footer.metadata.row_group(self.number), self.schema, footer.leaves, usable).known(name)
+        found = _statistics(has.footer, self.schema, self.number, name)
         if found is None or name not in self.schema.index:
             return found
         return replace(found, may_have=functools.partial(has.may_have, self.number, name, found.type))
@@ -229,12 +227,12 @@ def read_footers(env: Environment, files: Sequence[FileRef]) -> list[Footer]:
     Raises:
         CorruptData: A file is missing, or its footer is damaged.
     """
-    found = {file.path: FOOTERS.cached(env.store, file) for file in files}
+    found = {file.path: FOOTERS.find((env.store.uri, file)) for file in files}
     absent = [file for file in files if found[file.path] is None]
     tails = env.store.read_ranges([Wanted(file.path, file.size, [tail_range(file)]) for file in absent])
     for file, (tail,) in zip(absent, tails, strict=True):
         check_tail(tail, file)
-        found[file.path] = FOOTERS.get(env.store, file, functools.partial(pq.read_metadata, pa.BufferReader(tail)))
+        found[file.path] = FOOTERS.read(env.store, file, functools.partial(pq.read_metadata, pa.BufferReader(tail)))
     return [footer for file in files if (footer := found[file.path]) is not None]
 
 
@@ -243,15 +241,13 @@ def key_span(footer: Footer, schema: TableSchema, row_group: int) -> tuple[Any, 
 
     The row group may contain rows of several file groups. Long texts may be truncated.
     """
-    statistics = _Statistics(footer.metadata.row_group(row_group), schema, footer.leaves, (schema.sort_column,))
-    span = statistics.known(schema.sort_column)
+    span = _statistics(footer, schema, row_group, schema.sort_column)
     return None if span is None or span.least is None or span.largest is None else (span.least, span.largest)
 
 
 def column_ranges(footer: Footer, schema: TableSchema, name: str) -> list[ColumnRange | None]:
     """The statistics of a user column in every row group of a file, as the file has them; None if it has none."""
-    groups = map(footer.metadata.row_group, range(footer.metadata.num_row_groups))
-    return [_Statistics(group, schema, footer.leaves, (name,)).known(name) for group in groups]
+    return [_statistics(footer, schema, number, name) for number in range(footer.metadata.num_row_groups)]
 
 
 def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> dict[int, list[tuple[int, int]]]:
@@ -378,35 +374,18 @@ def _is_null(metadata: pq.RowGroupMetaData, leaf: int) -> bool:
     return statistics is not None and statistics.null_count == metadata.num_rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Statistics:
-    """The column statistics of a row group.
-
-    Attributes:
-        metadata: Metadata of the row group.
-        schema: The schema that the rows are adapted to.
-        leaves: Number of the Parquet leaf of each column, by name.
-        usable: Names of the columns whose statistics may be used.
-    """
-
-    metadata: pq.RowGroupMetaData
-    schema: TableSchema
-    leaves: Mapping[str, int]
-    usable: Collection[str]
-
-    def known(self, name: str) -> ColumnRange | None:
-        if name not in self.usable or name not in self.leaves:
-            return None
-        found = self.metadata.column(self.leaves[name]).statistics
-        if found is None:
-            return None
-        arrow_type, rows = self.schema.slice.field(name).type, self.metadata.num_rows
-        nulls = found.null_count if found.has_null_count else None
-        try:
-            least, largest = (found.min, found.max) if found.has_min_max else (None, None)
-        except (ValueError, OverflowError):  # a time beyond the calendar of Python
-            least = largest = None
-        return ColumnRange(arrow_type, least, largest, nulls, rows)
+def _statistics(footer: Footer, schema: TableSchema, row_group: int, name: str) -> ColumnRange | None:
+    """The statistics of a column in a row group, as the file has them; None if it has none."""
+    metadata = footer.metadata.row_group(row_group)
+    found = metadata.column(footer.leaves[name]).statistics if name in footer.leaves else None
+    if found is None:
+        return None
+    nulls = found.null_count if found.has_null_count else None
+    try:
+        least, largest = (found.min, found.max) if found.has_min_max else (None, None)
+    except (ValueError, OverflowError):  # a time beyond the calendar of Python
+        least = largest = None
+    return ColumnRange(schema.slice.field(name).type, least, largest, nulls, metadata.num_rows)
 
 
 def read_base(

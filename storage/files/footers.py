@@ -7,8 +7,6 @@ Footers are verified against their entry when they are read; the rows of a file 
 from __future__ import annotations
 
 import itertools
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.bounded_cache import BoundedCache
 from storage.core.log.file_refs import FileRef
 from storage.store.object_store import ObjectStore
 
@@ -51,39 +50,15 @@ class Footer:
         return cls(metadata, schema, leaves, tuple(itertools.accumulate(rows, initial=0)))
 
 
-class Footers:
+class Footers(BoundedCache[tuple[str, FileRef], Footer]):
     """The cache. Safe for use from several threads."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._lock = threading.Lock()
-        self._cached: OrderedDict[tuple[str, FileRef], Footer] = OrderedDict()
+        super().__init__(max_bytes, lambda footer: footer.metadata.serialized_size, keeps_newest=True)
 
-    def cached(self, store: ObjectStore, file: FileRef) -> Footer | None:
-        """The footer of a file if it is in the cache."""
-        key = (store.uri, file)
-        with self._lock:
-            found = self._cached.get(key)
-            if found is not None:
-                self._cached.move_to_end(key)
-        return found
-
-    def get(self, store: ObjectStore, file: FileRef, read: Callable[[], pq.FileMetaData]) -> Footer:
+    def read(self, store: ObjectStore, file: FileRef, read: Callable[[], pq.FileMetaData]) -> Footer:
         """The footer of a file; calls ``read`` if it is not in the cache, without holding a lock."""
-        found = self.cached(store, file)
-        if found is not None:
-            return found
-        key = (store.uri, file)
-        footer = Footer.of(read())
-        with self._lock:
-            if key not in self._cached:
-                self._cached[key] = footer
-                self._bytes += footer.metadata.serialized_size
-            while self._bytes > self._max_bytes and len(self._cached) > 1:
-                _, dropped = self._cached.popitem(last=False)
-                self._bytes -= dropped.metadata.serialized_size
-        return footer
+        return self.get((store.uri, file), lambda: Footer.of(read()))
 
 
 FOOTERS: Final = Footers(MAX_BYTES)

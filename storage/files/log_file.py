@@ -227,6 +227,12 @@ def value_range(rows: pa.RecordBatch, columns: Iterable[str]) -> tuple[Any, Any]
     return encode_scalar(found["min"].as_py()), encode_scalar(found["max"].as_py())
 
 
+def open_columns(source: pa.NativeFile, columns: Iterable[str]) -> pa.ipc.RecordBatchFileReader:
+    """A reader of some columns of a log file, for checks: it trusts the file, not its index."""
+    included = sorted(map(pa.ipc.open_file(source).schema.get_field_index, columns))
+    return pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=included, use_threads=False))
+
+
 _MESSAGE_BYTES: Final = 256  # upper bound of the bytes of a schema message besides the schema; usually 50
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from storage.bounded_cache import BoundedCache
 from storage.core.log.file_refs import FilePart, FileRef
 from storage.core.names import Path
 
@@ -20,26 +20,17 @@ class LastRowGroups:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Path, _Decoded] = OrderedDict()
-        self._bytes = 0
+        self._kept: BoundedCache[Path, _Decoded] = BoundedCache(KEPT_BYTES, lambda kept: kept.size, keeps_newest=True)
 
     def keep(self, file: FileRef, first: int, end: int, rows: dict[str, pa.Array]) -> None:
         """Replace the kept rows of a file by rows ``first`` to ``end``."""
-        before = self._kept.pop(file.path, None)
-        self._bytes -= before.size if before is not None else 0
-        decoded = _Decoded(first, end, rows, sum(column.nbytes for column in rows.values()))
-        self._kept[file.path] = decoded
-        self._bytes += decoded.size
-        while self._bytes > KEPT_BYTES and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
-            self._bytes -= dropped.size
+        self._kept.put(file.path, _Decoded(first, end, rows, sum(column.nbytes for column in rows.values())))
 
     def rows(self, file: FileRef, part: FilePart) -> dict[str, pa.Array] | None:
         """The rows of a part; None unless all of them are kept."""
-        kept = self._kept.get(file.path)
+        kept = self._kept.find(file.path)
         if kept is None or part.first < kept.first or part.first + part.rows > kept.end:
             return None
-        self._kept.move_to_end(file.path)
         return {name: column.slice(part.first - kept.first, part.rows) for name, column in kept.rows.items()}
 
 

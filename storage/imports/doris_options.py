@@ -48,7 +48,7 @@ def translate_doris(declared: Declared) -> Translation:
             "DUPLICATE KEY: rows of this table have no unique key",
             hint="a weft table has one row per key: name key columns that are unique with --key, or add one",
         )
-    report = Report()
+    report = Report(declared.options)
     if declared.key_model:
         report.add(f"{declared.key_model} KEY", ", ".join(declared.key), Fate.CARRIED, "key")
     groups = _mapped(declared, report)
@@ -61,13 +61,9 @@ def translate_doris(declared: Declared) -> Translation:
         report.add(_SEQUENCE_COLUMN, sequence, Fate.CARRIED, f"groups.{MAIN}.ordering")
     if declared.key_model == "AGGREGATE":
         _aggregate(declared, main, report)
-    if (kind := declared.options.get(_SEQUENCE_TYPE)) is not None:
-        note = "the sequence values are in a hidden column, which an export lacks: add a column, and order by it"
-        report.add(_SEQUENCE_TYPE, kind, Fate.MISSING, note)
-    buckets = None
-    if declared.buckets:
-        buckets = bucket_count("BUCKETS", declared.buckets, report)
-    report.add_rest(declared.options, {})
+    note = "the sequence values are in a hidden column, which an export lacks: add a column, and order by it"
+    report.add_if_set(_SEQUENCE_TYPE, Fate.MISSING, note)
+    buckets = bucket_count("BUCKETS", declared.buckets, report)
     return build_configuration(declared, [*groups, main], report, buckets=buckets)
 
 

@@ -19,7 +19,6 @@ from storage.imports.translation import (
     bucket_count,
     build_configuration,
     check_columns_exist,
-    is_true,
     split_names,
 )
 
@@ -67,7 +66,7 @@ def translate_hudi(declared: Declared) -> Translation:
     Raises:
         InvalidInput: The table has no record key, or an option names a column that it does not have.
     """
-    options, report = declared.options, Report()
+    options, report = declared.options, Report(declared.options)
     columns = {name: kind for name, kind in declared.columns.items() if not name.startswith("_hoodie_")}
     key = list(declared.key) or _names(options, RECORD_KEY)
     partition_by = list(declared.partition_by) or [name.split(":")[0] for name in _names(options, PARTITION)]
@@ -81,13 +80,13 @@ def translate_hudi(declared: Declared) -> Translation:
     usable = [name for name in ordering if name not in key]
     if by_event:
         main.ordering = usable
-    _report_ordering(options, report, by_event=by_event, in_key=usable != ordering)
+    _report_ordering(report, by_event=by_event, in_key=usable != ordering)
     for name in (*RECORD_KEY, *PARTITION):
-        if name in options:
-            note = "key" if name in RECORD_KEY else "see partition columns"
-            report.add(name, options[name], Fate.CARRIED if name in RECORD_KEY else Fate.UNUSED, note)
-    buckets = bucket_count(_BUCKETS, options[_BUCKETS], report) if _BUCKETS in options else None
-    report.add_rest(options, _MISSING)
+        in_key = name in RECORD_KEY
+        report.add_if_set(name, *((Fate.CARRIED, "key") if in_key else (Fate.UNUSED, "see partition columns")))
+    buckets = bucket_count(_BUCKETS, options.get(_BUCKETS), report)
+    for name, note in _MISSING.items():
+        report.add_if_set(name, Fate.MISSING, note)
     return build_configuration(declared, [main], report, buckets=buckets)
 
 
@@ -115,8 +114,7 @@ def _decide(options: Mapping[str, str], main: GroupDraft, report: Report, *, ord
         if not known:
             note = f"the merge of {name} is not known here: {note}; or a merger of your own, merge: module:function"
         for option in _PAYLOAD:
-            if option in options:
-                report.add(option, options[option], Fate.CARRIED if known else Fate.MISSING, note)
+            report.add_if_set(option, Fate.CARRIED if known else Fate.MISSING, note)
     for option in _PARTIAL:
         if option in options:
             main.merge = "latest_non_null"
@@ -130,19 +128,11 @@ def _decide(options: Mapping[str, str], main: GroupDraft, report: Report, *, ord
     return by_event
 
 
-def _report_ordering(options: Mapping[str, str], report: Report, *, by_event: bool, in_key: bool) -> None:
+def _report_ordering(report: Report, *, by_event: bool, in_key: bool) -> None:
+    fate, note = Fate.CARRIED, f"groups.{MAIN}.ordering"
+    if not by_event:
+        fate, note = Fate.UNUSED, "the commit time decides in this table, so its group has no ordering columns"
+    elif in_key:
+        fate, note = Fate.MISSING, "a key column orders nothing: the key has only one value"
     for option in _ORDERING:
-        if option not in options:
-            continue
-        if not by_event:
-            note = "the commit time decides in this table, so its group has no ordering columns"
-            report.add(option, options[option], Fate.UNUSED, note)
-        elif in_key:
-            report.add(option, options[option], Fate.MISSING, "a key column orders nothing: the key has only one value")
-        else:
-            report.add(option, options[option], Fate.CARRIED, f"groups.{MAIN}.ordering")
-
-
-def keeps_meta_fields(options: Mapping[str, str]) -> bool:
-    """Whether the files of the table have the columns ``_hoodie_*``."""
-    return is_true(options.get("hoodie.populate.meta.fields", "true"))
+        report.add_if_set(option, fate, note)

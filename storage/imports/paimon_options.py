@@ -13,7 +13,6 @@ from typing import Any, Final
 from storage.errors import InvalidInput
 from storage.imports.translation import (
     MAIN,
-    NOT_NEEDED,
     Declared,
     Fate,
     GroupDraft,
@@ -88,7 +87,7 @@ class _Paimon:
     def __init__(self, declared: Declared) -> None:
         self._declared = declared
         self._options = dict(declared.options)
-        self._report = Report()
+        self._report = Report(declared.options)
         self._values = [name for name in declared.columns if name not in declared.key]
 
     def translation(self) -> Translation:
@@ -109,9 +108,7 @@ class _Paimon:
             self._aggregate(group, engine)
         self._set_deletes([*groups, main], engine)
         self._report_engine(engine, sequence, main)
-        buckets = None
-        if "bucket" in self._options:
-            buckets = bucket_count("bucket", self._options["bucket"], self._report)
+        buckets = bucket_count("bucket", self._options.get("bucket"), self._report)
         self._report_rest()
         return build_configuration(self._declared, [*groups, main], self._report, buckets=buckets)
 
@@ -154,9 +151,8 @@ class _Paimon:
             if function == "listagg" and delimiter is not None:
                 functions[name] = {"listagg": {"delimiter": delimiter}}
                 self._report.add(f"fields.{name}.list-agg-delimiter", delimiter, Fate.CARRIED, "delimiter of listagg")
-            if (option := f"fields.{name}.aggregate-function") in self._options:
-                place = f"groups.{group.name}.functions.{name}: {function}"
-                self._report.add(option, self._options[option], fate, f"{place}{note and '; ' + note}")
+            place = f"groups.{group.name}.functions.{name}: {function}"
+            self._report.add_if_set(f"fields.{name}.aggregate-function", fate, f"{place}{note and '; ' + note}")
         group.functions = functions
 
     def _function(self, column: str, default: str | None) -> str | None:
@@ -170,9 +166,8 @@ class _Paimon:
     def _set_deletes(self, groups: Sequence[GroupDraft], engine: str) -> None:
         ignored = next((name for name in _IGNORE_DELETE if is_true(self._options.get(name, ""))), None)
         for name in _IGNORE_DELETE:
-            if name in self._options:
-                note = "on_delete: ignore of every stream" if name == ignored else "deletes count, as by default"
-                self._report.add(name, self._options[name], Fate.CARRIED, note)
+            note = "on_delete: ignore of every stream" if name == ignored else "deletes count, as by default"
+            self._report.add_if_set(name, Fate.CARRIED, note)
         all_rows = engine == "deduplicate" or is_true(self._options.get(_REMOVE_ROW, ""))
         of_rows = split_names(self._options.get(_REMOVE_ROW_OF_GROUP, ""))
         for group in groups:
@@ -181,29 +176,23 @@ class _Paimon:
             elif all_rows or any(name in of_rows for name in group.ordering):
                 group.on_delete = "row"
         for name in (_REMOVE_ROW, _REMOVE_ROW_OF_GROUP):
-            if name in self._options:
-                self._report.add(name, self._options[name], Fate.CARRIED, "on_delete: row")
+            self._report.add_if_set(name, Fate.CARRIED, "on_delete: row")
 
     def _report_engine(self, engine: str, sequence: Sequence[str], main: GroupDraft) -> None:
         if engine == "first-row":
             note = f"groups.{MAIN}: first per column, which skips NULLs"
-            self._report.add(_ENGINE, engine, Fate.DIFFERS, note)
-        elif _ENGINE in self._options:
-            note = f"groups.{MAIN}.merge: {main.merge}" if main.columns else "every column is in a sequence group"
-            self._report.add(_ENGINE, engine, Fate.CARRIED, note)
-        if not sequence:
-            return
-        if list(main.ordering) == list(sequence):
-            self._report.add(_SEQUENCE, self._options[_SEQUENCE], Fate.CARRIED, f"groups.{MAIN}.ordering")
+            self._report.add_if_set(_ENGINE, Fate.DIFFERS, note)
         else:
+            note = f"groups.{MAIN}.merge: {main.merge}" if main.columns else "every column is in a sequence group"
+            self._report.add_if_set(_ENGINE, Fate.CARRIED, note)
+        if sequence and list(main.ordering) == list(sequence):
+            self._report.add_if_set(_SEQUENCE, Fate.CARRIED, f"groups.{MAIN}.ordering")
+        elif sequence:
             note = "it orders only columns outside sequence groups, and is in a sequence group or in the key itself"
-            self._report.add(_SEQUENCE, self._options[_SEQUENCE], Fate.MISSING, note)
+            self._report.add_if_set(_SEQUENCE, Fate.MISSING, note)
 
     def _report_rest(self) -> None:
-        told = {line.option for line in self._report.lines}
-        for option, value in self._options.items():
-            if option in told:
-                continue
+        for option, value in self._report.rest.items():
             if option == _DEFAULT_FUNCTION:
                 function, fate, note = self._known(value)
                 self._report.add(option, value, fate, f"function {function} of its columns{note and '; ' + note}")
@@ -217,5 +206,3 @@ class _Paimon:
                 self._report.add(option, value, Fate.MISSING, note)
             elif option in {"primary-key", "partition"}:
                 self._report.add(option, value, Fate.CARRIED, "key" if option == "primary-key" else "partition_by")
-            else:
-                self._report.add(option, value, Fate.UNUSED, NOT_NEEDED)

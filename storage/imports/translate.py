@@ -82,10 +82,8 @@ def _combined(source: Declared, text: Declared) -> Declared:
 
 def _plain(declared: Declared) -> Translation:
     """A table without options about merging: one group in commit order."""
-    report = Report()
-    report.add_rest(declared.options, {})
     main = GroupDraft(MAIN, [name for name in declared.columns if name not in declared.key], on_delete="row")
-    return build_configuration(declared, [main], report)
+    return build_configuration(declared, [main], Report(declared.options))
 
 
 def _ordered(found: Translation, declared: Declared, ordering: Sequence[str]) -> Translation:

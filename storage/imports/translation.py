@@ -116,33 +116,34 @@ class GroupDraft:
 
 
 class Report:
-    """Collects what became of each option."""
+    """Collects what became of each option of a source."""
 
-    def __init__(self) -> None:
-        self._lines: list[OptionReport] = []
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+        self.lines: list[OptionReport] = []
 
     def add(self, option: str, value: str, fate: Fate, note: str) -> None:
         """Add a line."""
-        self._lines.append(OptionReport(option, value, fate, note))
+        self.lines.append(OptionReport(option, value, fate, note))
 
-    def add_rest(self, options: Mapping[str, str], missing: Mapping[str, str]) -> None:
-        """Add a line for each option that has none yet: without a counterpart, or not needed."""
-        told = {line.option for line in self._lines}
-        for option, value in options.items():
-            if option not in told:
-                fate = Fate.MISSING if option in missing else Fate.UNUSED
-                self.add(option, value, fate, missing.get(option, NOT_NEEDED))
+    def add_if_set(self, option: str, fate: Fate, note: str) -> None:
+        """Add a line if the source sets the option."""
+        if option in self._options:
+            self.add(option, self._options[option], fate, note)
 
     @property
-    def lines(self) -> tuple[OptionReport, ...]:
-        """The lines so far."""
-        return tuple(self._lines)
+    def rest(self) -> dict[str, str]:
+        """The options without a line so far."""
+        told = {line.option for line in self.lines}
+        return {option: value for option, value in self._options.items() if option not in told}
 
 
 def build_configuration(
     declared: Declared, groups: Iterable[GroupDraft], report: Report, *, buckets: int | None = None
 ) -> Translation:
     """The translation from its parts: one stream for each group, and partitions where weft can have them.
+
+    Options that the report lacks are not needed.
 
     Raises:
         InvalidInput: The table has no key, or no other column.
@@ -157,6 +158,8 @@ def build_configuration(
         raise InvalidInput(
             "the source has no columns besides its key", hint="a table needs a column group: leave no columns out"
         )
+    for option, value in report.rest.items():
+        report.add(option, value, Fate.UNUSED, NOT_NEEDED)
     config: dict[str, Any] = {"comment": declared.comment} if declared.comment else {}
     config["key"] = key
     if partitions := _partitions(declared, report):
@@ -168,7 +171,7 @@ def build_configuration(
     }
     config["groups"] = {draft.name: _group(draft, declared.columns) for draft in drafts}
     config["streams"] = {draft.name: _stream(draft) for draft in drafts}
-    return Translation(config, report.lines)
+    return Translation(config, tuple(report.lines))
 
 
 def _column(kind: str, comment: str) -> str | dict[str, str]:
@@ -209,8 +212,10 @@ def _stream(draft: GroupDraft) -> dict[str, Any]:
     return stream
 
 
-def bucket_count(option: str, value: str, report: Report) -> int | None:
+def bucket_count(option: str, value: str | None, report: Report) -> int | None:
     """The number of buckets for a declared number: the next power of two; None for the default."""
+    if not value:
+        return None
     try:
         given = int(value)
     except ValueError:

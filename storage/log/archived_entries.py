@@ -8,10 +8,10 @@ archive, the slot had not been deleted.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from storage.bounded_cache import BoundedCache
 from storage.core.log.archive_codec import Archive, Chunks, decode_archive
 from storage.core.log.cut import Seqs
 from storage.core.log.needed_files import ENDLESS
@@ -34,8 +34,9 @@ class Archives:
         self._store, self._tuning = store, tuning
         self.chunks = Chunks(tuning.archive_chunk)
         self._known: set[tuple[LaneName, int]] = set()
-        self._open: dict[tuple[LaneName, int], Archive] = {}
-        self._lock = threading.Lock()
+        self._open: BoundedCache[tuple[LaneName, int], Archive] = BoundedCache(
+            tuning.archive_kept_bytes, lambda archive: len(archive.body), keeps_newest=True
+        )
         self.announced: Callable[[], tuple[Seqs, int]] | None = None
         """Called to reduce requests: reads the table lane to its end, and returns the last slot of each lane that a
         CLEAN_INTENT allows to archive, and the free slot of the table lane. Later slots of these lanes are not
@@ -91,7 +92,7 @@ class Archives:
         """
         lane, seq = slot
         chunk = self.chunks.of(seq)
-        held = self._open.get((lane, chunk))
+        held = self._open.find((lane, chunk))
         if held is None:
             path = archive_path(lane, chunk)
             data = self._store.get(path)
@@ -124,10 +125,5 @@ class Archives:
 
     def _keep(self, found: Archive) -> None:
         key = (found.lane, found.chunk)
-        with self._lock:
-            self._known.add(key)
-            self._open.pop(key, None)
-            self._open[key] = found
-            limit = self._tuning.archive_kept_bytes
-            while len(self._open) > 1 and sum(len(archive.body) for archive in self._open.values()) > limit:
-                del self._open[next(iter(self._open))]
+        self._open.put(key, found)
+        self._known.add(key)

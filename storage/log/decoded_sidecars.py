@@ -8,11 +8,11 @@ slices and logs.
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
+import operator
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+from storage.bounded_cache import BoundedCache
 from storage.core.log.file_refs import LogIndex
 from storage.core.log.slice_list import SliceList, decode_list
 
@@ -23,39 +23,19 @@ T = TypeVar("T")
 
 
 class Decoded(Generic[T]):
-    """Decoded sidecars by digest, limited by their stored bytes; the least recently used is evicted. Thread-safe."""
+    """Decoded sidecars by digest, limited by their stored bytes. Thread-safe; two threads may decode the same one."""
 
     def __init__(self, max_bytes: int, decode: Callable[[bytes], T]) -> None:
-        self._max_bytes, self._decode = max_bytes, decode
-        self._bytes = 0
-        self._known: OrderedDict[bytes, tuple[int, T]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._decode = decode
+        self._known: BoundedCache[bytes, tuple[int, T]] = BoundedCache(max_bytes, operator.itemgetter(0))
 
     def decode(self, data: bytes) -> T:
         """The content of a sidecar. Raises the errors of decoding."""
-        if len(data) > self._max_bytes:
-            return self._decode(data)
-        digest = hashlib.sha256(data).digest()
-        with self._lock:
-            known = self._known.get(digest)
-            if known is not None:
-                self._known.move_to_end(digest)
-                return known[1]
-        found = self._decode(data)  # without the lock: at worst, two threads decode the same sidecar
-        with self._lock:
-            if digest not in self._known:
-                self._known[digest] = len(data), found
-                self._bytes += len(data)
-            while self._bytes > self._max_bytes:
-                _, (size, _) = self._known.popitem(last=False)
-                self._bytes -= size
-        return found
+        return self._known.get(hashlib.sha256(data).digest(), lambda: (len(data), self._decode(data)))[1]
 
     def clear(self) -> None:
         """Forget all of them."""
-        with self._lock:
-            self._known.clear()
-            self._bytes = 0
+        self._known.clear()
 
 
 DECODED_SLICES: Final[Decoded[SliceList]] = Decoded(MAX_BYTES, decode_list)

@@ -22,6 +22,7 @@ from storage.core.names import PINS, Path, pin_path
 from storage.environment import Environment
 from storage.errors import InvalidInput, StoreUnavailable
 from storage.store.object_store import ObjectStore, normalise_errors
+from storage.times import MILLISECOND
 
 DEFAULT_PIN: Final = dt.timedelta(hours=6)  # enough for a long query; use savepoints to keep a snapshot longer
 
@@ -71,7 +72,7 @@ def pin(env: Environment, at: Cut, keep: dt.timedelta) -> Pin:
     if keep <= dt.timedelta(0):
         raise InvalidInput(f"a pin for {keep} keeps nothing", hint="give a duration of more than 0")
     owner = f"{env.ids.host} pid {env.ids.pid}"
-    expires_at_ms = env.clock.now_ms() + keep // dt.timedelta(milliseconds=1)
+    expires_at_ms = env.clock.now_ms() + keep // MILLISECOND
     made = _Pin(table=at.table, lanes=dict(at.lanes), expires_at_ms=expires_at_ms, owner=owner)
     path = pin_path(env.ids.new())
     with normalise_errors(path):

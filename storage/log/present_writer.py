@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 from storage.core.log.entries import Claim
 from storage.core.names import LaneName
 from storage.errors import TableError
 from storage.log.commit_log import CommitLog
 from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from storage.log.table_log import TableLog
+from storage.times import moment_of
 
 
 def newest_claim(log: CommitLog, lane: LaneName, head: int) -> Claim | None:
@@ -55,4 +54,4 @@ def present_writer(table_log: TableLog, lane: LaneName, head: int, owner: str) -
 
 def spell_time(time_ms: int) -> str:
     """A moment in UTC, to the second."""
-    return dt.datetime.fromtimestamp(time_ms // 1000, dt.UTC).isoformat(sep=" ").replace("+00:00", " UTC")
+    return f"{moment_of(time_ms):%Y-%m-%d %H:%M:%S} UTC"

@@ -157,24 +157,18 @@ class _Publication:
         same = {path for path, added in published.items() if self._is_same(path, added)}
         unused = sum(deleted["cardinality"] for deleted in self._deleted.values() if deleted is not None)
         actions = self._changed_actions(same)
-        if actions or overtakes or self.log.publication.get("savepoint") not in self._snapshot.state.savepoints:
+        lost = self.log.publication.get("savepoint") not in self._snapshot.state.savepoints
+        changed = bool(actions) or overtakes or lost
+        if changed:
             before, self.log = self.log.protocol, self._publish(actions)
             # A reader that does not know a feature must not meet actions that have it, so it begins after them.
             drops = set(before.get("readerFeatures", ())) - set(self.log.protocol.get("readerFeatures", ()))
-            if (
-                drops
-                or sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries)
-                >= CHECKPOINT_EVERY
-            ):
-                with contextlib.suppress(
-                    TableError
-                ):  # a checkpoint only saves reading: the next publication tries again
+            later = sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries)
+            if drops or later >= CHECKPOINT_EVERY:
+                with contextlib.suppress(TableError):  # it only saves reading: the next publication tries again
                     put_checkpoint(store, self.log)
                     self.log.checkpoints = [*self.log.checkpoints, self.log.version]
                     delete_old(store, self.log)
-            changed = True
-        else:
-            changed = False
         return Published(
             cut=str(self._snapshot.cut),
             snapshot_id=self.log.version,

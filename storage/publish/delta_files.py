@@ -20,6 +20,7 @@ from storage.core.names import BASES
 from storage.core.plan.current_files import CurrentFile
 from storage.core.predicate import ColumnRange
 from storage.core.schema.table_schema import TableSchema
+from storage.core.types import format_type
 from storage.errors import InvalidInput
 from storage.files.base_file import column_ranges
 from storage.files.footers import Footer
@@ -31,20 +32,8 @@ INDEXED: Final = 32
 BOUND_LENGTH: Final = 32
 """Longest bound of a text, in characters; as Delta's own writers."""
 
-_TYPES: Final[dict[pa.DataType, str]] = {
-    pa.bool_(): "boolean",
-    pa.int8(): "byte",
-    pa.int16(): "short",
-    pa.int32(): "integer",
-    pa.int64(): "long",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.date32(): "date",
-    pa.timestamp("us", tz="UTC"): "timestamp",
-    pa.timestamp("us"): "timestamp_ntz",
-}
+_OTHER_NAMES: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+"""Delta's names of the types that Spark SQL names otherwise."""
 _FORBIDDEN: Final = re.compile(r"[ ,;{}()\n\t=]")
 
 
@@ -71,8 +60,6 @@ def delta_schema(schema: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
 
 def delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
     """The type of a column as JSON values."""
-    if pa.types.is_decimal128(arrow_type):
-        return f"decimal({arrow_type.precision},{arrow_type.scale})"
     if pa.types.is_struct(arrow_type):
         return _struct(list(arrow_type))
     if pa.types.is_list(arrow_type):
@@ -80,7 +67,8 @@ def delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
     if pa.types.is_map(arrow_type):
         key, value = delta_type(arrow_type.key_type), delta_type(arrow_type.item_type)
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    return _TYPES[arrow_type]
+    name = format_type(arrow_type)
+    return _OTHER_NAMES.get(name, name)
 
 
 def _struct(fields: Sequence[pa.Field]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.core.names import DELTA_LOG, Path
+from storage.core.types import parse_type
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
 from storage.foreign_text import parse_json
 from storage.store.object_store import ObjectStore, normalise_errors
@@ -27,51 +28,16 @@ DOMAIN: Final = "weft.publication"
 
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
-_TEXTS: Final = pa.map_(pa.string(), pa.string())
-_FEATURES: Final = pa.list_(pa.string())
-_CHECKPOINT_SCHEMA: Final = pa.schema(
-    {
-        "protocol": pa.struct(
-            {
-                "minReaderVersion": pa.int32(),
-                "minWriterVersion": pa.int32(),
-                "readerFeatures": _FEATURES,
-                "writerFeatures": _FEATURES,
-            }
-        ),
-        "metaData": pa.struct(
-            {
-                "id": pa.string(),
-                "description": pa.string(),
-                "format": pa.struct({"provider": pa.string(), "options": _TEXTS}),
-                "schemaString": pa.string(),
-                "partitionColumns": pa.list_(pa.string()),
-                "configuration": _TEXTS,
-                "createdTime": pa.int64(),
-            }
-        ),
-        "add": pa.struct(
-            {
-                "path": pa.string(),
-                "partitionValues": _TEXTS,
-                "size": pa.int64(),
-                "modificationTime": pa.int64(),
-                "dataChange": pa.bool_(),
-                "stats": pa.string(),
-                "deletionVector": pa.struct(
-                    {
-                        "storageType": pa.string(),
-                        "pathOrInlineDv": pa.string(),
-                        "offset": pa.int32(),
-                        "sizeInBytes": pa.int32(),
-                        "cardinality": pa.int64(),
-                    }
-                ),
-            }
-        ),
-        "domainMetadata": pa.struct({"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}),
-    }
-)
+_CHECKPOINT_TYPE: Final = """struct<
+    protocol: struct<minReaderVersion:int, minWriterVersion:int, readerFeatures:array<string>,
+        writerFeatures:array<string>>,
+    metaData: struct<id:string, description:string, format:struct<provider:string, options:map<string,string>>,
+        schemaString:string, partitionColumns:array<string>, configuration:map<string,string>, createdTime:bigint>,
+    add: struct<path:string, partitionValues:map<string,string>, size:bigint, modificationTime:bigint,
+        dataChange:boolean, stats:string, deletionVector:struct<storageType:string, pathOrInlineDv:string, offset:int,
+        sizeInBytes:int, cardinality:bigint>>,
+    domainMetadata: struct<domain:string, configuration:string, removed:boolean>>"""
+_CHECKPOINT_SCHEMA: Final = pa.schema(list(parse_type(_CHECKPOINT_TYPE)))
 
 
 @dataclass(slots=True)

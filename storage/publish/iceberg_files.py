@@ -96,10 +96,6 @@ def data_file(
         nan_value_counts={},
         lower_bounds=lower,
         upper_bounds=upper,
-        key_metadata=None,
-        split_offsets=None,
-        equality_ids=None,
-        sort_order_id=None,
     )
     made.spec_id = spec_id
     return made
@@ -177,10 +173,6 @@ def deletes_file(url: str, size: int, data_url: str, current: CurrentFile) -> Da
         # Equal bounds say that all deletes are of one data file.
         lower_bounds={FILE_PATH_ID: path},
         upper_bounds={FILE_PATH_ID: path},
-        key_metadata=None,
-        split_offsets=None,
-        equality_ids=None,
-        sort_order_id=None,
     )
 
 

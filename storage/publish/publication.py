@@ -12,7 +12,7 @@ from storage.core.log import cut
 from storage.core.log.entries import Data
 from storage.core.log.file_refs import FileRef
 from storage.core.log.table_state import TableState
-from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files, overlaid_columns_of
+from storage.core.plan.current_files import CurrentFile, check_shown, current_files
 from storage.core.plan.slices import base_slices
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -121,18 +121,13 @@ def files_to_publish(state: TableState, columns: Sequence[str]) -> list[CurrentF
             or overlays have newer values of a column.
     """
     files = current_files(base_slices(state))
-    overlaid = overlaid_columns_of(state.schema, files, columns)
-    if overlaid:
-        raise InvalidInput(
-            f"overlays have newer values than base files in column {', '.join(overlaid)}",
-            hint="name the other columns; or weft alter set-overlays URI false, and publish after the next compaction",
-        )
-    older = columns_that_differ(state.schema, files, columns)
-    if older:
-        raise InvalidInput(
-            f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
-            hint="name the other columns, or publish again when all base files were written anew",
-        )
+    check_shown(
+        state.schema,
+        files,
+        columns,
+        overlaid_advice="; or weft alter set-overlays URI false, and publish after the next compaction",
+        older_advice=", or publish again when all base files were written anew",
+    )
     return files
 
 

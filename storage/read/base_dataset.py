@@ -16,11 +16,10 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from storage.core.log.cut import Cut
-from storage.core.plan.current_files import CurrentFile, columns_that_differ, current_files, overlaid_columns_of
+from storage.core.plan.current_files import CurrentFile, check_shown, current_files
 from storage.core.plan.slices import base_slices
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
-from storage.errors import InvalidInput
 from storage.files.base_file import read_row_groups
 from storage.read.missing_file import explain_missing_file
 from storage.read.snapshot_files import SnapshotFiles
@@ -44,18 +43,13 @@ def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.D
     for name in names:
         schema.column(name)
     files = current_files(base_slices(snapshot.state))
-    overlaid = overlaid_columns_of(schema, files, names)
-    if overlaid:
-        raise InvalidInput(
-            f"overlays have newer values than base files in column {', '.join(overlaid)}",
-            hint="name the other columns; to_arrow and to_reader read overlays, too",
-        )
-    older = columns_that_differ(schema, files, names)
-    if older:
-        raise InvalidInput(
-            f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
-            hint="name the other columns; to_arrow and to_reader read files of every schema",
-        )
+    check_shown(
+        schema,
+        files,
+        names,
+        overlaid_advice="; to_arrow and to_reader read overlays, too",
+        older_advice="; to_arrow and to_reader read files of every schema",
+    )
     handler = _BaseFiles(snapshot.table_log.env, snapshot.cut, schema, names or schema.key, files)
     options = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
     parquet = ds.ParquetFileFormat(default_fragment_scan_options=options)

@@ -13,14 +13,13 @@ the bound one.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 
+from storage.bounded_cache import BoundedCache
 from storage.core.arrays import Arrays
 from storage.core.keys import KeyVector
 from storage.core.log import cut
@@ -84,8 +83,7 @@ class BoundRows:
     """The bound snapshots of the tables that one table refers to. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._bound: OrderedDict[tuple[str, str, tuple[str, ...]], _Bound] = OrderedDict()
+        self._bound: BoundedCache[tuple[str, str, tuple[str, ...]], _Bound] = BoundedCache(KEPT_BOUND, lambda _: 1)
 
     def apply(self, joined: JoinedScan, tables: Sequence[ReferencedTable]) -> JoinedScan:
         """A scan whose rows of referenced tables are made from those of bound snapshots.
@@ -100,17 +98,12 @@ class BoundRows:
 
     def _bind(self, join: Join, later: SnapshotFiles) -> Join:
         key = (join.rows.scan.env.store.uri, join.reference.table_id, join.rows.scan.projection.columns)
-        with self._lock:
-            bound = self._bound.get(key)
+        bound = self._bound.find(key)
         if bound is not None and bound.identity != join.identity and bound.at != later.cut:
             bound = bound.until(later)
         if bound is None:
             bound = _Bound(join.rows.scan, join.identity)
-        with self._lock:
-            self._bound[key] = bound
-            self._bound.move_to_end(key)
-            while len(self._bound) > KEPT_BOUND:
-                self._bound.popitem(last=False)
+        self._bound.put(key, bound)
         if bound.identity == join.identity:
             return join
         return replace(join, rows=replace(join.rows, since=bound.since))

@@ -9,7 +9,6 @@ that may still be continued, and all commits after it. Both merge to the same ro
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -50,6 +49,7 @@ from storage.read.explanation import Explanation, GroupState, Operation, StoredI
 from storage.read.missing_file import explain_missing_file
 from storage.read.pruning import RowGroups, key_table, narrowed
 from storage.read.snapshot_files import SnapshotFiles
+from storage.times import moment_of
 
 _OPERATIONS: Final[Mapping[Op | None, Operation]] = {
     None: "merged",
@@ -392,7 +392,7 @@ class _Commits:
             stream=None if entry is None else entry.stream,
             lane=None if entry is None else entry.lane,
             commit=None if entry is None else entry.seq,
-            committed_at=None if entry is None else _time(entry.committed_at_ms),
+            committed_at=None if entry is None else moment_of(entry.committed_at_ms),
             late=None if entry is None or version.op is None else self._is_late(group, entry, version),
             stored_in=located.stored_in,
             file=located.file,
@@ -437,7 +437,3 @@ class _Commits:
                 promise = before.watermarks.get(group.id)
                 return None if promise is None else promise.value
         return None
-
-
-def _time(milliseconds: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=milliseconds)

@@ -189,22 +189,11 @@ class Explanation:
             referenced = each.explanation.versions if each.explanation is not None else ()
             named += [(f"{each.reference}.", version) for version in referenced]
         rows = [
-            {
+            {name: getattr(version, name) for name in EXPLANATION_SCHEMA.names}
+            | {
                 "group": f"{reference}{version.group}",
-                "result": str(version.result),
-                "reason": str(version.reason),
-                "words": version.words,
-                "operation": version.operation,
-                "columns": list(version.columns),
                 "ordering": _text(version.ordering),
                 "values": _text(version.values),
-                "stream": version.stream,
-                "lane": version.lane,
-                "commit": version.commit,
-                "committed_at": version.committed_at,
-                "late": version.late,
-                "stored_in": version.stored_in,
-                "file": version.file,
             }
             for reference, version in named
         ]

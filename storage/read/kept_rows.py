@@ -7,10 +7,9 @@ bytes is limited, and the least recently used rows are dropped.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
+
+from storage.bounded_cache import BoundedCache
 
 MAX_BYTES: Final = 256 * 1024 * 1024
 
@@ -27,39 +26,8 @@ class Sized(Protocol):
 T = TypeVar("T", bound=Sized)
 
 
-class KeptRows(Generic[T]):
-    """Values by identity. Safe for use from several threads."""
+class KeptRows(BoundedCache[str, T]):
+    """Values by identity, limited by their bytes. Safe for use from several threads."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[str, T] = OrderedDict()
-
-    def find(self, identity: str) -> T | None:
-        """The value of an identity, if it is kept."""
-        with self._lock:
-            found = self._kept.get(identity)
-            if found is not None:
-                self._kept.move_to_end(identity)
-            return found
-
-    def get(self, identity: str, read: Callable[[], T]) -> T:
-        """The value of an identity; calls ``read`` if it is not kept, without holding a lock.
-
-        A value that is larger than the limit is returned, and not kept.
-        """
-        found = self.find(identity)
-        if found is not None:
-            return found
-        value = read()
-        if value.nbytes > self._max_bytes:
-            return value
-        with self._lock:
-            if identity not in self._kept:
-                self._kept[identity] = value
-                self._bytes += value.nbytes
-            while self._bytes > self._max_bytes:
-                _, dropped = self._kept.popitem(last=False)
-                self._bytes -= dropped.nbytes
-        return value
+        super().__init__(max_bytes, lambda value: value.nbytes)

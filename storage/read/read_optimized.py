@@ -31,6 +31,7 @@ from storage.read.referenced_table import ReferencedTable
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot_files import SnapshotFiles
+from storage.times import moment_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ class ReadOptimized:
                     oldest[lane] = min(seq, oldest.get(lane, seq))
         times = [self._first_commit_ms(lane, seq) for lane, seq in oldest.items()]
         known = [time_ms for time_ms in times if time_ms is not None]
-        return dt.datetime.fromtimestamp(min(known) / 1000, dt.UTC) if known else None
+        return moment_of(min(known)) if known else None
 
     def _first_commit_ms(self, lane: LaneName, seq: int) -> int | None:
         """Commit time of the first commit of a lane at or after ``seq`` that is not rolled back; None without one."""

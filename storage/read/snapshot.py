@@ -299,16 +299,7 @@ class Snapshot:
             SnapshotExpired: The snapshot has expired.
             CorruptData: The base file of a large file group is missing, or its footer is damaged.
         """
-        return self._plan(
-            ScanRequest(
-                columns,
-                filter,
-                require,
-                parallelism=parallelism,
-                task_bytes=task_bytes,
-                read_optimized=read_optimized,
-            )
-        )
+        return self._plan(ScanRequest(columns, filter, require, parallelism, task_bytes, read_optimized))
 
     def _plan(self, request: ScanRequest) -> Scan | JoinedScan:
         if self._references and uses_references(self._state.schema, request):

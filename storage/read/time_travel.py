@@ -24,6 +24,7 @@ from storage.errors import InvalidInput, NotFound, NotSettled
 from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
+from storage.times import format_time, milliseconds
 
 FIRST_WINDOW: Final = 4  # entries of the table lane that are read first: a MARK is recorded each minute
 LAST_WINDOW: Final = 64
@@ -195,7 +196,8 @@ def cut_at(table_log: TableLog, time: dt.datetime, *, settled: bool = False, mom
     found = find(table_log, milliseconds(time))
     if found is None:
         raise InvalidInput(
-            f"as_of {time}: the table did not exist yet", hint=f"it was created at {_text(table_log.created_at_ms())}"
+            f"as_of {time}: the table did not exist yet",
+            hint=f"it was created at {format_time(table_log.created_at_ms())}",
         )
     table_log.check_kept(found.at)
     if settled and not found.settled:
@@ -204,25 +206,6 @@ def cut_at(table_log: TableLog, time: dt.datetime, *, settled: bool = False, mom
             hint=f"record a mark (weft mark, Table.mark) and try again, or read a cut; at present it is {found.at}",
         )
     return found
-
-
-def milliseconds(moment: dt.datetime) -> int:
-    """Milliseconds since 1970 UTC, rounded down.
-
-    Raises:
-        InvalidInput: The time has no zone.
-    """
-    if moment.tzinfo is None:
-        raise InvalidInput(f"the time {moment} has no time zone", hint="give an aware datetime, for example in UTC")
-    return (moment - _EPOCH) // _MILLISECOND
-
-
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MILLISECOND: Final = dt.timedelta(milliseconds=1)
-
-
-def _text(time_ms: int) -> str:
-    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
 
 
 def _first_mark_after(table_log: TableLog, newest: TableState, table: int, limit_ms: int) -> Mark | None:

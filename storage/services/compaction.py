@@ -24,7 +24,7 @@ from storage.core.log.regroup import may_follow, overlapping
 from storage.core.log.table_state import TableState
 from storage.core.names import Path
 from storage.core.plan.covered import covered_up_to
-from storage.core.plan.memory_cost import cut_by_memory, group_bytes
+from storage.core.plan.memory_cost import cut_by_size, group_bytes
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.overlaid import overlaid_groups
 from storage.core.plan.regroup_slices import as_targets, in_order, merged_parts, other_bits, without
@@ -32,7 +32,6 @@ from storage.core.plan.share_work import next_share, sharing_plans
 from storage.core.plan.slices import FileSlice
 from storage.environment import Tuning
 from storage.log.table_log import TableLog
-from storage.read.read_task import read_task
 from storage.read.snapshot import Snapshot
 from storage.services.compaction_task import CompactionTask, MadeSlice
 from storage.services.progress import OnStage, run_reported, unobserved
@@ -147,7 +146,7 @@ def compaction_steps(
             tuning = table_log.env.tuning
             runs = [*cut_tasks(chosen, tuning), *cut_tasks(remaining, tuning)]
             runs = [part for run in runs for part in _split_at_once(table_log, snapshot, run, bits)]
-            tasks = [_regrouped(_task(table_log, snapshot, plan, run, parts), run, bits) for run in runs]
+            tasks = [_regrouped(_task(snapshot, plan, run, parts), run, bits) for run in runs]
             work = _Work(table_log, plan, {str(task.slices[0].group): task for task in tasks})
             while waiting := len(work.waiting):
                 with contextlib.closing(_results(execute, work.take())) as results:
@@ -190,7 +189,7 @@ def rewrite(
     with_logs = [file_slice.group for file_slice in snapshot.slices if len(file_slice.rows)]
     publisher = _Publisher(table_log, snapshot.cut.lanes, with_logs, rewriting=rewriting)
     runs = cut_tasks(chosen, table_log.env.tuning)
-    tasks = [replace(_task(table_log, snapshot, plan, run), change=rewriting.change) for run in runs]
+    tasks = [replace(_task(snapshot, plan, run), change=rewriting.change) for run in runs]
     for task, made in zip(tasks, run_reported(tasks, execute, progress, "rewriting"), strict=True):
         publisher.add(plan, None, task, made)
     publisher.finish(plan, None)
@@ -206,20 +205,10 @@ def run_compaction(
 
 def cut_tasks(slices: Sequence[FileSlice], tuning: Tuning) -> list[list[FileSlice]]:
     """Divide file groups, in order, into those that share files: neighbours, as long as they are small."""
-    runs: list[list[FileSlice]] = []
-    filled = tuning.shared_file_bytes + 1  # a file group without rows has no bytes
-    for file_slice in slices:
-        size = file_slice.base_bytes + file_slice.log_bytes
-        if size >= tuning.small_group_bytes:
-            runs.append([file_slice])
-            filled = tuning.shared_file_bytes + 1
-        elif filled + size > tuning.shared_file_bytes:
-            runs.append([file_slice])
-            filled = size
-        else:
-            runs[-1].append(file_slice)
-            filled += size
-    return runs
+    limit = tuning.shared_file_bytes
+    sizes = [each.base_bytes + each.log_bytes for each in slices]
+    sizes = [size if size < tuning.small_group_bytes else limit + 1 for size in sizes]  # the others stay alone
+    return [list(slices[span]) for span in cut_by_size(sizes, limit)]
 
 
 def _split_at_once(
@@ -233,27 +222,18 @@ def _split_at_once(
         yield run
         return
     sizes = [group_bytes(snapshot.table_schema, each) for each in run]
-    yield from (run[span] for span in cut_by_memory(sizes, table_log.env.tuning.merge_together_bytes))
+    yield from (run[span] for span in cut_by_size(sizes, table_log.env.tuning.merge_together_bytes))
 
 
 def _task(
-    table_log: TableLog,
     snapshot: Snapshot,
     plan: ServicePlan,
     run: Sequence[FileSlice],
     parts: Mapping[FileGroup, Sequence[FileSlice]] = MappingProxyType({}),
 ) -> CompactionTask:
     """The task of some file groups; ``parts`` are in place of what stands for several."""
-    work = read_task([part for each in run for part in parts.get(each.group, (each,))], snapshot.files)
-    return CompactionTask(
-        env=table_log.env,
-        schema=snapshot.table_schema,
-        slices=tuple(work.slices),
-        files=work.files,
-        at=snapshot.cut,
-        plan=plan.slot,
-        rev=snapshot.schema_rev,
-    )
+    slices = [part for each in run for part in parts.get(each.group, (each,))]
+    return CompactionTask.of(snapshot, plan, slices, rev=snapshot.schema_rev)
 
 
 def _regrouped(task: CompactionTask, run: Sequence[FileSlice], bits: int) -> CompactionTask:

@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,25 +19,24 @@ import pyarrow as pa
 from storage import mergers
 from storage.core import keys, names
 from storage.core.arrays import Arrays, SomeRows, join_rows, take_rows
-from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup, FilePart, FileRef, Replaced, SliceFile
 from storage.core.merge.locate_keys import buckets
 from storage.core.merge.merge_sorted import merge_sorted
 from storage.core.merge.stitch import Stitched
 from storage.core.modes import Mergers
 from storage.core.plan.memory_cost import block_bytes, group_bytes, merging_bytes
-from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.plan.slices import FileSlice
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment, Tuning
 from storage.files.slice_file_writer import SliceFileWriter
 from storage.files.slice_statistics import SliceStatistics
 from storage.read.missing_file import explain_missing_file
-from storage.read.read_task import only_needed
 from storage.services.merge_steps import MergeStep, plan_steps
 from storage.services.merged_rows import MergedRows
 from storage.services.overlay_task import overlaid_slice, plan_overlay, write_overlay
 from storage.services.row_change import RowChange
 from storage.services.service_plan import delete_files
+from storage.services.snapshot_task import SnapshotTask
 from storage.services.tasks import WORKING_BYTES
 
 OPEN_ROW_GROUPS: Final = 4
@@ -60,19 +59,13 @@ class MadeSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionTask:
-    """Work on one file group, or on several small ones that share files. Can be pickled and run in any process.
+class CompactionTask(SnapshotTask):
+    """Work on one file group, or on several small ones that share files, in order of what they become.
 
     A file group with fewer than ``bits`` is split: it is read once, and all its parts are written. All file groups that
     are merged into one are in one task.
 
     Attributes:
-        env: The table's environment.
-        schema: Schema of the snapshot.
-        slices: The file groups to compact, as planned at the snapshot; in order of what they become.
-        files: The log files that ``slices`` refer to by number.
-        at: Cut of the snapshot: the new slices contain all its commits.
-        plan: Slot of the compaction's PLAN, which is part of the names of its files.
         rev: Revision of ``schema``.
         change: A change of the rows; None for a compaction, which changes no row.
         bits: Bits of the new slices: file groups with more become one with all others that are parts of it, and those
@@ -80,12 +73,6 @@ class CompactionTask:
         apart: Write separate files for each part of the (one) file group, which is split.
     """
 
-    env: Environment
-    schema: TableSchema
-    slices: tuple[FileSlice, ...]
-    files: tuple[LiveFile, ...]
-    at: Cut
-    plan: int
     rev: int
     change: RowChange | None = None
     bits: int | None = None
@@ -132,11 +119,6 @@ class CompactionTask:
             for target in parts if self._split_bits(each) else (self.target(each),):
                 found[target] = (*found.get(target, ()), each)
         return sorted(found.items(), key=operator.itemgetter(0))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        slices, files = only_needed(self.slices, self.files)
-        same = (self.at, self.plan, self.rev, self.change, self.bits, self.apart)
-        return CompactionTask, (self.env, self.schema, slices, files, *same)
 
     def run(self) -> list[MadeSlice]:
         """Write the next slice of every file group, or of those that they become; returns them in order.

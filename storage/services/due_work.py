@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Collection, Mapping
 from functools import reduce
 
@@ -15,6 +14,7 @@ from storage.core.plan.slices import FileSlice
 from storage.errors import CorruptData
 from storage.log.commit_log import CommitLog
 from storage.read.snapshot import Snapshot
+from storage.times import MILLISECOND
 
 Only = Callable[[FileSlice], bool]
 """Selects the file groups to work on."""
@@ -29,7 +29,7 @@ def find_due(snapshot: Snapshot, policy: DuePolicy, work: Collection[Work] = ALL
     """The file groups of a head snapshot that are due, in order of file group; see `plan_due`."""
     aged: Collection[int] = ()
     if policy.max_age is not None:
-        before = snapshot.table_log.clock.now_ms() - policy.max_age // dt.timedelta(milliseconds=1)
+        before = snapshot.table_log.clock.now_ms() - policy.max_age // MILLISECOND
         aged = find_aged(snapshot, before)
     bits = snapshot.table_schema.bucket_bits
     return plan_due(policy, snapshot.slices, snapshot.files, snapshot.cut.lanes, bits=bits, aged=aged, work=work)

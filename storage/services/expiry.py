@@ -15,7 +15,7 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from storage.core.arrays import Arrays
 from storage.core.log.entries import ERASE, REWRITTEN
 from storage.core.log.file_refs import FileGroup
 from storage.core.model import Ttl
+from storage.core.plan.memory_cost import cut_by_size
 from storage.core.plan.row_age import AgeLimits, expired, may_have_expired
 from storage.core.plan.slices import FileSlice
 from storage.core.predicate import Known
@@ -35,7 +36,6 @@ from storage.log.add_feature import add_feature
 from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
 from storage.read.snapshot import Snapshot
-from storage.read.time_travel import milliseconds
 from storage.services.compaction import Rewriting, RewritingResult, compaction_steps, cut_tasks, rewrite
 from storage.services.due_work import find_aged
 from storage.services.progress import OnStage, counted, unobserved
@@ -44,8 +44,7 @@ from storage.services.service_plan import must_yield, open_plan
 from storage.services.steps import Steps, finish
 from storage.services.tasks import Execute, one_by_one
 from storage.shown import Shown
-
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+from storage.times import format_time, milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,16 +188,8 @@ def _ordinals(rows: Arrays, mask: Any) -> set[int]:
 
 def _parts(slices: Sequence[FileSlice], most_bytes: int) -> Iterator[list[FileSlice]]:
     """File groups that are published together: neighbours of up to some stored bytes."""
-    part: list[FileSlice] = []
-    size = 0
-    for each in slices:
-        if part and size + each.base_bytes + each.log_bytes > most_bytes:
-            yield part
-            part, size = [], 0
-        part.append(each)
-        size += each.base_bytes + each.log_bytes
-    if part:
-        yield part
+    sizes = [each.base_bytes + each.log_bytes for each in slices]
+    return (list(slices[span]) for span in cut_by_size(sizes, most_bytes))
 
 
 def _rewrite(
@@ -235,9 +226,5 @@ def _describe(ttl: Ttl, limits: AgeLimits) -> str:
         f"rows by {ttl.by or 'last event'}": limits.rows_ms,
         "deletes": limits.deletes_ms,
     }
-    texts = [f"{what} before {_time(at_ms)}" for what, at_ms in parts.items() if at_ms is not None]
+    texts = [f"{what} before {format_time(at_ms)}" for what, at_ms in parts.items() if at_ms is not None]
     return f"time to live: {', '.join(texts)}"
-
-
-def _time(at_ms: int) -> str:
-    return (_EPOCH + dt.timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")

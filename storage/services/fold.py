@@ -25,7 +25,6 @@ from storage.core.log.file_refs import FileGroup, LogFile
 from storage.core.log.table_state import TableState
 from storage.core.plan.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
 from storage.log.table_log import TableLog
-from storage.read.read_task import read_task
 from storage.read.snapshot import Snapshot
 from storage.services.fold_task import FoldTask
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
@@ -102,7 +101,7 @@ def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_b
         mergers.load(snapshot.table_schema, table_log.env.mergers)  # refused before a plan is published
         with open_plan(table_log, snapshot.cut, len(folds)) as plan:
             runs = list(cut_runs(folds, snapshot.table_schema, table_log.env.tuning.fold_file_bytes))
-            tasks = [_task(table_log, snapshot, plan, run) for run in runs]
+            tasks = [FoldTask.of(snapshot, plan, [fold.ranges for fold in run]) for run in runs]
             for run, task, made in zip(runs, tasks, execute(tasks), strict=True):
                 # Of shared ranges a file group may have no row: a fold of it would live until it gets one.
                 with_rows = tuple(fold for fold in run if not fold.ranges.shared or fold.group in made.groups)
@@ -130,18 +129,6 @@ def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_b
 def run_fold(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_by_one) -> FoldResult:
     """`fold_steps` to the end."""
     return finish(fold_steps(table_log, snapshot, execute))
-
-
-def _task(table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, run: list[GroupFold]) -> FoldTask:
-    work = read_task([fold.ranges for fold in run], snapshot.files)
-    return FoldTask(
-        env=table_log.env,
-        schema=snapshot.table_schema,
-        slices=tuple(work.slices),
-        files=work.files,
-        at=snapshot.cut,
-        plan=plan.slot,
-    )
 
 
 def _publish(

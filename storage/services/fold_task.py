@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from storage import mergers
 from storage.core import names
-from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileGroup, LogFile
-from storage.core.plan.memory_cost import block_bytes, cut_by_memory, log_memory_bytes, merging_bytes
-from storage.core.plan.slices import FileSlice, LiveFile, combine_slices
+from storage.core.plan.memory_cost import block_bytes, cut_by_size, log_memory_bytes, merging_bytes
+from storage.core.plan.slices import FileSlice, combine_slices
 from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
 from storage.files.log_reader import LogReader
 from storage.files.register_file import write_register_file
 from storage.read.missing_file import explain_missing_file
-from storage.read.read_task import only_needed
+from storage.services.snapshot_task import SnapshotTask
 from storage.services.tasks import COPIES, WORKING_BYTES
 
 
@@ -38,28 +35,8 @@ class FoldedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class FoldTask:
-    """Folds some file groups. Can be pickled and run in any process.
-
-    Attributes:
-        env: The table's environment.
-        schema: Schema of the snapshot.
-        slices: The log ranges to merge, one item per file group, sorted by file group.
-        files: The log files that ``slices`` refer to by number.
-        at: Cut of the snapshot.
-        plan: Slot of the fold's PLAN, which is part of the name of its file.
-    """
-
-    env: Environment
-    schema: TableSchema
-    slices: tuple[FileSlice, ...]
-    files: tuple[LiveFile, ...]
-    at: Cut
-    plan: int
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        slices, files = only_needed(self.slices, self.files)
-        return FoldTask, (self.env, self.schema, slices, files, self.at, self.plan)
+class FoldTask(SnapshotTask):
+    """Folds some file groups; ``slices`` are their log ranges, sorted by file group."""
 
     @property
     def bytes(self) -> int:
@@ -102,7 +79,7 @@ class FoldTask:
         limit = self.env.tuning.merge_together_bytes
         alone = limit + 1
         sizes = [fold_bytes(self.schema, each) if together and not each.shared else alone for each in self.slices]
-        return cut_by_memory(sizes, limit)
+        return cut_by_size(sizes, limit)
 
 
 def fold_bytes(schema: TableSchema, ranges: FileSlice) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
-from storage.core.log.file_refs import FileRef
-from storage.core.plan.slices import FileSlice
+from storage.core.log.file_refs import FileRef, SliceFile
+from storage.core.plan.slices import FileSlice, LiveFile
 from storage.errors import NotFound
 from storage.read.snapshot import Snapshot
 
@@ -57,46 +58,36 @@ def group_files(snapshot: Snapshot, file_group: str) -> list[GroupFile]:
         raise NotFound(
             f"the table has no file group {file_group!r} with rows", hint="weft show URI files lists all of them"
         )
-    return [*_of_slice(found), *_of_logs(snapshot, found)]
-
-
-def _of_slice(found: FileSlice) -> list[GroupFile]:
-    if found.slice is None:
-        return []
-    made: tuple[tuple[Literal["base", "shadow", "overlay"], FileRef | None, int], ...] = (
-        ("base", found.slice.base, found.slice.base_rows),
-        ("shadow", found.slice.shadow, found.slice.shadow_rows),
-        *(("overlay", overlay.file, overlay.file.rows) for overlay in found.slice.overlays),
-    )
-    return [
+    of_slice = (
         GroupFile(file.path, kind, rows, file.rows, file.size, "", None, ())
-        for kind, file, rows in made
-        if file is not None
-    ]
+        for kind, file, rows in slice_files(found.slice)
+    )
+    return [*of_slice, *_of_logs(snapshot, found)]
 
 
-def _of_logs(snapshot: Snapshot, found: FileSlice) -> list[GroupFile]:
-    files = []
+def slice_files(made: SliceFile | None) -> Iterator[tuple[Literal["base", "shadow", "overlay"], FileRef, int]]:
+    """The files of a slice: what each is, the file, and its rows in the file group."""
+    if made is None:
+        return
+    if made.base is not None:
+        yield "base", made.base, made.base_rows
+    if made.shadow is not None:
+        yield "shadow", made.shadow, made.shadow_rows
+    yield from (("overlay", overlay.file, overlay.file.rows) for overlay in made.overlays)
+
+
+def _of_logs(snapshot: Snapshot, found: FileSlice) -> Iterator[GroupFile]:
     for number in np.unique(found.file).tolist():
-        live = snapshot.files[number]
-        chosen = found.file == number
-        ranges = zip(
-            found.block[chosen].tolist(), found.start[chosen].tolist(), found.rows[chosen].tolist(), strict=True
-        )
-        log = live.file.file
-        files.append(
-            GroupFile(
-                log.path,
-                "fold" if live.is_fold else "log",
-                int(found.rows[chosen].sum()),
-                log.rows,
-                log.size,
-                live.lane,
-                live.seq,
-                tuple(ranges),
-            )
-        )
-    return files
+        live, chosen = snapshot.files[number], found.file == number
+        log, kind = live.file.file, log_kind(live)
+        block, start, rows = found.block[chosen], found.start[chosen], found.rows[chosen]
+        ranges = zip(block.tolist(), start.tolist(), rows.tolist(), strict=True)
+        yield GroupFile(log.path, kind, int(rows.sum()), log.rows, log.size, live.lane, live.seq, tuple(ranges))
+
+
+def log_kind(live: LiveFile) -> Literal["log", "fold"]:
+    """What a log file is; a fold has merged registers."""
+    return "fold" if live.is_fold else "log"
 
 
 def waiting_since(snapshot: Snapshot) -> dict[str, int]:

@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 from storage.core.log.cut import Cut, JoinedCut
 from storage.core.log.entries import Mark, Plan, Savepoint
-from storage.core.log.file_refs import FileRef
 from storage.core.names import TABLE_LANE
 from storage.read.snapshot import Snapshot
+from storage.services.inspect_groups import log_kind, slice_files
 
 _PAGE: Final = 1_000  # entries that are read at once
 
@@ -96,21 +96,11 @@ def stored_files(snapshot: Snapshot) -> list[StoredFile]:
     """
     found: dict[str, StoredFile] = {}
     for file_slice in snapshot.slices:
-        if file_slice.slice is None:
-            continue
-        made: tuple[tuple[Literal["base", "shadow", "overlay"], FileRef | None], ...] = (
-            ("base", file_slice.slice.base),
-            ("shadow", file_slice.slice.shadow),
-            *(("overlay", overlay.file) for overlay in file_slice.slice.overlays),
-        )
-        for kind, file in made:
-            if file is not None:
-                groups = found[file.path].file_groups if file.path in found else 0
-                found[file.path] = StoredFile(file.path, kind, file.rows, file.size, "", None, groups + 1)
+        for kind, file, _ in slice_files(file_slice.slice):
+            groups = found[file.path].file_groups if file.path in found else 0
+            found[file.path] = StoredFile(file.path, kind, file.rows, file.size, "", None, groups + 1)
     for number, live in enumerate(snapshot.files):
         groups = sum(bool((file_slice.file == number).any()) for file_slice in snapshot.slices)
         log = live.file.file
-        found[log.path] = StoredFile(
-            log.path, "fold" if live.is_fold else "log", log.rows, log.size, live.lane, live.seq, groups
-        )
+        found[log.path] = StoredFile(log.path, log_kind(live), log.rows, log.size, live.lane, live.seq, groups)
     return [found[path] for path in sorted(found)]

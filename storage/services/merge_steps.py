@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from storage.core.log.file_refs import FileGroup
 from storage.core.modes import mode_of
-from storage.core.plan.memory_cost import UNPACKED, cut_by_memory, group_bytes, log_memory_bytes
+from storage.core.plan.memory_cost import UNPACKED, cut_by_size, group_bytes, log_memory_bytes
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -98,7 +98,7 @@ def plan_steps(env: Environment, schema: TableSchema, targets: Sequence[Target])
         small = together and all(_may_join(env, schema, each) for each in before)
         sizes.append(sum(group_bytes(schema, each) for each in before) if small else limit + 1)
     steps = []
-    for span in cut_by_memory(sizes, limit):
+    for span in cut_by_size(sizes, limit):
         made = tuple(sorted((target for unit in several[span] for target in unit), key=operator.itemgetter(0)))
         sources = tuple(each for unit in several[span] for each in unit[0][1])
         merged = sizes[span.start] <= limit

@@ -15,6 +15,7 @@ from typing import Final
 from storage.core.log import cut
 from storage.core.log.cut import Cut, Span
 from storage.core.log.entries import Done, Intent, Restoration
+from storage.core.log.needed_files import subtract_spans
 from storage.core.log.table_state import Lane, TableState
 from storage.core.names import LaneName
 from storage.errors import Conflict, NotFound, SnapshotExpired
@@ -22,8 +23,9 @@ from storage.log.commit_log import read_table_lane
 from storage.log.fencing_barrier import complete_fencing_barrier, fence_lane
 from storage.log.table_log import TableLog, check_promised
 from storage.log.time_marks import publish_mark
-from storage.read.time_travel import find_moment, milliseconds, named_cut
+from storage.read.time_travel import find_moment, named_cut
 from storage.shown import Shown
+from storage.times import milliseconds
 
 MAX_TRIES: Final = 20  # in each lost race another restore, undo or close was completed
 
@@ -278,7 +280,7 @@ def _restore(table_log: TableLog, build: Callable[[TableState], Intent]) -> Rest
         if spans[-1][1] == before.lanes[lane].closed:
             kept[lane], ends[lane] = spans[-1]
     old = {lane: _within(before.rolled_back.get(lane, ()), kept[lane], end) for lane, end in ends.items()}
-    new = {lane: _between(old[lane], kept[lane], end - (lane in done.heads)) for lane, end in ends.items()}
+    new = {lane: subtract_spans([(kept[lane], end - (lane in done.heads))], old[lane]) for lane, end in ends.items()}
     return RestoreResult(
         entry=done.seq,
         kept=kept,
@@ -298,12 +300,6 @@ def _within(spans: Iterable[Span], after: int, until: int) -> list[Span]:
     """The parts of spans that are in another one, ascending."""
     parts = sorted((max(first, after), min(last, until)) for first, last in spans)
     return [(first, last) for first, last in parts if first < last]
-
-
-def _between(spans: Sequence[Span], after: int, until: int) -> list[Span]:
-    """The parts of a span that are in none of others, which are ascending and do not overlap."""
-    starts, ends = [after, *(last for _, last in spans)], [*(first for first, _ in spans), until]
-    return [(first, last) for first, last in zip(starts, ends, strict=True) if first < last]
 
 
 def _length(spans: Iterable[Span]) -> int:

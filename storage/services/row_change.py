@@ -30,10 +30,7 @@ class WithoutKeys:
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
         """The rows that remain."""
-        if not rows:
-            return rows
-        hit = keys.find(self.removed, keys.key_vector(rows[schema.sort_column]))[1]
-        return take_rows(rows, ~hit) if hit.any() else rows
+        return _without(rows, keys.find(self.removed, keys.key_vector(rows[schema.sort_column]))[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +52,6 @@ class NewValues:
             InvalidInput: The function failed, or its result does not fit the column.
             MemoryError, OSError: The function raised it.
         """
-        if not rows:
-            return rows
         stored = rows[self.column]
         present = rows[names.arrival(schema.group_of_column[self.column].id)].is_valid()
         places = np.flatnonzero(np.asarray(present) & np.asarray(stored.is_valid()))
@@ -97,8 +92,6 @@ class WithoutOldDeletes:
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
         """The rows that remain: those with values, with a register of another group, or with a newer delete."""
-        if not rows:
-            return rows
         group = schema.group(self.group)
         floor = rows[names.floor_ordering(group.id, 0)]
         is_old = np.asarray(pc.fill_null(pc.less(floor, pa.scalar(self.before, floor.type)), fill_value=True))
@@ -106,7 +99,7 @@ class WithoutOldDeletes:
         drop = is_old & np.asarray(rows[names.floor_arrival(group.id)].is_valid())
         for name in (names.arrival(group.id), *others):
             drop &= np.asarray(rows[name].is_null())
-        return take_rows(rows, ~drop) if drop.any() else rows
+        return _without(rows, drop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +116,11 @@ class WithoutOldRows:
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
         """The rows that remain."""
-        if not rows:
-            return rows
         column = rows[self.column]
         present = rows[names.arrival(schema.group_of_column[self.column].id)].is_valid()
         is_old = pc.fill_null(pc.less(column, pa.scalar(self.before, column.type)), fill_value=False)
         drop = np.asarray(is_old) & np.asarray(present) & visible_rows(rows, schema)
-        return take_rows(rows, ~drop) if drop.any() else rows
+        return _without(rows, drop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +131,11 @@ class WithoutExpired:
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
         """The rows that remain."""
-        if not rows:
-            return rows
-        drop = expired(schema, rows, self.limits)
-        return take_rows(rows, ~drop) if drop.any() else rows
+        return _without(rows, expired(schema, rows, self.limits))
+
+
+def _without(rows: Arrays, drop: keys.Mask) -> Arrays:
+    return take_rows(rows, ~drop) if drop.any() else rows
 
 
 RowChange: TypeAlias = WithoutKeys | NewValues | WithoutOldDeletes | WithoutOldRows | WithoutExpired

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from storage.errors import InvalidInput
@@ -13,10 +13,13 @@ from storage.store.local_store import LocalStore
 from storage.store.memory_store import MemoryStore
 from storage.store.object_store import ObjectStore
 
+if TYPE_CHECKING:
+    from storage.store.remote_store import RemoteStore
+
 REACH_SECONDS: Final = 10.0  # short, because a user or a starting job waits for the answer
 
 
-def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
+def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> LocalStore | MemoryStore | RemoteStore:
     """The store of a table: a path or ``file://`` URI for a local folder, or the URL of an object store.
 
     Raises:
@@ -70,13 +73,7 @@ def list_folders(uri: str, storage_options: Mapping[str, Any] | None = None) -> 
         InvalidInput: See `open_store`.
         StoreRefused, StoreUnavailable: The store does not list its objects.
     """
-    store = open_store(uri, storage_options)
-    if isinstance(store, LocalStore | MemoryStore):
-        return store.folders()
-    from storage.store.remote_store import RemoteStore
-
-    assert isinstance(store, RemoteStore), "there are three kinds of stores"
-    return store.folders()
+    return open_store(uri, storage_options).folders()
 
 
 def is_empty_prefix(uri: str, storage_options: Mapping[str, Any] | None = None) -> bool:
@@ -85,13 +82,9 @@ def is_empty_prefix(uri: str, storage_options: Mapping[str, Any] | None = None) 
     False for a local folder. Arguments and errors are those of `list_folders`.
     """
     store = open_store(uri, storage_options)
-    if isinstance(store, LocalStore):
+    if isinstance(store, LocalStore) or store.folders() is not None:
         return False
-    if isinstance(store, MemoryStore):
-        return store.folders() is None
-    from storage.store.remote_store import RemoteStore
-
-    return isinstance(store, RemoteStore) and store.folders() is None and store.has_bucket()
+    return isinstance(store, MemoryStore) or store.has_bucket()
 
 
 def check_reachable(
@@ -105,9 +98,5 @@ def check_reachable(
         StoreUnavailable: The store does not answer in time, or its host does not exist.
     """
     store = open_store(uri, storage_options)
-    if isinstance(store, LocalStore | MemoryStore):
-        return
-    from storage.store.remote_store import RemoteStore
-
-    if isinstance(store, RemoteStore):
+    if not isinstance(store, LocalStore | MemoryStore):
         store.check_reachable(within_seconds)

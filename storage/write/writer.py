@@ -248,19 +248,8 @@ class Writer:
             Fenced: Another writer is in the lane.
             CommitUnknown: See `CommitLog.publish`.
         """
-        claim = Claim(
-            **next_header(
-                self._lane,
-                self._state,
-                epoch=self._epoch + 1,
-                table_rev=self._state.table_rev,
-                stamps=self._table_log.stamps,
-                env=self._table_log.env,
-            ),
-            owner=self._owner,
-            intent=0,
-            finishes=True,
-        )
+        header = self._header(self._state.table_rev, epoch=self._epoch + 1)
+        claim = Claim(**header, owner=self._owner, intent=0, finishes=True)
         winner = self._table_log.commit_log.publish(claim)
         if not (isinstance(winner, Claim | Data) and winner.finishes):
             raise self._lost(winner.epoch, winner)
@@ -570,11 +559,11 @@ class Writer:
             hint="two writers claim one lane repeatedly: stop one of them, or give it another lane",
         )
 
-    def _header(self, table_rev: int, table_seen: int | None = None) -> Header:
+    def _header(self, table_rev: int, table_seen: int | None = None, *, epoch: int | None = None) -> Header:
         return next_header(
             self._lane,
             self._state,
-            epoch=self._epoch,
+            epoch=self._epoch if epoch is None else epoch,
             table_rev=table_rev,
             stamps=self._table_log.stamps,
             env=self._table_log.env,

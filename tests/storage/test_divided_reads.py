@@ -366,7 +366,7 @@ def test_planning_fails_with_the_same_errors_as_reading(hot: Table) -> None:
     store = hot.env.store
     data = store.get(made.base.path)
     assert data is not None
-    footers.FOOTERS._cached.clear()
+    footers.FOOTERS.clear()
     for damaged, error, text in ((None, CorruptData, "missing"), (data[:-9] + b"?" + data[-8:], CorruptData, "footer")):
         store.delete(made.base.path)
         if damaged is not None:

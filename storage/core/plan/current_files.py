@@ -6,7 +6,7 @@ themselves have to leave these rows out (FORMAT.md, "Base and shadow files").
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage.core.log.file_refs import FilePart, FileRef
@@ -14,6 +14,7 @@ from storage.core.names import Path
 from storage.core.plan.slices import FileSlice, whole_files
 from storage.core.schema.evolution import reads_as_it_is
 from storage.core.schema.table_schema import TableSchema
+from storage.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +64,38 @@ def current_files(slices: Sequence[FileSlice]) -> list[CurrentFile]:
     ]
 
 
-def overlaid_columns_of(schema: TableSchema, files: Iterable[CurrentFile], columns: Sequence[str]) -> list[str]:
-    """The columns whose newest values are in overlays of at least one of the files."""
-    overlaid = frozenset[int]().union(*(file.overlaid for file in files))
-    groups = schema.group_of_column
-    return [name for name in columns if name in groups and groups[name].id in overlaid]
+def check_shown(
+    schema: TableSchema,
+    files: Sequence[CurrentFile],
+    columns: Sequence[str],
+    *,
+    overlaid_advice: str,
+    older_advice: str,
+) -> None:
+    """Check that a Parquet reader of the files shows what the table shows.
 
+    Args:
+        schema: Schema of the table.
+        files: Base files.
+        columns: Columns that are read.
+        overlaid_advice: What to do about columns of overlays, besides naming others.
+        older_advice: What to do about files of older schemas, besides naming others.
 
-def columns_that_differ(schema: TableSchema, files: Iterable[CurrentFile], columns: Sequence[str]) -> list[str]:
-    """The value columns that a Parquet reader would read differently from the table in at least one of the files.
-
-    Keys have no defaults: they can differ in a narrower type only, which readers widen.
+    Raises:
+        InvalidInput: Overlays have newer values of a column, or some of the files have an older schema, in which a
+            value column does not show what the table shows. Keys have no defaults: they can differ in a narrower type
+            only, which readers widen.
     """
+    groups, overlays = schema.group_of_column, frozenset[int]().union(*(file.overlaid for file in files))
+    if overlaid := [name for name in columns if name in groups and groups[name].id in overlays]:
+        raise InvalidInput(
+            f"overlays have newer values than base files in column {', '.join(overlaid)}",
+            hint=f"name the other columns{overlaid_advice}",
+        )
     revs = {file.rev for file in files}
-    values = [name for name in columns if name not in schema.key]
-    return [name for name in values if not all(reads_as_it_is(schema, rev, (name,)) for rev in revs)]
+    values = (name for name in columns if name not in schema.key)
+    if older := [name for name in values if not all(reads_as_it_is(schema, rev, (name,)) for rev in revs)]:
+        raise InvalidInput(
+            f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
+            hint=f"name the other columns{older_advice}",
+        )

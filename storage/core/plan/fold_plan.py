@@ -10,6 +10,7 @@ number, once in `MAX_CHAIN` folds. With n folds of equal size between two compac
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +19,7 @@ from storage.core.log import cut
 from storage.core.log.entries import FoldedGroup
 from storage.core.log.file_refs import FileGroup
 from storage.core.log.table_state import TableState
-from storage.core.plan.memory_cost import UNPACKED, log_memory_bytes
+from storage.core.plan.memory_cost import UNPACKED, cut_by_size, log_memory_bytes
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 from storage.core.schema.table_schema import TableSchema
 
@@ -67,18 +68,10 @@ def cut_runs(folds: Sequence[GroupFold], schema: TableSchema, run_bytes: int) ->
 
     The file groups of a run have the same bits. Logs that need more memory than others count for more bytes.
     """
-    run: list[GroupFold] = []
-    filled = 0
-    for fold in folds:
-        ranges = fold.ranges
-        size = log_memory_bytes(schema, ranges.log_bytes, int(ranges.rows.sum())) // UNPACKED
-        if run and (filled + size > run_bytes or fold.group.bits != run[-1].group.bits):
-            yield run
-            run, filled = [], 0
-        run.append(fold)
-        filled += size
-    if run:
-        yield run
+    for _, same_bits in itertools.groupby(folds, key=lambda fold: fold.group.bits):
+        several = list(same_bits)
+        memory = (log_memory_bytes(schema, each.ranges.log_bytes, int(each.ranges.rows.sum())) for each in several)
+        yield from (several[span] for span in cut_by_size([size // UNPACKED for size in memory], run_bytes))
 
 
 def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:

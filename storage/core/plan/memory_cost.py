@@ -49,7 +49,7 @@ def block_bytes(slices: Iterable[FileSlice], files: Sequence[LiveFile]) -> int:
     return APART_BYTES * sum(len(files[number].file.columns) for number, _ in blocks)
 
 
-def cut_by_memory(sizes: Sequence[int], most_bytes: int) -> Iterator[slice]:
+def cut_by_size(sizes: Sequence[int], most_bytes: int) -> Iterator[slice]:
     """Neighbours of up to some bytes together; what is larger is alone."""
     first = filled = 0
     for number, size in enumerate(sizes):

@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 
 from storage.core import names
-from storage.core.model import Column, Function, Group, Reference, Stream, Ttl, make_field
+from storage.core.model import Column, Group, Reference, Stream, Ttl, make_field
 from storage.core.modes import mode_of
 from storage.core.modes.functions import input_type
-from storage.core.names import StreamName
 from storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
 from storage.errors import NotFound
 
@@ -39,6 +39,9 @@ REFERENCES: Final = "references"
 
 
 T = TypeVar("T")
+_GROUPS: Final = TypeAdapter(tuple[Group, ...])
+_STREAMS: Final = TypeAdapter(tuple[Stream, ...])
+_REFERENCES: Final = TypeAdapter(tuple[Reference, ...])
 
 
 @dataclass(frozen=True)
@@ -217,6 +220,14 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """The schema as in a CREATE or SCHEMA entry."""
+        optional = {
+            "ttl": None if self.ttl is None else self.ttl.to_json(),
+            REFERENCES: [_listed(dataclasses.asdict(each)) for each in self.references] or None,
+            "comment": self.comment or None,
+            "overlays": self.overlays or None,
+            "index": list(self.index) or None,
+            "created_bits": self.created_bits,
+        }
         return {
             "key": list(self.key),
             "partition_by": list(self.partition_by),
@@ -229,20 +240,13 @@ class TableSchema:
                     "default": encode_scalar(c.default),
                     "since": c.since,
                     "changed": c.changed,
-                    **_comment(c.comment),
+                    **({"comment": c.comment} if c.comment else {}),
                 }
                 for c in self.columns
             ],
             "groups": [_listed(dataclasses.asdict(group)) for group in self.groups],
             "streams": [_listed(dataclasses.asdict(stream)) for stream in self.streams],
-            **({} if self.ttl is None else {"ttl": self.ttl.to_json()}),
-            **(
-                {REFERENCES: [_listed(dataclasses.asdict(each)) for each in self.references]} if self.references else {}
-            ),
-            **_comment(self.comment),
-            **({"overlays": True} if self.overlays else {}),
-            **({"index": list(self.index)} if self.index else {}),
-            **({} if self.created_bits is None else {"created_bits": self.created_bits}),
+            **{name: value for name, value in optional.items() if value is not None},
         }
 
     @classmethod
@@ -259,35 +263,15 @@ class TableSchema:
             partition_by=tuple(data["partition_by"]),
             bucket_bits=data["bucket_bits"],
             columns=tuple(columns),
-            groups=tuple(
-                Group(
-                    g["id"],
-                    g["name"],
-                    tuple(g["columns"]),
-                    tuple(g["ordering"]),
-                    g["merge"],
-                    tuple(Function(**function) for function in g["functions"]),
-                    tuple((name, type_name) for name, type_name in g["state"]),
-                )
-                for g in data["groups"]
-            ),
-            streams=tuple(
-                Stream(s["id"], StreamName(s["name"]), tuple(s["groups"]), s["on_delete"]) for s in data["streams"]
-            ),
+            groups=_GROUPS.validate_python(data["groups"]),
+            streams=_STREAMS.validate_python(data["streams"]),
             ttl=Ttl(**data["ttl"]) if "ttl" in data else None,
-            references=tuple(
-                Reference(r["name"], r["table"], tuple(r["on"]), tuple(r["columns"]), r["prefix"], r["table_id"])
-                for r in data.get(REFERENCES, ())
-            ),
+            references=_REFERENCES.validate_python(data.get(REFERENCES, ())),
             comment=data.get("comment", ""),
             overlays=data.get("overlays", False),
             index=tuple(data.get("index", ())),
             created_bits=data.get("created_bits"),
         )
-
-
-def _comment(text: str) -> dict[str, str]:
-    return {"comment": text} if text else {}
 
 
 def _listed(values: dict[str, Any]) -> dict[str, Any]:

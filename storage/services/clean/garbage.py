@@ -155,6 +155,7 @@ class Garbage:
         self._served, self._pins, self._before, self._was_retired = served, pins, before, was_retired
         self._open = frozenset(plan.slot for plan in state.plans.values())
         self._ends: dict[LaneName, LaneEnd] = {}
+        self._foreign: list[StoredObject] = []
         self.listed = 0
 
     def judge_all(self) -> Iterator[StoredObject]:
@@ -171,9 +172,8 @@ class Garbage:
         )
         files = {name: self._files_of(name, logs.pop(name, ()), indexes.pop(name, ())) for name in self._state.lanes}
         self._ends = self._find_ends()
-        named = self._find_named({name: {file.parsed.slot for file in of_lane} for name, (of_lane, _) in files.items()})
-        for name, (of_lane, foreign_files) in files.items():
-            yield from foreign_files
+        named = self._find_named({name: {file.parsed.slot for file in of_lane} for name, of_lane in files.items()})
+        for name, of_lane in files.items():
             for stored in of_lane:
                 may_come = entry_may_come(stored.parsed, self._ends[name])
                 yield stored.judged(garbage=stored.path not in named and not may_come)
@@ -183,9 +183,7 @@ class Garbage:
         for folder, kind in _OF_PLANS.items():
             if kind is Kind.OVERLAY and OVERLAY_FEATURE not in self._state.writer_features:
                 continue  # the table has never had any
-            listed, foreign = self._parse(folder, kind, self._store.list(folder))
-            yield from (stored for stored in foreign if not stored.path.startswith(f"{DELTA_LOG}/"))
-            for file in listed:
+            for file in self._parse(folder, kind, self._store.list(folder)):
                 garbage = file.path not in self._needed.files and not self._may_publish(file.parsed)
                 yield file.judged(garbage=garbage)
         yield from self._judge_table_sidecars()
@@ -197,6 +195,7 @@ class Garbage:
             else:
                 yield StoredObject(pin.path, pin.size, Kind.PIN, pin.pin.expires_at_ms <= now)
         yield from self._judge_unfinished()
+        yield from self._foreign
 
     def _judge_retired(
         self,
@@ -208,21 +207,18 @@ class Garbage:
         """The objects of retired lanes, which nothing needs; those of lanes that were added meanwhile are left out."""
         lanes = sorted(map(LaneName, {*logs, *indexes, *heartbeats, *checkpoints}))
         for lane in filter(self._was_retired, lanes):
-            listed, foreign = self._files_of(lane, logs.get(lane, ()), indexes.get(lane, ()))
+            listed = self._files_of(lane, logs.get(lane, ()), indexes.get(lane, ()))
             for folder, kind, of_lane in (
                 (heartbeat_folder(lane), Kind.HEARTBEAT, heartbeats.get(lane, ())),
                 (checkpoint_folder(lane), Kind.CHECKPOINT, checkpoints.get(lane, ())),
             ):
-                more, others = self._parse(folder, kind, of_lane)
-                listed, foreign = [*listed, *more], [*foreign, *others]
-            yield from foreign
+                listed += self._parse(folder, kind, of_lane)
             yield from (stored.judged(garbage=True) for stored in listed)
 
-    def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> tuple[list[_Listed], list[StoredObject]]:
-        """Log files of a lane with their indexes, and other objects in these folders."""
-        listed_logs, foreign_logs = self._parse(log_folder(lane), Kind.LOG, logs)
-        listed_indexes, foreign_indexes = self._parse(log_index_folder(lane), Kind.LOG_INDEX, indexes)
-        return [*listed_logs, *listed_indexes], [*foreign_logs, *foreign_indexes]
+    def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> list[_Listed]:
+        """The log files of a lane and their indexes."""
+        listed = self._parse(log_folder(lane), Kind.LOG, logs)
+        return listed + self._parse(log_index_folder(lane), Kind.LOG_INDEX, indexes)
 
     def _find_ends(self) -> dict[LaneName, LaneEnd]:
         log = self._uncached_log()
@@ -258,16 +254,14 @@ class Garbage:
         return named
 
     def _judge_heartbeats(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
-        listed, foreign = self._parse(heartbeat_folder(lane), Kind.HEARTBEAT, names)
-        yield from foreign
+        listed = self._parse(heartbeat_folder(lane), Kind.HEARTBEAT, names)
         newest = newest_heartbeat({heartbeat.path: heartbeat.parsed for heartbeat in listed}, self._ends[lane])
         for heartbeat in listed:
             yield heartbeat.judged(garbage=heartbeat.path != newest)
 
     def _judge_table_sidecars(self) -> Iterator[StoredObject]:
         """Sidecars of the table lane: those that an entry names are never garbage, as entries are not."""
-        listed, foreign = self._parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
-        yield from foreign
+        listed = self._parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
         slots = sorted({sidecar.parsed.slot for sidecar in listed if self._is_taken(sidecar.parsed)})
         named: set[Path | None] = set()
         for start in range(0, len(slots), READ_AT_ONCE):
@@ -279,8 +273,7 @@ class Garbage:
             yield sidecar.judged(garbage=self._is_taken(sidecar.parsed) and sidecar.path not in named)
 
     def _judge_checkpoints(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
-        listed, foreign = self._parse(checkpoint_folder(lane), Kind.CHECKPOINT, names)
-        yield from foreign
+        listed = self._parse(checkpoint_folder(lane), Kind.CHECKPOINT, names)
         kept = kept_checkpoints([checkpoint.parsed.slot for checkpoint in listed], () if lane else self._served)
         for checkpoint in listed:
             slot = checkpoint.parsed.slot
@@ -336,18 +329,18 @@ class Garbage:
     def _uncached_log(self) -> CommitLog:
         return self._log.uncached()
 
-    def _parse(self, folder: Path, kind: Kind, names: Names) -> tuple[list[_Listed], list[StoredObject]]:
-        """The objects of a kind in a folder, and those whose names weft does not use there."""
-        listed, foreign = [], []
+    def _parse(self, folder: Path, kind: Kind, names: Names) -> list[_Listed]:
+        """The objects of a folder that have names of a kind. Others are foreign, besides the log of a Delta table."""
+        listed = []
         for name, size in names:
             path = Path(f"{folder}/{name}")
             parsed = parse_path(path)
             if parsed is not None and parsed.kind is kind:
                 listed.append(_Listed(path, size, parsed))
-            else:
-                foreign.append(StoredObject(path, size, FOREIGN, None))
-        self.listed += len(listed) + len(foreign)
-        return listed, foreign
+            elif not path.startswith(f"{DELTA_LOG}/"):
+                self._foreign.append(StoredObject(path, size, FOREIGN, None))
+        self.listed += len(names)
+        return listed
 
 
 def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -24,12 +24,12 @@ from storage.log.table_log import TableLog
 from storage.read.time_travel import cut_at
 from storage.services.restore import close_lanes
 from storage.services.service_plan import abort_plan
+from storage.times import MILLISECOND, moment_of
 from storage.write.batch_lanes import batch_lanes
 
 DEFAULT_RETENTION: Final = dt.timedelta(hours=24)  # a mistake that is noticed a day later can be undone
 DEFAULT_ABANDON: Final = dt.timedelta(hours=24)  # no compaction takes this long; a live one fails and can be repeated
 WINDOW: Final = 16  # entries of the table lane in memory: each may hold the slices of all file groups
-_MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
 def check_arguments(
@@ -65,7 +65,7 @@ def abort_abandoned(
     state = table_log.refresh()
     if abandon_after is None:
         return state, ()
-    limit = table_log.clock.now_ms() - abandon_after // _MILLISECOND
+    limit = table_log.clock.now_ms() - abandon_after // MILLISECOND
     # 0 means all plans, even those whose start time is in the future of this clock.
     dead = [plan_id for plan_id, plan in state.plans.items() if not abandon_after or plan.committed_at_ms <= limit]
     if dry_run:
@@ -85,7 +85,7 @@ def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt
     if abandon_after is None:
         return
     lanes = batch_lanes(state)
-    limit = table_log.clock.now_ms() - abandon_after // _MILLISECOND
+    limit = table_log.clock.now_ms() - abandon_after // MILLISECOND
     beats = newest_heartbeats(table_log.store) if lanes and abandon_after else {}
     for lane, last in table_log.last_entries(state, lanes).items():
         if last is None:  # its batch died before its claim; one that lives takes another lane
@@ -104,7 +104,7 @@ def close_silent_queries(table_log: TableLog, state: TableState, close_after: dt
     lanes = [lane.name for lane in state.lanes.values() if lane.closed is None and is_query_lane(lane.name)]
     if close_after is None or not lanes:
         return
-    limit = table_log.clock.now_ms() - close_after // _MILLISECOND
+    limit = table_log.clock.now_ms() - close_after // MILLISECOND
     heard = {lane: beat.at_ms for lane, beat in newest_heartbeats(table_log.store).items()}
     silent = [
         lane
@@ -143,11 +143,11 @@ def choose_oldest_retained(
 
 def _newest_at(table_log: TableLog, state: TableState, retain: dt.timedelta) -> int:
     """T of the snapshot at the time ``retain`` ago. A later time never gives a smaller T."""
-    limit = table_log.clock.now_ms() - retain // _MILLISECOND
+    limit = table_log.clock.now_ms() - retain // MILLISECOND
     if limit <= 0:
         return state.oldest_retained
     try:
-        at = cut_at(table_log, dt.datetime.fromtimestamp(limit / 1000, dt.UTC)).at
+        at = cut_at(table_log, moment_of(limit)).at
     except (InvalidInput, SnapshotExpired):  # before the table existed, or already expired
         return state.oldest_retained
     return max(at.table, state.oldest_retained)

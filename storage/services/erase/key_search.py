@@ -32,6 +32,7 @@ from storage.environment import Environment
 from storage.errors import CorruptData, InvalidInput
 from storage.files.base_file import key_span, read_footers
 from storage.files.footers import Footer
+from storage.files.log_file import open_columns
 from storage.log.table_log import TableLog
 from storage.read.divide_file_group import FOOTERS_AT_ONCE
 from storage.read.pruning import KeyRows, key_table
@@ -198,10 +199,7 @@ class KeySearch:
 
     def _in_arrow(self, path: Path, size: int) -> bool:
         with self.env.store.open_input(path, size) as source:
-            columns = pa.ipc.open_file(source).schema
-            included = sorted(columns.get_field_index(name) for name in self.schema.key)
-            options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
-            reader = pa.ipc.open_file(source, options=options)
+            reader = open_columns(source, self.schema.key)
             return any(self._in_rows(reader.get_batch(number)) for number in range(reader.num_record_batches))
 
     def _in_rows(self, rows: pa.Table | pa.RecordBatch) -> bool:

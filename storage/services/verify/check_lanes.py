@@ -23,6 +23,7 @@ from storage.core.log.table_state import Lane, TableState
 from storage.core.merge.locate_keys import key_columns, locate_keys
 from storage.core.names import Kind, LaneName, parse_path, slot_path
 from storage.environment import Environment
+from storage.files.log_file import open_columns
 from storage.services.verify.check_checkpoints import LaneCheckpoints
 from storage.services.verify.check_log_files import names_file_groups, read_index
 from storage.services.verify.check_rows import UNREADABLE
@@ -92,11 +93,7 @@ class Merged:
         """Whether a log file has rows of a file group that are in none of some of its parts; False if it is gone."""
         try:
             with self._store.open_input(file.file.path, file.file.size) as source:
-                schema = pa.ipc.open_file(source).schema
-                options = pa.ipc.IpcReadOptions(
-                    included_fields=sorted(schema.get_field_index(name) for name in self._schema.key), use_threads=False
-                )
-                rows = key_columns(self._schema, pa.ipc.open_file(source, options=options).read_all())
+                rows = key_columns(self._schema, open_columns(source, self._schema.key).read_all())
         except UNREADABLE:
             return False  # a clean may have deleted the file; if it is needed, damage is reported elsewhere
         located = locate_keys(self._schema, rows, {group.bits, *(part.bits for part in parts)})

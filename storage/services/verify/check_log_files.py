@@ -20,7 +20,7 @@ from storage.core.log.file_refs import Blocks, FileGroup, LogFile, LogIndex, Log
 from storage.core.model import Op
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import UnsupportedFormat
-from storage.files.log_file import value_range, version_columns
+from storage.files.log_file import open_columns, value_range, version_columns
 from storage.services.verify.check_rows import UNREADABLE, OnArrivals, RowChecker, check_bytes, columns_to_read
 from storage.services.verify.check_slots import read_sidecar
 from storage.services.verify.findings import Findings
@@ -81,9 +81,7 @@ class LogFileChecker:
                 self._at.bad_content("S7", what)
                 return
             columns = columns_to_read(self._schema, self._groups, file.columns, names.OP)
-            included = sorted(reader.schema.get_field_index(name) for name in columns)
-            options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
-            reader = pa.ipc.open_file(source, options=options)
+            reader = open_columns(source, columns)
             for number, (offset, length) in enumerate(zip(blocks.offset, blocks.length, strict=True)):
                 if crc32(source.read_at(length, offset)) != blocks.crc32[number]:
                     what = f"the index has a wrong checksum for block {number}: readers reject the block"
