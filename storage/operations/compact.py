@@ -47,7 +47,7 @@ class DueSettings(Request):
     """Or when a read fetches more than this many times the bytes of its base."""
     max_age: Annotated[Duration | None, Face(type=str, optional=True, python="policy")] = None
     """Or when a commit has waited for this long: 1 hour."""
-    fold_commits: Annotated[int | None, BeforeValidator(none_if_off), _LATER, Field(ge=2)] = _POLICY.fold_commits
+    fold_commits: Annotated[int | None, _LATER, Field(ge=2), BeforeValidator(none_if_off)] = _POLICY.fold_commits
     """Fold when this many commits are not folded."""
     min_fold_ratio: Annotated[float, _LATER, Field(ge=0)] = _POLICY.min_fold_ratio
     """And when they are at least this share of the folds that they replace."""
