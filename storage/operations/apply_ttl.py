@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.operations.operation import Context, Finished, Operation, Request
+from storage.operations.operation import Finished, Operation, Request
 from storage.plural import counted
 from storage.services.expiry import ExpiryResult
 from storage.table import Table
@@ -16,10 +16,6 @@ class ApplyTtlRequest(Request):
     The services of weft run and weft services do it continuously; weft alter set-ttl sets it. File groups in which
     nothing is overdue are not rewritten. weft clean deletes the old files.
     """
-
-
-def _run(table: Table, _: ApplyTtlRequest, context: Context) -> ExpiryResult:
-    return table.apply_ttl(execute=context.execute, progress=context.progress)
 
 
 def _describe(finished: Finished[ApplyTtlRequest, ExpiryResult]) -> str:
@@ -36,10 +32,9 @@ def _describe(finished: Finished[ApplyTtlRequest, ExpiryResult]) -> str:
 APPLY_TTL: Final = Operation(
     name="apply_ttl",
     request=ApplyTtlRequest,
-    run=_run,
     describe=_describe,
     columns="rows bigint, deletes bigint, file_groups bigint, skipped bigint",
     examples=("weft apply-ttl lake/orders_wide",),
     stage="looking for old rows",
-    method="apply_ttl",
+    method=Table.apply_ttl,
 )

@@ -101,5 +101,5 @@ CLEAN: Final = Operation(
     examples=("weft clean lake/orders_wide --retain '7 days' --dry-run", "weft clean shop/pipeline.yaml"),
     stage="cleaning",
     section="clean",
-    method="clean",
+    method=Table.clean,
 )

@@ -197,5 +197,5 @@ COMPACT: Final = Operation(
     stage="compacting",
     section="compaction",
     on_cluster=True,
-    method="compact",
+    method=Table.compact,
 )

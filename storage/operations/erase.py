@@ -41,17 +41,6 @@ def _prepare(table: Table, request: EraseRequest, context: Context) -> EraseRequ
         return request.model_copy(update={"keys": context.keys(request.keys, table)})
 
 
-def _run(table: Table, request: EraseRequest, context: Context) -> EraseResult:
-    return table.erase(
-        request.keys,
-        expire_snapshots=request.expire_snapshots,
-        release_savepoints=request.release_savepoints,
-        note=request.note,
-        execute=context.execute,
-        progress=context.progress,
-    )
-
-
 def _describe(finished: Finished[EraseRequest, EraseResult]) -> str:
     result = finished.result
     lines = [
@@ -96,7 +85,6 @@ ERASE: Final = Operation(
     request=EraseRequest,
     prepare=_prepare,
     question=lambda request, table: f"Erase {counted(len(request.keys), 'key')} from {table}? This cannot be undone.",
-    run=_run,
     describe=_describe,
     columns="complete boolean, keys bigint, cut string, file_groups bigint, files_deleted bigint, "
     "released array<string>, broken array<string>, remains array<string>, newer array<string>",
@@ -104,5 +92,5 @@ ERASE: Final = Operation(
     examples=("weft erase lake/orders_wide --keys customers.csv --expire-snapshots --note 'ticket 12'",),
     stage="looking for the keys",
     fails=lambda result: not result.complete,
-    method="erase",
+    method=Table.erase,
 )

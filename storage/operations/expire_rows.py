@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from storage.operations.operation import Context, Face, Finished, Operation, Request
+from storage.operations.operation import Face, Finished, Operation, Request
 from storage.operations.rewrites import REWRITING_COLUMNS, Note, rewriting_rows
 from storage.plural import counted
 from storage.services.rewrite import RewriteResult
@@ -25,12 +25,6 @@ class ExpireRowsRequest(Request):
     note: Note = ""
 
 
-def _run(table: Table, request: ExpireRowsRequest, context: Context) -> RewriteResult:
-    return table.expire_rows(
-        request.column, request.before, note=request.note, execute=context.execute, progress=context.progress
-    )
-
-
 def _describe(finished: Finished[ExpireRowsRequest, RewriteResult]) -> str:
     result, request = finished.result, finished.request
     rows = counted(result.rows, "row")
@@ -43,11 +37,10 @@ EXPIRE_ROWS: Final = Operation(
     question=lambda request, table: (
         f"Remove rows with {request.column} before {request.before} from {table}? This cannot be undone."
     ),
-    run=_run,
     describe=_describe,
     columns=REWRITING_COLUMNS,
     rows=rewriting_rows,
     examples=("weft expire-rows lake/orders_wide order_ts --before 2025-01-01T00:00:00Z",),
     stage="rewriting",
-    method="expire_rows",
+    method=Table.expire_rows,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from storage.operations.operation import Context, Face, Finished, Operation, Request
+from storage.operations.operation import Face, Finished, Operation, Request
 from storage.operations.rewrites import REWRITING_COLUMNS, Note, rewriting_rows
 from storage.plural import counted
 from storage.services.rewrite import RewriteResult
@@ -25,12 +25,6 @@ class ForgetDeletesRequest(Request):
     note: Note = ""
 
 
-def _run(table: Table, request: ForgetDeletesRequest, context: Context) -> RewriteResult:
-    return table.forget_deletes(
-        request.group, request.before, note=request.note, execute=context.execute, progress=context.progress
-    )
-
-
 def _describe(finished: Finished[ForgetDeletesRequest, RewriteResult]) -> str:
     result, request = finished.result, finished.request
     deletes = counted(result.deletes, "delete")
@@ -43,11 +37,10 @@ FORGET_DELETES: Final = Operation(
     question=lambda request, table: (
         f"Forget deletes of {request.group} before {request.before} in {table}? This cannot be undone."
     ),
-    run=_run,
     describe=_describe,
     columns=REWRITING_COLUMNS,
     rows=rewriting_rows,
     examples=("weft forget-deletes lake/orders_wide order --before 2025-01-01T00:00:00Z",),
     stage="rewriting",
-    method="forget_deletes",
+    method=Table.forget_deletes,
 )

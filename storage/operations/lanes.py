@@ -31,20 +31,11 @@ def _prepare(table: Table, request: Any, _: Context) -> Any:
     return request
 
 
-def _fence(table: Table, request: FenceRequest, _: Context) -> int:
-    return table.fence(request.lane)
-
-
-def _close(table: Table, request: CloseRequest, _: Context) -> int:
-    return table.close_lane(request.lane)
-
-
-FENCE: Final = Operation(
+FENCE: Final[Operation[FenceRequest, int]] = Operation(
     name="fence",
     request=FenceRequest,
     prepare=_prepare,
     question=lambda request, table: f"Fence the writer of lane {request.lane} of {table}?",
-    run=_fence,
     describe=lambda finished: (
         f"lane {finished.request.lane} is claimed with entry {finished.result}; weft clean deletes uncommitted files "
         "of its writer"
@@ -53,18 +44,17 @@ FENCE: Final = Operation(
     columns="lane string, entry bigint",
     rows=lambda finished: [{"lane": finished.request.lane, "entry": finished.result}],
     examples=("weft fence lake/orders_wide orders",),
-    method="fence",
+    method=Table.fence,
 )
-CLOSE: Final = Operation(
+CLOSE: Final[Operation[CloseRequest, int]] = Operation(
     name="close",
     request=CloseRequest,
     prepare=_prepare,
     question=lambda request, table: f"Close lane {request.lane} of {table} permanently?",
-    run=_close,
     describe=lambda finished: f"lane {finished.request.lane} is closed; its last entry is {finished.result}",
     json=lambda finished: {"lane": finished.request.lane, "last_entry": finished.result},
     columns="lane string, last_entry bigint",
     rows=lambda finished: [{"lane": finished.request.lane, "last_entry": finished.result}],
     examples=("weft close lake/orders_wide backfill-2025",),
-    method="close_lane",
+    method=Table.close_lane,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Final
 
-from storage.operations.operation import Context, Finished, Operation, Request
+from storage.operations.operation import Finished, Operation, Request
 from storage.table import Table
 
 
@@ -16,22 +16,17 @@ class MarkRequest(Request):
     """
 
 
-def _run(table: Table, _: MarkRequest, __: Context) -> dt.datetime:
-    return table.mark()
-
-
 def _text(finished: Finished[MarkRequest, dt.datetime]) -> str:
     return finished.result.isoformat(timespec="milliseconds")
 
 
-MARK: Final = Operation(
+MARK: Final[Operation[MarkRequest, dt.datetime]] = Operation(
     name="mark",
     request=MarkRequest,
-    run=_run,
     describe=lambda finished: f"times up to {_text(finished)} are settled",
     json=lambda finished: {"settled": _text(finished)},
     columns="settled timestamp",
     rows=lambda finished: [{"settled": finished.result}],
     examples=("weft mark lake/orders_wide",),
-    method="mark",
+    method=Table.mark,
 )

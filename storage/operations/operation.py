@@ -147,7 +147,9 @@ class Operation(Generic[R, T]):
     Attributes:
         name: Its name: that of the procedure; the command has dashes.
         request: Model of the request.
-        run: Runs it to the end.
+        method: The method of `storage.Table` that does it, with the fields of the request as arguments; None if there
+            is none.
+        run: Runs it to the end, if calling the method is not all.
         describe: The result in words.
         columns: Columns of the result where it is shown as rows, as in SQL: ``lane string, entry bigint``.
         rows: The result as rows: mappings, or objects with an attribute for each column. By default one row.
@@ -164,12 +166,12 @@ class Operation(Generic[R, T]):
         needs_spark: Whether its request has SQL expressions.
         command: Whether it has a command of its own, made from this declaration.
         procedure: Whether it has a procedure.
-        method: Name of the method of `storage.Table`; "" if there is none.
     """
 
     name: str
     request: type[R]
-    run: Callable[[Table, R, Context], T]
+    method: Callable[..., Any] | None = None
+    run: Callable[[Table, R, Context], T] | None = None
     describe: Callable[[Finished[R, T]], str]
     columns: str
     rows: Callable[[Finished[R, T]], Iterable[Any]] = _one_row
@@ -186,7 +188,18 @@ class Operation(Generic[R, T]):
     needs_spark: bool = False
     command: bool = True
     procedure: bool = True
-    method: str = ""
+
+    def __call__(self, table: Table, request: R, context: Context | None = None) -> T:
+        """Run it to the end, on an open table."""
+        context = context or Context()
+        if self.run is not None:
+            return self.run(table, request, context)
+        assert self.method is not None, "an operation has a function"
+        taken = inspect.signature(self.method).parameters
+        values = {name: getattr(request, name) for name in self.request.model_fields}
+        others = {name: getattr(context, name) for name in ("execute", "progress") if name in taken}
+        result: T = self.method(table, **values, **others)
+        return result
 
     @property
     def help(self) -> str:

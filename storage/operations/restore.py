@@ -7,7 +7,6 @@ from typing import Annotated, Final
 from storage.operations.operation import Context, Face, Operation, Request
 from storage.operations.points import PARSED_POINT, Point
 from storage.operations.rollbacks import ROLLBACK_COLUMNS, describe_rollback, rollback_rows
-from storage.services.restore import RestoreResult
 from storage.table import Table
 
 
@@ -25,16 +24,11 @@ def _prepare(table: Table, request: RestoreRequest, _: Context) -> RestoreReques
     return request
 
 
-def _run(table: Table, request: RestoreRequest, _: Context) -> RestoreResult:
-    return table.restore(request.to)
-
-
 RESTORE: Final = Operation(
     name="restore",
     request=RestoreRequest,
     prepare=_prepare,
     question=lambda request, table: f"Restore {table} to {request.to}? Every writer is fenced.",
-    run=_run,
     describe=lambda finished: describe_rollback("restored", finished.result),
     columns=ROLLBACK_COLUMNS,
     rows=rollback_rows,
@@ -42,5 +36,5 @@ RESTORE: Final = Operation(
         "weft restore lake/orders_wide before_migration",
         "weft restore lake/orders_wide 2026-11-20T10:00:00Z --yes",
     ),
-    method="restore",
+    method=Table.restore,
 )

@@ -77,5 +77,5 @@ REWRITE: Final = Operation(
     examples=("weft rewrite lake/orders_wide --set 'email = sha2(email, 256)'",),
     stage="starting Spark",
     needs_spark=True,
-    method="rewrite",
+    method=Table.rewrite,
 )

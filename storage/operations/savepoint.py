@@ -32,10 +32,6 @@ class ReleaseRequest(Request):
     """Name of the savepoint."""
 
 
-def _savepoint(table: Table, request: SavepointRequest, _: Context) -> SavepointInfo:
-    return table.savepoint(request.name, request.as_of, request.note)
-
-
 def _release(table: Table, request: ReleaseRequest, _: Context) -> str:
     table.release_savepoint(request.name)
     return request.name
@@ -50,13 +46,12 @@ def _rows(finished: Finished[SavepointRequest, SavepointInfo]) -> Iterable[Row]:
 SAVEPOINT: Final = Operation(
     name="savepoint",
     request=SavepointRequest,
-    run=_savepoint,
     describe=lambda finished: f"savepoint {finished.result.name} keeps {finished.result.cut}",
     columns="name string, cut string, made_at timestamp, note string",
     rows=_rows,
     examples=("weft savepoint lake/orders_wide before_migration --note 'ticket 12'",),
     command=False,
-    method="savepoint",
+    method=Table.savepoint,
 )
 RELEASE: Final = Operation(
     name="release",
@@ -68,5 +63,5 @@ RELEASE: Final = Operation(
     rows=lambda finished: [{"name": finished.result}],
     examples=("weft savepoint lake/orders_wide before_migration --release",),
     command=False,
-    method="release_savepoint",
+    method=Table.release_savepoint,
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from storage.operations.operation import Context, Face, Finished, Operation, Request
+from storage.operations.operation import Face, Finished, Operation, Request
 from storage.plural import counted
 from storage.services.split import SplitResult, bits_of
 from storage.table import Table
@@ -28,10 +28,6 @@ class SplitRequest(Request):
     """The number of buckets: a power of two. Fewer are merged."""
 
 
-def _run(table: Table, request: SplitRequest, context: Context) -> SplitResult:
-    return table.split(request.buckets, execute=context.execute, progress=context.progress)
-
-
 def _describe(finished: Finished[SplitRequest, SplitResult]) -> str:
     result = finished.result
     changed = f"{result.before} to {result.buckets} buckets" if result.before != result.buckets else None
@@ -45,12 +41,11 @@ def _describe(finished: Finished[SplitRequest, SplitResult]) -> str:
 SPLIT: Final = Operation(
     name="split",
     request=SplitRequest,
-    run=_run,
     describe=_describe,
     columns="buckets bigint, before bigint, file_groups bigint, rows bigint, "
     "bytes_read bigint, bytes_written bigint, seconds double",
     examples=("weft split lake/orders_wide --buckets 32", "weft split pipeline.yaml --buckets 16 --concurrency 4"),
     stage="splitting",
     on_cluster=True,
-    method="split",
+    method=Table.split,
 )

@@ -10,7 +10,6 @@ from storage.errors import Conflict, InvalidInput
 from storage.operations.operation import Context, Face, Operation, Request
 from storage.operations.points import PARSED_POINT, Point
 from storage.operations.rollbacks import ROLLBACK_COLUMNS, describe_rollback, rollback_rows
-from storage.services.restore import RestoreResult
 from storage.table import Table
 
 
@@ -47,16 +46,11 @@ def _prepare(table: Table, request: UndoRequest, context: Context) -> UndoReques
     return request
 
 
-def _run(table: Table, request: UndoRequest, _: Context) -> RestoreResult:
-    return table.undo(request.stream, request.since)
-
-
 UNDO: Final = Operation(
     name="undo",
     request=UndoRequest,
     prepare=_prepare,
     question=lambda request, table: f"Undo {request.stream} since {request.since} in {table}? Its writer is fenced.",
-    run=_run,
     describe=lambda finished: describe_rollback("undone", finished.result),
     columns=ROLLBACK_COLUMNS,
     rows=rollback_rows,
@@ -64,5 +58,5 @@ UNDO: Final = Operation(
         "weft undo lake/orders_wide payments --since 2026-11-20T10:00:00Z",
         "weft undo lake/orders_wide payments --since before_migration --yes",
     ),
-    method="undo",
+    method=Table.undo,
 )

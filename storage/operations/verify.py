@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Final
 
-from storage.operations.operation import Context, Face, Finished, Operation, Request, Row
+from storage.operations.operation import Face, Finished, Operation, Request, Row
 from storage.services.verify.findings import VerifyReport
 from storage.table import Table
 
@@ -18,10 +18,6 @@ class VerifyRequest(Request):
 
     deep: Annotated[bool, Face(flag="--deep/--shallow")] = True
     """Look into files, or only at their sizes."""
-
-
-def _run(table: Table, request: VerifyRequest, context: Context) -> VerifyReport:
-    return table.verify(deep=request.deep, progress=context.progress, execute=context.execute)
 
 
 def _rows(finished: Finished[VerifyRequest, VerifyReport]) -> Iterable[Row]:
@@ -44,7 +40,6 @@ def _rows(finished: Finished[VerifyRequest, VerifyReport]) -> Iterable[Row]:
 VERIFY: Final = Operation(
     name="verify",
     request=VerifyRequest,
-    run=_run,
     describe=lambda finished: str(finished.result),
     columns="severity string, rule string, place string, problem string, hint string, cut string",
     rows=_rows,
@@ -54,5 +49,5 @@ VERIFY: Final = Operation(
     on_cluster=True,
     reads_only=True,
     opens=False,
-    method="verify",
+    method=Table.verify,
 )

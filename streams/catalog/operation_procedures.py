@@ -78,7 +78,7 @@ def _run(operation: Operation[Any, Any], session: Session, name: str, arguments:
     request = operation.prepare(table, request, context)
     if operation.question is not None:
         check_confirmed(operation.question(request, name), confirm=arguments.get("confirm", False))
-    result = operation.run(table, request, context)
+    result = operation(table, request, context)
     return operation.table_rows(Finished(table, name, request, result))
 
 

@@ -182,7 +182,7 @@ def run_command(
             spell=context.spell,
             function=partial(_function, stack, settings),
         )
-        result = operation.run(table, request, context)
+        result = operation(table, request, context)
     finished = Finished(table, table.uri, request, result)
     text, plain = operation.describe(finished), operation.json(finished)
     retentions = retentions_of(letters, table, location)
