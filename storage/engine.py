@@ -48,7 +48,7 @@ from storage.log.commit_log import CommitLog
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.service_reports import put_service_report, service_reports
 from storage.log.table_log import TableLog
-from storage.planned_work import PlannedWork, expire_in_steps, plan_compaction, plan_fold, plan_split, with_small_tasks
+from storage.planned_work import PlannedWork, expire_in_steps, plan_compaction, plan_fold, plan_split
 from storage.read.aggregated_scan import AggregatedScan, AggregateTask
 from storage.read.bound_rows import BoundRows
 from storage.read.bucket_numbers import bucket_numbers
@@ -84,13 +84,13 @@ from storage.services.measure_table import TableMeasures, TableSample, measure, 
 from storage.services.namespaces import make_namespace, remove_namespace
 from storage.services.parallel_tasks import in_threads
 from storage.services.progress import OnStage, Stage, unobserved
-from storage.services.restore import RestoreResult, check_open
+from storage.services.restore import RestoreResult
 from storage.services.rewrite import RewriteResult, check_rewritable
 from storage.services.schema_changes import SchemaChange
 from storage.services.steps import Steps, cancel, finish
 from storage.services.stream_report import StreamReport
 from storage.services.tasks import Execute, Shared, Task, one_by_one
-from storage.services.verify.findings import Progress, VerifyReport
+from storage.services.verify.findings import VerifyReport
 from storage.shown import Shown
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import check_reachable, is_empty_prefix, list_folders, open_store
@@ -161,7 +161,6 @@ __all__ = [
     "Path",
     "PlannedWork",
     "Problem",
-    "Progress",
     "ReadCost",
     "ReadTask",
     "ReferenceReport",
@@ -201,7 +200,6 @@ __all__ = [
     "change_schema",
     "check_columns",
     "check_lateness",
-    "check_open_lane",
     "check_reachable",
     "check_rewritable",
     "choose_joined",
@@ -235,6 +233,7 @@ __all__ = [
     "measure",
     "one_by_one",
     "open_store",
+    "open_table_unchecked",
     "parse_filter",
     "parse_names",
     "parse_type",
@@ -334,14 +333,19 @@ def referenced_locations(table: Table) -> dict[str, str]:
     return {each.name: table.env.of_table(each.table).store.uri for each in table.schema.references}
 
 
-def check_open_lane(table: Table, lane: str) -> None:
-    """Refuse a lane that `Table.fence` and `Table.close_lane` refuse.
+def with_small_tasks(table: Table, task_bytes: int) -> Table:
+    """The table opened again: tasks of its compactions and folds read at most these stored bytes, or one file group."""
+    tuning = table.env.tuning
+    sizes = {
+        "shared_file_bytes": min(task_bytes, tuning.shared_file_bytes),
+        "fold_file_bytes": min(task_bytes, tuning.fold_file_bytes),
+    }
+    return Table(table.env.tuned(**sizes))
 
-    Raises:
-        NotFound: The table has no such lane.
-        Conflict: The lane is closed.
-    """
-    check_open(table.writable(), table.state(), lane_name(lane))
+
+def open_table_unchecked(uri: str | LocalPath, storage_options: Mapping[str, Any] | None = None) -> Table:
+    """A table that may be too damaged to be opened, or may not exist: nothing is read before it is used."""
+    return Table(open_environment(uri, storage_options))
 
 
 def is_closed(table: Table, lane: str) -> bool:

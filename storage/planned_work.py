@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from storage.core.log.table_state import TableState
 from storage.core.plan.due_policy import DuePolicy, Work
+from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 from storage.services import compaction, expiry, fold, split
 from storage.services.compaction import CompactionResult
 from storage.services.due_work import Only, every_group, find_due, only_due
 from storage.services.expiry import ExpiryResult
 from storage.services.fold import NOT_FOLDED, FoldResult
+from storage.services.progress import OnStage, Stage, unobserved
 from storage.services.split import SplitResult
-from storage.services.steps import Steps
+from storage.services.steps import Steps, finish
 from storage.services.tasks import Execute, one_by_one
-from storage.table import Table
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+class Maintained(Protocol):
+    """The table that work is planned for, see `storage.Table`."""
+
+    def writable(self) -> TableLog:
+        """The log of the table, which this version may write to."""
+        ...
+
+    def writable_snapshot(self, *, moment: bool = False) -> Snapshot:
+        """A head snapshot for work that publishes entries."""
+        ...
+
+    def mark_if_due(self, state: TableState | None = None) -> None:
+        """Record a mark after work has been done."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +52,25 @@ class PlannedWork(Generic[T_co]):
     bytes: int
     steps: Steps[T_co]
 
+    def finish(self, what: str, progress: OnStage = unobserved) -> T_co:
+        """Do all of the work.
+
+        Args:
+            what: Says what is done, such as "compacting".
+            progress: Called after each step with the stored bytes that were read.
+        """
+        done = 0
+
+        def add(read: int) -> None:
+            nonlocal done
+            done += read
+            progress(Stage(what, done, self.bytes, "bytes"))
+
+        return finish(self.steps, add)
+
 
 def plan_compaction(
-    table: Table, policy: DuePolicy | None, execute: Execute = one_by_one, *, only: Only = every_group
+    table: Maintained, policy: DuePolicy | None, execute: Execute = one_by_one, *, only: Only = every_group
 ) -> PlannedWork[CompactionResult]:
     """`storage.Table.compact` in steps.
 
@@ -67,7 +101,7 @@ def plan_compaction(
 
 
 def plan_fold(
-    table: Table,
+    table: Maintained,
     policy: DuePolicy | None,
     after: PlannedWork[CompactionResult] | None = None,
     execute: Execute = one_by_one,
@@ -100,7 +134,7 @@ def plan_fold(
     return PlannedWork(snapshot, due, steps())
 
 
-def plan_split(table: Table, buckets: int, execute: Execute = one_by_one) -> PlannedWork[SplitResult]:
+def plan_split(table: Maintained, buckets: int, execute: Execute = one_by_one) -> PlannedWork[SplitResult]:
     """`storage.Table.split` in steps.
 
     Args:
@@ -124,23 +158,25 @@ def plan_split(table: Table, buckets: int, execute: Execute = one_by_one) -> Pla
     return PlannedWork(snapshot, todo, steps())
 
 
-def expire_in_steps(table: Table, execute: Execute = one_by_one) -> Steps[ExpiryResult]:
+def expire_in_steps(
+    table: Maintained,
+    execute: Execute = one_by_one,
+    *,
+    now_ms: int | None = None,
+    progress: OnStage = unobserved,
+) -> Steps[ExpiryResult]:
     """`storage.Table.apply_ttl` in steps; of a table without a time to live nothing is done.
+
+    Args:
+        table: The table.
+        execute: Where the work is done.
+        now_ms: The time to compute ages from, in Unix milliseconds; None: now.
+        progress: Called during the work.
 
     Raises:
         UnsupportedFormat: This version cannot write to the table.
     """
-    result = yield from expiry.expiry_steps(table.writable(), execute=execute)
+    result = yield from expiry.expiry_steps(table.writable(), now_ms, execute, progress)
     if result.entries:
         table.mark_if_due()
     return result
-
-
-def with_small_tasks(table: Table, task_bytes: int) -> Table:
-    """The table opened again: tasks of its compactions and folds read at most these stored bytes, or one file group."""
-    tuning = table.env.tuning
-    sizes = {
-        "shared_file_bytes": min(task_bytes, tuning.shared_file_bytes),
-        "fold_file_bytes": min(task_bytes, tuning.fold_file_bytes),
-    }
-    return Table(table.env.tuned(**sizes))

@@ -35,6 +35,7 @@ from storage.errors import InvalidInput, NotOneMoment, TableError
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
+from storage.planned_work import expire_in_steps, plan_compaction, plan_fold, plan_split
 from storage.read.changes import expiring
 from storage.read.explanation import Explanation
 from storage.read.plan_changes import plan_changes
@@ -46,22 +47,25 @@ from storage.service_method import service_method
 from storage.services import file_settings, schema_changes
 from storage.services.clean.clean import CleanResult, run_clean
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
-from storage.services.compaction import CompactionResult, run_compaction
+from storage.services.compaction import CompactionResult
 from storage.services.create_table import create_table
-from storage.services.due_work import Only, every_group, fold_is_due, only_due
-from storage.services.erase.erase import erase
-from storage.services.expiry import apply_ttl
-from storage.services.fold import NOT_FOLDED, FoldResult, run_fold
+from storage.services.due_work import Only, every_group
+from storage.services.erase.erase import EraseResult, erase
+from storage.services.expiry import ExpiryResult
+from storage.services.fold import FoldResult
 from storage.services.inspect import Inspection
 from storage.services.progress import OnStage, unobserved
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
-from storage.services.rewrite import expire_rows, forget_deletes, rewrite_column
+from storage.services.rewrite import RewriteResult, expire_rows, forget_deletes, rewrite_column
+from storage.services.row_change import Function
 from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
-from storage.services.split import split
+from storage.services.split import SplitResult
+from storage.services.steps import finish
 from storage.services.table_html import table_html
 from storage.services.tasks import Execute, one_by_one
-from storage.services.verify.findings import Progress, VerifyReport
+from storage.services.verify.findings import VerifyReport
 from storage.services.verify.verify import run_verify
+from storage.times import milliseconds
 from storage.write.writer import Writer
 
 
@@ -314,7 +318,12 @@ class Table:
         return plan_changes(earlier, later, columns, require, before=before).to_reader()
 
     def compact(
-        self, only: Only = every_group, *, policy: DuePolicy | None = None, execute: Execute = one_by_one
+        self,
+        only: Only = every_group,
+        *,
+        policy: DuePolicy | None = None,
+        execute: Execute = one_by_one,
+        progress: OnStage = unobserved,
     ) -> CompactionResult:
         """Merge log files into new slices. Writers and readers continue, and no result changes.
 
@@ -322,17 +331,17 @@ class Table:
             only: Which file groups to compact.
             policy: Compact only those of them that are due for compaction.
             execute: Runs the tasks; by default in this process, one file group at a time.
+            progress: Called during the work.
 
         Raises:
             CorruptData: A file is missing or damaged; the table is unchanged.
             SnapshotExpired: Cleaning has aborted the compaction as abandoned.
         """
-        snapshot = self.writable_snapshot(moment=True)
-        result = run_compaction(snapshot.table_log, snapshot, only_due(snapshot, policy, only), execute)
-        self.mark_if_due()
-        return result
+        return plan_compaction(self, policy, execute, only=only).finish("compacting", progress)
 
-    def fold(self, *, policy: DuePolicy | None = None, execute: Execute = one_by_one) -> FoldResult:
+    def fold(
+        self, *, policy: DuePolicy | None = None, execute: Execute = one_by_one, progress: OnStage = unobserved
+    ) -> FoldResult:
         """Merge log files that are not in slices into a few files of merge states. No result changes.
 
         Cheaper than `compact`, and makes reads faster if commits are many and small. File groups stay due for
@@ -341,17 +350,32 @@ class Table:
         Args:
             policy: Do nothing unless file groups are due for a fold.
             execute: Runs the tasks; by default in this process, one new file at a time.
+            progress: Called during the work.
 
         Raises:
             CorruptData: A file is missing or damaged; the table is unchanged.
             SnapshotExpired: Cleaning has aborted the fold as abandoned.
         """
-        snapshot = self.writable_snapshot()
-        if not fold_is_due(snapshot, policy):
-            return NOT_FOLDED
-        result = run_fold(snapshot.table_log, snapshot, execute)
-        self.mark_if_due()
-        return result
+        return plan_fold(self, policy, execute=execute).finish("folding", progress)
+
+    def split(self, buckets: int, *, execute: Execute = one_by_one, progress: OnStage = unobserved) -> SplitResult:
+        """Change the number of buckets, and write all file groups anew that have another number.
+
+        Writers, readers and all services go on meanwhile. Each file group is complete in itself: after an error or a
+        kill call it again with the same number, or let compactions go on.
+
+        Args:
+            buckets: The number of buckets, a power of two.
+            execute: Runs the tasks; by default in this process, one after the other.
+            progress: Called during the work.
+
+        Raises:
+            InvalidInput: ``buckets`` is not a power of two in the range of a table. Nothing was changed.
+            Conflict: Other services published first in every attempt; the number of buckets is changed.
+            CorruptData: A file is missing or damaged.
+            SnapshotExpired: Cleaning has aborted the compaction as abandoned.
+        """
+        return plan_split(self, buckets, execute).finish("splitting", progress)
 
     def savepoint(self, name: str, as_of: dt.datetime | str | None = None, note: str = "") -> SavepointInfo:
         """Give a snapshot a name. It does not expire until the savepoint is released.
@@ -368,6 +392,16 @@ class Table:
         """All savepoints, oldest first."""
         return list_savepoints(self.state())
 
+    def release_savepoint(self, name: str) -> None:
+        """Release a savepoint; cleaning may delete its files from then on.
+
+        The savepoints of referenced tables that were made for it are released, too.
+
+        Raises:
+            NotFound: There is no savepoint of that name.
+        """
+        release_savepoint(self.writable(), name)
+
     def restore(self, to: dt.datetime | str) -> RestoreResult:
         """Restore the table to a savepoint, a cut or a time. Fences all writers. Referenced tables are not restored.
 
@@ -380,6 +414,17 @@ class Table:
         table_log = self.writable()
         snapshot = self._settle(to, references=False)
         return restore(table_log, snapshot.state, snapshot.table_files.cut, f"restore to {to}")
+
+    def undo(self, stream: str, since: dt.datetime | str) -> RestoreResult:
+        """Roll back what one stream has committed since a time, a cut or a savepoint; other streams are not affected.
+
+        Raises:
+            InvalidInput: ``since`` is a time without a zone, or neither a time nor a cut nor a savepoint.
+            SnapshotExpired: Slices contain commits that have to be undone, and the slices before these have expired.
+            NotFound: The table has no such stream, no lane of it, or no such cut or savepoint.
+            Conflict: Other restores won every race.
+        """
+        return undo(self.writable(), stream, since)
 
     def mark(self) -> dt.datetime:
         """Record what is committed now, so that all times up to now are settled: their snapshots never change.
@@ -469,14 +514,14 @@ class Table:
         return result
 
     def verify(
-        self, *, deep: bool = True, progress: Progress | None = None, execute: Execute | None = None
+        self, *, deep: bool = True, progress: OnStage = unobserved, execute: Execute | None = None
     ) -> VerifyReport:
         """Check everything that can be checked from storage, and report all problems. Changes nothing.
 
         Args:
             deep: Read the files that the newest snapshot, savepoints and open compactions need; otherwise only check
                 that they exist with their size.
-            progress: Called with (objects checked, objects in total).
+            progress: Called during the work.
             execute: Where files are read; by default in this process, one at a time.
 
         Raises:
@@ -484,14 +529,166 @@ class Table:
         """
         return run_verify(self._table_log, deep=deep, progress=progress, execute=execute)
 
-    release_savepoint = service_method(release_savepoint)
-    undo = service_method(undo)
-    erase = service_method(erase)
-    rewrite = service_method(rewrite_column)
-    forget_deletes = service_method(forget_deletes)
-    expire_rows = service_method(expire_rows)
-    apply_ttl = service_method(apply_ttl)
-    split = service_method(split)
+    def erase(
+        self,
+        keys: KeyRows,
+        *,
+        expire_snapshots: bool = False,
+        release_savepoints: bool = False,
+        note: str = "",
+        execute: Execute = one_by_one,
+        progress: OnStage = unobserved,
+    ) -> EraseResult:
+        """Remove keys physically: all events that were committed before the call, wherever they are stored.
+
+        Writers and readers of the newest snapshot continue. What is committed after the call is new data. What is
+        committed meanwhile is erased up to the cut in the result. Events of the keys that arrive later are new data,
+        too, also if their ordering values are older. Run it again if it was interrupted: the result is the same.
+
+        Args:
+            keys: Values of the key column; tuples if the key has several columns; or a table or batch with key columns.
+            expire_snapshots: Expire all snapshots but the newest, and remove pins, if they need files with the keys.
+            release_savepoints: Release the savepoints that need files with the keys.
+            note: A text that the log records; it must not contain the keys.
+            execute: Runs the tasks; by default in this process, one file group at a time.
+            progress: Called during the work.
+
+        Raises:
+            InvalidInput: A key has another type or number of columns than the table's key, or contains null.
+            StillRetained: Snapshots, pins or savepoints need files with the keys, and the caller keeps them. Nothing
+                was changed.
+            Conflict: Other services published first in every attempt.
+            CorruptData: A file or an entry is missing or damaged.
+            StoreUnavailable: The store does not answer; the next erase continues.
+        """
+        return erase(
+            self.writable(),
+            keys,
+            expire_snapshots=expire_snapshots,
+            release_savepoints=release_savepoints,
+            note=note,
+            execute=execute,
+            progress=progress,
+        )
+
+    def rewrite(
+        self,
+        column: str,
+        function: Function,
+        *,
+        note: str = "",
+        execute: Execute = one_by_one,
+        progress: OnStage = unobserved,
+    ) -> RewriteResult:
+        """Replace the values of a column by those of a function, in all rows that were committed before the call.
+
+        Versions stay as they are: a later event wins if it would have won without the rewrite. What is committed after
+        the cut in the result has its own values. Earlier snapshots show the old values until they expire; a restore to
+        one brings them back. All file groups are rewritten at once, or none: after an error nothing has changed.
+
+        Args:
+            column: A value column of a group that is merged by `latest` or `latest_non_null`.
+            function: Gets the values that are not NULL as an array, and returns as many new ones; NULLs stay.
+            note: A text that the log records.
+            execute: Runs the tasks; by default in this process, one file group at a time.
+            progress: Called during the work with the stored bytes that were read.
+
+        Raises:
+            NotFound: The table has no such column.
+            InvalidInput: The column is in the key, orders events or is aggregated, or see `NewValues.apply`.
+            Conflict: Other services published first in every attempt.
+            CorruptData: A file is missing or damaged.
+        """
+        return rewrite_column(self.writable(), column, function, note=note, execute=execute, progress=progress)
+
+    def forget_deletes(
+        self,
+        group: str,
+        before: object,
+        *,
+        note: str = "",
+        execute: Execute = one_by_one,
+        progress: OnStage = unobserved,
+    ) -> RewriteResult:
+        """Forget the deletes of a group whose first ordering value is smaller, where nothing else is known of the row.
+
+        Only for a table to which no older event of the group will come: a later event that is older than a forgotten
+        delete would bring its row back. A row that is hidden keeps its delete as long as another group of it has
+        values, because a newer event of the deleting group would show them again.
+
+        Args:
+            group: A group with ordering columns that is merged by `latest` or `latest_non_null`.
+            before: A value of the type of the group's first ordering column. The log records it.
+            note: A text that the log records.
+            execute: Runs the tasks; by default in this process, one file group at a time.
+            progress: Called during the work with the stored bytes that were read.
+
+        Raises:
+            NotFound: The table has no such group.
+            InvalidInput: The group has no ordering columns or no deletes, or ``before`` is not of their type.
+            Conflict: Other services published first in every attempt.
+            CorruptData: A file is missing or damaged.
+        """
+        return forget_deletes(self.writable(), group, before, note=note, execute=execute, progress=progress)
+
+    def expire_rows(
+        self,
+        column: str,
+        before: object,
+        *,
+        note: str = "",
+        execute: Execute = one_by_one,
+        progress: OnStage = unobserved,
+    ) -> RewriteResult:
+        """Remove the visible rows in which a column has a smaller value, such as a time before a limit.
+
+        All groups of such a row are forgotten, with their deletes: later events of its key are new data. Rows that are
+        hidden by a delete stay as they are, and so do rows in which the group of the column is absent or the value is
+        NULL.
+
+        Args:
+            column: A column of a group that is merged by `latest` or `latest_non_null`; it may order events.
+            before: A value of the type of the column. The log records it: no clock decides.
+            note: A text that the log records.
+            execute: Runs the tasks; by default in this process, one file group at a time.
+            progress: Called during the work with the stored bytes that were read.
+
+        Raises:
+            NotFound: The table has no such column.
+            InvalidInput: The column is in the key, or aggregated, or has a nested type; or ``before`` is not of its
+                type.
+            Conflict: Other services published first in every attempt.
+            CorruptData: A file is missing or damaged.
+        """
+        return expire_rows(self.writable(), column, before, note=note, execute=execute, progress=progress)
+
+    def apply_ttl(
+        self,
+        now: dt.datetime | None = None,
+        *,
+        execute: Execute = one_by_one,
+        progress: OnStage = unobserved,
+    ) -> ExpiryResult:
+        """Remove rows and deletes that are older than the table's time to live. Writers and readers continue.
+
+        A file group is rewritten once it has a row or delete that is overdue: older than the time to live plus
+        ``within``. All that is older than the time to live is removed from it then. Earlier snapshots show the rows
+        until cleaning expires them.
+
+        Args:
+            now: The time to compute ages from, with a time zone; by default that of this machine's clock.
+            execute: Runs the tasks; by default in this process, one file group at a time.
+            progress: Called during the work.
+
+        Raises:
+            InvalidInput: The table has no time to live, or ``now`` has no time zone.
+            CorruptData: A file is missing or damaged. What was published remains.
+        """
+        now_ms = None if now is None else milliseconds(now)
+        if self.state().schema.ttl is None:
+            raise InvalidInput("the table has no time to live", hint="set_ttl (weft alter set-ttl) sets it")
+        return finish(expire_in_steps(self, execute, now_ms=now_ms, progress=progress))
+
     add_column = service_method(schema_changes.add_column)
     add_group = service_method(schema_changes.add_group)
     add_stream = service_method(schema_changes.add_stream)

@@ -8,7 +8,7 @@ writes all groups, so each group has the ordering values that the rows carry; th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ from storage.errors import Conflict, CorruptData, InvalidInput, NotFound
 from storage.files.log_file import remove_log_file
 from storage.imports.column_types import storable
 from storage.imports.foreign_table import ForeignTable
+from storage.services.progress import OnStage, Stage, unobserved
 from storage.services.resolve_references import resolve_references
 from storage.shown import Shown
 from storage.table import Table
@@ -39,9 +40,6 @@ LANE: Final = "import"
 BATCH: Final = ("import", 0)
 _FIRST_EPOCH: Final = 1
 _FIRST_COMMIT: Final = 2  # the claim is the first entry of a lane
-
-Progress = Callable[[int], None]
-"""Called with the number of rows that were read so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ def import_table(
     config: TableConfig | Mapping[str, Any],
     *,
     storage_options: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: OnStage = unobserved,
 ) -> ImportResult:
     """Create a table with the rows of a foreign table.
 
@@ -103,7 +101,7 @@ def import_into(
     source: ForeignTable,
     config: TableConfig | Mapping[str, Any],
     *,
-    progress: Progress | None = None,
+    progress: OnStage = unobserved,
 ) -> ImportResult:
     """Create a table in a given environment; see `import_table`."""
     whole, stream = _with_stream(load_config(config))
@@ -183,7 +181,7 @@ def _into_new_table(
     config: TableConfig,
     stream: str,
     described: Mapping[str, str],
-    progress: Progress | None,
+    progress: OnStage,
 ) -> tuple[Table, Commit]:
     """Write all files for the first commit of a lane that does not exist yet, then create the table and commit them."""
     schema = resolve_references(env, config)
@@ -218,7 +216,7 @@ def _into_empty_table(
     source: ForeignTable,
     stream: str,
     described: Mapping[str, str],
-    progress: Progress | None,
+    progress: OnStage,
 ) -> Commit:
     """Import into the table that an earlier import created before it died."""
     with table.writer(stream, lane=LANE) as writer:
@@ -281,7 +279,7 @@ def _check_same(table: Table, schema: TableSchema) -> None:
         )
 
 
-def _write(ticket: WriteTicket, source: ForeignTable, progress: Progress | None) -> Written:
+def _write(ticket: WriteTicket, source: ForeignTable, progress: OnStage) -> Written:
     """Write the log files of all rows; nothing is visible.
 
     Raises:
@@ -303,8 +301,7 @@ def _write(ticket: WriteTicket, source: ForeignTable, progress: Progress | None)
             _check_ordering_values(checked, schema)
             read += len(batch)
             yield checked
-            if progress is not None:
-                progress(read)
+            progress(Stage("importing", read, source.rows, "rows"))
 
     written = write_rows(ticket, pa.RecordBatchReader.from_batches(kept, batches()))
     stored = sum(file.file.rows for file in written.files)

@@ -37,7 +37,7 @@ from storage.services.compaction_task import CompactionTask, MadeSlice
 from storage.services.progress import OnStage, run_reported, unobserved
 from storage.services.row_change import RowChange
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, must_yield, open_plan
-from storage.services.steps import Steps, finish
+from storage.services.steps import Steps
 from storage.services.tasks import Execute, one_by_one
 from storage.shown import Shown
 
@@ -194,13 +194,6 @@ def rewrite(
         publisher.add(plan, None, task, made)
     publisher.finish(plan, None)
     return RewritingResult(publisher.result(snapshot, started), publisher.entry, *publisher.left_out())
-
-
-def run_compaction(
-    table_log: TableLog, snapshot: Snapshot, only: Callable[[FileSlice], bool], execute: Execute = one_by_one
-) -> CompactionResult:
-    """`compaction_steps` to the end."""
-    return finish(compaction_steps(table_log, snapshot, only, execute))
 
 
 def cut_tasks(slices: Sequence[FileSlice], tuning: Tuning) -> list[list[FileSlice]]:

@@ -43,11 +43,6 @@ def only_due(snapshot: Snapshot, policy: DuePolicy | None, only: Only) -> Only:
     return lambda file_slice: file_slice.group in due and only(file_slice)
 
 
-def fold_is_due(snapshot: Snapshot, policy: DuePolicy | None) -> bool:
-    """Whether any file group of a snapshot is due for a fold; without a policy always True."""
-    return policy is None or bool(find_due(snapshot, policy, {Work.FOLD}))
-
-
 def find_aged(snapshot: Snapshot, before_ms: int) -> list[int]:
     """Positions of the log files with rows that were committed before a time, by the writers' clocks."""
     table_log = snapshot.table_log

@@ -11,7 +11,6 @@ is complete in itself: an expiry may be killed at any moment, and the next one d
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from storage.core.plan.memory_cost import cut_by_size
 from storage.core.plan.row_age import AgeLimits, expired, may_have_expired
 from storage.core.plan.slices import FileSlice
 from storage.core.predicate import Known
-from storage.errors import Conflict, InvalidInput, SnapshotExpired
+from storage.errors import Conflict, SnapshotExpired
 from storage.files.base_file import read_base, read_shadow
 from storage.log.add_feature import add_feature
 from storage.log.table_log import TableLog
@@ -41,10 +40,10 @@ from storage.services.due_work import find_aged
 from storage.services.progress import OnStage, counted, unobserved
 from storage.services.row_change import WithoutExpired
 from storage.services.service_plan import must_yield, open_plan
-from storage.services.steps import Steps, finish
+from storage.services.steps import Steps
 from storage.services.tasks import Execute, one_by_one
 from storage.shown import Shown
-from storage.times import format_time, milliseconds
+from storage.times import format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,42 +69,16 @@ class ExpiryResult(Shown):
     seconds: float = 0.0
 
 
-def apply_ttl(
-    table_log: TableLog,
-    now: dt.datetime | None = None,
-    *,
-    execute: Execute = one_by_one,
-    progress: OnStage = unobserved,
-) -> ExpiryResult:
-    """Remove rows and deletes that are older than the table's time to live. Writers and readers continue.
-
-    A file group is rewritten once it has a row or delete that is overdue: older than the time to live plus ``within``.
-    All that is older than the time to live is removed from it then. Earlier snapshots show the rows until cleaning
-    expires them.
-
-    Args:
-        table_log: The table's log.
-        now: The time to compute ages from, with a time zone; by default that of this machine's clock.
-        execute: Runs the tasks; by default in this process, one file group at a time.
-        progress: Called during the work.
-
-    Raises:
-        InvalidInput: The table has no time to live, or ``now`` has no time zone.
-        CorruptData: A file is missing or damaged. What was published remains.
-    """
-    now_ms = None if now is None else milliseconds(now)
-    if table_log.refresh().schema.ttl is None:
-        raise InvalidInput("the table has no time to live", hint="set_ttl (weft alter set-ttl) sets it")
-    return finish(expiry_steps(table_log, now_ms, execute, progress))
-
-
 def expiry_steps(
     table_log: TableLog,
     now_ms: int | None = None,
     execute: Execute = one_by_one,
     progress: OnStage = unobserved,
 ) -> Steps[ExpiryResult]:
-    """`apply_ttl` in steps; without a time to live nothing is done.
+    """Remove rows and deletes that are older than the table's time to live, in steps.
+
+    Without a time to live nothing is done. A file group is rewritten once it has a row or delete that is overdue: older
+    than the time to live plus ``within``. All that is older than the time to live is removed from it then.
 
     Args:
         table_log: The table's log.

@@ -28,7 +28,7 @@ from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 from storage.services.fold_task import FoldTask
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
-from storage.services.steps import Steps, finish
+from storage.services.steps import Steps
 from storage.services.tasks import Execute, one_by_one
 from storage.shown import Shown
 
@@ -124,11 +124,6 @@ def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_b
         bytes_written=sum(file.size for file in used),
         seconds=time.monotonic() - started,
     )
-
-
-def run_fold(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_by_one) -> FoldResult:
-    """`fold_steps` to the end."""
-    return finish(fold_steps(table_log, snapshot, execute))
 
 
 def _publish(

@@ -90,14 +90,7 @@ class _UndoPoint:
 
 
 def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreResult:
-    """Roll back what one stream has committed since a time, a cut or a savepoint; other streams are not affected.
-
-    Raises:
-        InvalidInput: ``since`` is a time without a zone, or neither a time nor a cut nor a savepoint.
-        SnapshotExpired: Slices contain commits that have to be undone, and the slices before these have expired.
-        NotFound: The table has no such stream, no lane of it, or no such cut or savepoint.
-        Conflict: Other restores won every race.
-    """
+    """Roll back what one stream has committed, see `storage.Table.undo`."""
     table_log.refresh().schema.stream(stream)
     if isinstance(since, str):
         when, find_point = since, _at_cut(table_log, since)

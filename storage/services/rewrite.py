@@ -60,26 +60,7 @@ def rewrite_column(
     execute: Execute = one_by_one,
     progress: OnStage = unobserved,
 ) -> RewriteResult:
-    """Replace the values of a column by those of a function, in all rows that were committed before the call.
-
-    Versions stay as they are: a later event wins if it would have won without the rewrite. What is committed after the
-    cut in the result has its own values. Earlier snapshots show the old values until they expire; a restore to one
-    brings them back. All file groups are rewritten at once, or none: after an error nothing has changed.
-
-    Args:
-        table_log: The table's log.
-        column: A value column of a group that is merged by `latest` or `latest_non_null`.
-        function: Gets the values that are not NULL as an array, and returns as many new ones; NULLs stay.
-        note: A text that the log records.
-        execute: Runs the tasks; by default in this process, one file group at a time.
-        progress: Called during the work with the stored bytes that were read.
-
-    Raises:
-        NotFound: The table has no such column.
-        InvalidInput: The column is in the key, orders events or is aggregated, or see `NewValues.apply`.
-        Conflict: Other services published first in every attempt.
-        CorruptData: A file is missing or damaged.
-    """
+    """Replace the values of a column, see `storage.Table.rewrite`."""
     check_rewritable(table_log.refresh().schema, column)
     why = f"rewrite of {column}" + (f": {note}" if note else "")
     return _rewrite_all(table_log, Rewriting(why, NewValues(column, function), whole=True), execute, progress)
@@ -94,26 +75,7 @@ def forget_deletes(
     execute: Execute = one_by_one,
     progress: OnStage = unobserved,
 ) -> RewriteResult:
-    """Forget the deletes of a group whose first ordering value is smaller, where nothing else is known of the row.
-
-    Only for a table to which no older event of the group will come: a later event that is older than a forgotten
-    delete would bring its row back. A row that is hidden keeps its delete as long as another group of it has values,
-    because a newer event of the deleting group would show them again.
-
-    Args:
-        table_log: The table's log.
-        group: A group with ordering columns that is merged by `latest` or `latest_non_null`.
-        before: A value of the type of the group's first ordering column. The log records it.
-        note: A text that the log records.
-        execute: Runs the tasks; by default in this process, one file group at a time.
-        progress: Called during the work with the stored bytes that were read.
-
-    Raises:
-        NotFound: The table has no such group.
-        InvalidInput: The group has no ordering columns or no deletes, or ``before`` is not of their type.
-        Conflict: Other services published first in every attempt.
-        CorruptData: A file is missing or damaged.
-    """
+    """Forget old deletes of a group, see `storage.Table.forget_deletes`."""
     schema = table_log.refresh().schema
     limit = _limit(schema, group, before)
     why = f"forgetting deletes of {group} before {encode_scalar(limit)}" + (f": {note}" if note else "")
@@ -129,25 +91,7 @@ def expire_rows(
     execute: Execute = one_by_one,
     progress: OnStage = unobserved,
 ) -> RewriteResult:
-    """Remove the visible rows in which a column has a smaller value, such as a time before a limit.
-
-    All groups of such a row are forgotten, with their deletes: later events of its key are new data. Rows that are
-    hidden by a delete stay as they are, and so do rows in which the group of the column is absent or the value is NULL.
-
-    Args:
-        table_log: The table's log.
-        column: A column of a group that is merged by `latest` or `latest_non_null`; it may order events.
-        before: A value of the type of the column. The log records it: no clock decides.
-        note: A text that the log records.
-        execute: Runs the tasks; by default in this process, one file group at a time.
-        progress: Called during the work with the stored bytes that were read.
-
-    Raises:
-        NotFound: The table has no such column.
-        InvalidInput: The column is in the key, or aggregated, or has a nested type; or ``before`` is not of its type.
-        Conflict: Other services published first in every attempt.
-        CorruptData: A file is missing or damaged.
-    """
+    """Remove rows by the value of a column, see `storage.Table.expire_rows`."""
     schema = table_log.refresh().schema
     kind = schema.column(column).type
     group = schema.group_of_column.get(column)

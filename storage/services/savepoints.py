@@ -123,13 +123,7 @@ def _taken(name: str) -> Conflict:
 
 
 def release_savepoint(table_log: TableLog, name: str) -> None:
-    """Release a savepoint; cleaning may delete its files from then on.
-
-    The savepoints of referenced tables that were made for it are released, too.
-
-    Raises:
-        NotFound: There is no savepoint of that name.
-    """
+    """Release a savepoint, see `storage.Table.release_savepoint`."""
     kept = find_savepoint(table_log.refresh(), name)
     # The schema of the savepoint says where they are: a reference may have been dropped or replaced since.
     known = table_log.at(kept.at.table).schema.reference_by_name if kept.references else {}

@@ -22,7 +22,7 @@ from storage.plural import counted
 from storage.read.snapshot import Snapshot
 from storage.services.compaction import CompactionResult, compaction_steps
 from storage.services.service_plan import MAX_ATTEMPTS
-from storage.services.steps import Steps, finish
+from storage.services.steps import Steps
 from storage.services.tasks import Execute, one_by_one
 
 
@@ -49,28 +49,12 @@ class SplitResult:
     seconds: float
 
 
-def split(table_log: TableLog, buckets: int, *, execute: Execute = one_by_one) -> SplitResult:
-    """Change the number of buckets, and write all file groups anew that have another number.
+def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_one) -> Steps[SplitResult]:
+    """Change the number of buckets, and write all file groups anew that have another number: a step for each task.
 
     Writers, readers and all services go on meanwhile. Each file group is complete in itself: after an error or a kill
-    call it again with the same number, or let compactions go on.
-
-    Args:
-        table_log: The table's log.
-        buckets: The number of buckets, a power of two.
-        execute: Runs the tasks; by default in this process, one after the other.
-
-    Raises:
-        InvalidInput: ``buckets`` is not a power of two in the range of a table. Nothing was changed.
-        Conflict: Other services published first in every attempt; the number of buckets is changed.
-        CorruptData: A file is missing or damaged.
-        SnapshotExpired: Cleaning has aborted the compaction as abandoned.
+    call it again with the same number, or let compactions go on. Raises as `storage.Table.split` does.
     """
-    return finish(split_steps(table_log, buckets, execute=execute))
-
-
-def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_one) -> Steps[SplitResult]:
-    """`split` in steps: one for each task."""
     started = time.monotonic()
     before = set_buckets(table_log, buckets)
     done: list[CompactionResult] = []

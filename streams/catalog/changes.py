@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 from storage import Snapshot, Table
 from storage.engine import ChangeScan, JoinedChangeScan, expiring, plan_changes
 from storage.errors import InvalidInput
-from streams.read.as_of import EARLIEST, parse_point
+from storage.operations.points import parse_point
+from streams.read.as_of import EARLIEST
 from streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
 
 SINCE, UNTIL = "changes_since", "changes_until"

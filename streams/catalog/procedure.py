@@ -27,7 +27,16 @@ from storage.errors import InvalidInput
 from streams.pipeline.model import TableLocation
 
 Row = Mapping[str, Any]
-_TYPES: Final = {str: "string", int: "bigint", float: "double", bool: "boolean", Mapping: "map<string,string>"}
+SQL_TYPES: Final[Mapping[Any, str]] = {
+    str: "string",
+    int: "bigint",
+    float: "double",
+    bool: "boolean",
+    Mapping: "map<string,string>",
+    dict: "map<string,string>",
+    list: "string",
+}
+"""SQL types of parameters by the types that a procedure takes; a list is names, separated by commas."""
 
 
 class Session(Protocol):
@@ -147,7 +156,7 @@ def procedure(
 def _sql_type(hint: Any) -> str:
     if isinstance(hint, UnionType):
         (hint,) = (each for each in get_args(hint) if each is not type(None))
-    return _TYPES[get_origin(hint) or hint]
+    return SQL_TYPES[get_origin(hint) or hint]
 
 
 def _default(parameter: inspect.Parameter) -> Any:

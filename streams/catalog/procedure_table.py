@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from storage.errors import NotFound
-from streams.catalog import row_procedures, schema_procedures, service_procedures
+from streams.catalog import row_procedures, schema_procedures
+from streams.catalog.operation_procedures import OPERATION_PROCEDURES
 from streams.catalog.procedure import Procedure
 
 PROCEDURES: Final = {
-    each.name: each
-    for module in (service_procedures, row_procedures, schema_procedures)
-    for each in vars(module).values()
-    if isinstance(each, Procedure)
+    **OPERATION_PROCEDURES,
+    **{
+        each.name: each
+        for module in (row_procedures, schema_procedures)
+        for each in vars(module).values()
+        if isinstance(each, Procedure)
+    },
 }
 """All procedures by name."""
 

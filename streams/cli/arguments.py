@@ -215,14 +215,40 @@ def override(section: Section, flags: Mapping[str, object]) -> Section:
     """A section of the pipeline file, overridden by flags of the command line: those that are not None.
 
     Raises:
-        InvalidInput: A setting is out of its range, or not of its type. The message names the flag.
+        InvalidInput: See `validated`.
     """
     given = {name: value for name, value in flags.items() if value is not None}
+    return validated(type(section), {**section.model_dump(), **given})
+
+
+def validated(model: type[Section], values: Mapping[str, object]) -> Section:
+    """A model of values of the command line.
+
+    Raises:
+        InvalidInput: A value is out of its range, or not of its type. The message names the flag.
+    """
     try:
-        return section.model_validate({**section.model_dump(), **given})
+        return model.model_validate(values)
     except ValidationError as error:
         wrong = error.errors()[0]
         raise InvalidInput(f"{flag_of(str(wrong['loc'][0]))}: {wrong['msg'].removeprefix('Value error, ')}") from None
+
+
+def with_flags(settings: CommandSettings, name: str, section: Section, flags: Mapping[str, object]) -> Section:
+    """`override`; prints which settings of the file are overridden."""
+    changed = override(section, flags)
+    print_overrides(settings, name, section, changed, flags)
+    return changed
+
+
+def print_overrides(
+    settings: CommandSettings, name: str, before: BaseModel, after: BaseModel, flags: Mapping[str, object]
+) -> None:
+    """Print which settings of a section of the file are overridden by flags: those that are not None."""
+    for setting, value in flags.items():
+        written = settings.as_written(name, setting)
+        if value is not None and written is not None and getattr(after, setting) != getattr(before, setting):
+            print_override(f"{flag_of(setting)} {value}", written)
 
 
 def print_override(flag: str, written: object) -> None:

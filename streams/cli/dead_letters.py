@@ -25,9 +25,9 @@ from storage.plural import counted
 from streams.cli.arguments import Json, console, errors, open_location, usage_errors
 from streams.cli.completion import pipeline_files
 from streams.cli.examples import examples
+from streams.cli.operation_commands import Yes, confirm
 from streams.cli.output import limit_note, print_json, print_result, print_rows
 from streams.cli.progress import Quiet, progress, watched
-from streams.cli.service_commands import Yes, confirm
 from streams.letters.letter_files import Letter, parse_name
 from streams.letters.letter_folder import LetterFolder, State, Survey
 from streams.pipeline.letter_places import LetterPlace, choose_places, load_letter_places

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from storage.config import load_config
-from storage.engine import Stage, check_reachable
+from storage.engine import check_reachable
 from storage.errors import InvalidInput
 from storage.imports.foreign_table import ForeignTable, open_foreign
 from storage.imports.import_table import ImportResult, import_table
@@ -129,7 +129,7 @@ def _copy(
             source,
             config,
             storage_options=target,
-            progress=lambda rows: show(Stage("importing", rows, source.rows, "rows")),
+            progress=show,
         )
     print_result(done, _described(done), as_json=as_json)
 

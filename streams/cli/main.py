@@ -45,15 +45,13 @@ from streams.cli.explain_command import explaining
 from streams.cli.import_command import import_command
 from streams.cli.infer_command import infer_command
 from streams.cli.init_command import init_command
+from streams.cli.operation_commands import operation_commands
 from streams.cli.output import print_result
 from streams.cli.package import package
-from streams.cli.publish_command import publish_command
 from streams.cli.read_commands import reads
-from streams.cli.row_commands import changes_of_rows
 from streams.cli.run_report import RunReport
-from streams.cli.service_commands import services
+from streams.cli.savepoint_command import savepoints
 from streams.cli.show import What, show_parts, show_plot, show_table
-from streams.cli.split_command import splitting
 from streams.cli.sql_command import sql_command
 from streams.cli.table_services import table_services
 from streams.cli.ui_command import ui_command
@@ -261,10 +259,8 @@ app.add_typer(explaining)
 app.add_typer(check_command)
 app.add_typer(infer_command)
 app.add_typer(import_command)
-app.add_typer(services)
-app.add_typer(changes_of_rows)
-app.add_typer(publish_command)
-app.add_typer(splitting)
+app.add_typer(operation_commands)
+app.add_typer(savepoints)
 app.add_typer(table_services)
 app.add_typer(package)
 app.add_typer(doctoring)

@@ -10,17 +10,15 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import typer
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from storage.engine import OnStage, PlannedWork, Stage, finish
+from storage.engine import OnStage, Stage
 from streams.cli.arguments import errors
 from streams.pipeline.quantities import size
-
-T = TypeVar("T")
 
 BAR_WIDTH: Final = 20  # with the facts beside it a bar fits into 80 columns
 POLL_SECONDS: Final = 0.5
@@ -66,25 +64,6 @@ def progress(what: str, *, quiet: bool) -> Iterator[OnStage]:
             bar.update(task, completed=stage.done, total=stage.total or None, unit=stage.unit)
 
         yield show
-
-
-def finish_shown(what: str, work: PlannedWork[T], *, quiet: bool = False) -> T:
-    """Run work to its end and show its progress, by the bytes that are read.
-
-    Args:
-        what: Says what is done, such as "compacting".
-        work: The work.
-        quiet: Show nothing.
-    """
-    with progress(what, quiet=quiet or not work.bytes) as show:
-        done = 0
-
-        def add(read: int) -> None:
-            nonlocal done
-            done += read
-            show(Stage(what, done, work.bytes, "bytes"))
-
-        return finish(work.steps, add)
 
 
 @contextmanager

@@ -8,13 +8,14 @@ import pyarrow as pa
 import typer
 
 from storage.engine import python_rows
+from storage.operations.points import parse_point
 from storage.plural import counted
 from streams.cli import completion
 from streams.cli.arguments import Json, StorageOption, Target, column_names, console, errors, open_table, usage_errors
 from streams.cli.examples import examples
 from streams.cli.output import limit_note, print_rows
 from streams.cli.progress import Quiet, progress
-from streams.read.as_of import EARLIEST, parse_point, warn_if_unsettled
+from streams.read.as_of import EARLIEST, warn_if_unsettled
 
 reads = typer.Typer()
 

@@ -35,6 +35,7 @@ from storage.engine import (
     sample,
 )
 from storage.errors import TableError
+from storage.operations.clean import clean_table
 from streams.letters.retention import Retention
 from streams.pipeline.error_kinds import describe, is_outage
 from streams.pipeline.fair_turns import FairTurns
@@ -48,7 +49,6 @@ from streams.pipeline.services import (
     after_compaction,
     after_expiry,
     after_fold,
-    clean_table,
 )
 from streams.pipeline.status import Report
 from streams.pipeline.supervisor import JobStatus, Phase

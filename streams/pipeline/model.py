@@ -14,18 +14,20 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from storage import DuePolicy, Table
+from storage import Table
 from storage.config import TableConfig
-from storage.config_file import FieldError, parse_duration
-from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION, Execute, check_reachable, in_threads
+from storage.config_file import FieldError
+from storage.engine import Execute, check_reachable, in_threads
 from storage.errors import InvalidInput
+from storage.operations.clean import RetentionSettings
+from storage.operations.compact import DueSettings
+from storage.operations.operation import Duration, none_if_off
 from storage.publish.targets import DeltaTarget, IcebergTarget, Target
 from streams.formats import check_format
 from streams.formats.registry import uses_registry
 from streams.letters.limit import LetterLimit
 from streams.pipeline.pipeline_file import parse_lateness, parse_size
 
-_POLICY: Final = DuePolicy()
 _MIN_EVERY_SECONDS: Final = 0.1  # at shorter intervals the service would only check the table
 
 
@@ -36,18 +38,14 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _none_if_off(value: Any) -> Any:
-    return None if value is False else value
-
-
 def _section_of_word(value: Any) -> Any:
     """The section for ``false``, and for the short form ``inline`` or ``cluster``."""
-    return {"on": value} if isinstance(value, str) else _none_if_off(value)
+    return {"on": value} if isinstance(value, str) else none_if_off(value)
 
 
 def _section_if_on(value: Any) -> Any:
     """The section for ``false`` and ``true``."""
-    return {} if value is True else _none_if_off(value)
+    return {} if value is True else none_if_off(value)
 
 
 def _known_format(name: str) -> str:
@@ -57,7 +55,6 @@ def _known_format(name: str) -> str:
         raise FieldError(error.message, hint=error.hint) from None
 
 
-Duration = Annotated[float, BeforeValidator(parse_duration)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Lateness = Annotated[int | dt.timedelta, BeforeValidator(parse_lateness)]
 Setting = Annotated[str, BeforeValidator(_text)]
@@ -150,35 +147,14 @@ class WriterSection(_Model):
     spark: Settings = {}
 
 
-class CompactionSection(_Model):
-    """How often compaction checks the table, what is due, where the work is done, and with how much of the machine.
-
-    The defaults of what is due are those of `storage.DuePolicy`.
-    """
+class CompactionSection(DueSettings):
+    """How often compaction checks the table, what is due, where the work is done, and with how much of the machine."""
 
     every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
-    min_commits: int | None = Field(default=_POLICY.min_commits, ge=1)
-    max_log_ratio: float = Field(default=_POLICY.max_log_ratio, gt=0)
-    max_read_amplification: float | None = Field(default=_POLICY.max_read_amplification, ge=1)
-    max_age: Duration | None = None
-    fold_commits: Annotated[int | None, BeforeValidator(_none_if_off)] = Field(default=_POLICY.fold_commits, ge=2)
-    min_fold_ratio: float = Field(default=_POLICY.min_fold_ratio, ge=0)
     on: Literal["here", "cluster", "inline"] = "here"
     share: float = Field(default=0.2, gt=0, le=1)
     concurrency: int = Field(default=1, ge=1)
     memory: Size | None = None
-
-    @property
-    def policy(self) -> DuePolicy:
-        """The policy that decides when file groups are due."""
-        return DuePolicy(
-            min_commits=self.min_commits,
-            max_log_ratio=self.max_log_ratio,
-            max_read_amplification=self.max_read_amplification,
-            max_age=None if self.max_age is None else dt.timedelta(seconds=self.max_age),
-            fold_commits=self.fold_commits,
-            min_fold_ratio=self.min_fold_ratio,
-        )
 
     @property
     def execute(self) -> Execute:
@@ -189,23 +165,16 @@ class CompactionSection(_Model):
 class BackPressureSection(_Model):
     """When writers slow down; the defaults are those of `streams.write.back_pressure.BackPressure`."""
 
-    max_read_amplification: Annotated[float | None, BeforeValidator(_none_if_off)] = Field(default=8.0, gt=1)
-    max_commits: Annotated[int | None, BeforeValidator(_none_if_off)] = Field(default=10_000, ge=1)
+    max_read_amplification: Annotated[float | None, BeforeValidator(none_if_off)] = Field(default=8.0, gt=1)
+    max_commits: Annotated[int | None, BeforeValidator(none_if_off)] = Field(default=10_000, ge=1)
     max_delay: Duration = Field(default=60.0, gt=0, le=300)
     every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
 
 
-class CleanSection(_Model):
-    """How often to clean, what to keep, and after what time an open compaction counts as abandoned.
-
-    ``close_after``: after what time without a batch the lane of a query id is closed; null for never.
-    """
+class CleanSection(RetentionSettings):
+    """How often to clean, and what to keep."""
 
     every: Duration = Field(default=600.0, ge=_MIN_EVERY_SECONDS)
-    retain: Duration = DEFAULT_RETENTION.total_seconds()
-    versions: int | None = Field(default=None, ge=1)
-    abandon_after: Duration = DEFAULT_ABANDON.total_seconds()
-    close_after: Duration | None = Field(default=None, gt=0)
 
 
 class TtlSection(_Model):
@@ -263,9 +232,9 @@ class PipelineConfig(_Model):
     registry: Settings = {}
     spark: Settings = {}
     compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
-    clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
+    clean: Annotated[CleanSection | None, BeforeValidator(none_if_off)] = None
     ttl: Annotated[TtlSection | None, BeforeValidator(_section_if_on)] = None
-    publish: Annotated[PublishSection | None, BeforeValidator(_none_if_off)] = None
+    publish: Annotated[PublishSection | None, BeforeValidator(none_if_off)] = None
     back_pressure: Annotated[BackPressureSection | None, BeforeValidator(_section_if_on)] = None
     state: str | None = None
 
@@ -301,9 +270,9 @@ class CommandConfig(_Model):
     table: TableSection
     spark: Settings = {}
     compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
-    clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
+    clean: Annotated[CleanSection | None, BeforeValidator(none_if_off)] = None
     ttl: Annotated[TtlSection | None, BeforeValidator(_section_if_on)] = TtlSection()
-    publish: Annotated[PublishSection | None, BeforeValidator(_none_if_off)] = None
+    publish: Annotated[PublishSection | None, BeforeValidator(none_if_off)] = None
 
 
 @dataclass(frozen=True, slots=True)

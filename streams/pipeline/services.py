@@ -10,7 +10,6 @@ cleaning continues where one was killed. On SIGTERM the current round is finishe
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import sys
 import time
 import traceback
@@ -25,7 +24,7 @@ from streams.pipeline.status import Report, Reporter, StopSignal
 
 if TYPE_CHECKING:
     from storage import Table
-    from storage.engine import CleanResult, CompactionResult, Execute, ExpiryResult, FoldResult, OnStage
+    from storage.engine import CleanResult, CompactionResult, Execute, ExpiryResult, FoldResult
     from streams.letters.retention import Retention
     from streams.pipeline.model import CleanSection, CompactionSection, Pipeline
     from streams.pipeline.publishing import Publisher
@@ -309,26 +308,12 @@ def publish_round(table: Table, publisher: Publisher, reporter: Reporter, *, onc
 
 def clean_round(table: Table, section: CleanSection, reporter: Reporter, letters: Sequence[Retention] = ()) -> None:
     """Delete what is not needed any more, and dead letters that are old enough, and report."""
+    from storage.operations.clean import clean_table
+
     reporter.update(doing="cleaning")
     result = clean_table(table, section)
     files = sum(retention.expire().files for retention in letters)
     reporter.update(**after_clean(reporter.report, result, files))
-
-
-def clean_table(
-    table: Table, section: CleanSection, *, dry_run: bool = False, progress: OnStage | None = None
-) -> CleanResult:
-    """`Table.clean` by the settings of a pipeline."""
-    from storage.engine import unobserved
-
-    return table.clean(
-        retain=dt.timedelta(seconds=section.retain),
-        versions=section.versions,
-        dry_run=dry_run,
-        abandon_after=dt.timedelta(seconds=section.abandon_after),
-        close_after=None if section.close_after is None else dt.timedelta(seconds=section.close_after),
-        progress=progress or unobserved,
-    )
 
 
 if __name__ == "__main__":

@@ -48,8 +48,9 @@ from storage.engine import (
     shows_references,
 )
 from storage.errors import InvalidInput, NotOneMoment, OffsetInvalidated
+from storage.operations.points import Point, parse_point
 from streams.pipeline.model import TableLocation
-from streams.read.as_of import EARLIEST, Point, parse_point
+from streams.read.as_of import EARLIEST
 from streams.read.read_options import LOCATION_OPTIONS, split_names
 from streams.read.stream_mark import MARK
 from streams.spark.for_workers import ForWorkers

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from storage import Table
-from streams.read.as_of import Point
+from storage.operations.points import Point
 from streams.read.hadoop_access import HadoopAccess
 from streams.read.native_or_merged import FixedPlanner, TablePlanner
 from streams.read.read_options import ReadOptions, Through

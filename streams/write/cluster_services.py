@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from storage import DuePolicy, Table, verify_table
-from storage.engine import CompactionResult, FoldResult, Only, Progress, VerifyReport, every_group
+from storage.engine import CompactionResult, FoldResult, Only, OnStage, VerifyReport, every_group, unobserved
 from streams.spark.run_tasks import spark_executor
 
 
@@ -74,7 +74,7 @@ def verify(
     *,
     deep: bool = True,
     storage_options: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: OnStage = unobserved,
 ) -> VerifyReport:
     """Verify a table. Spark tasks read the contents of files, the driver reads entries. See `storage.verify_table`.
 
@@ -83,7 +83,7 @@ def verify(
         uri: Location of the table.
         deep: Also read the contents of files; otherwise the driver compares their sizes, and no tasks are run.
         storage_options: Options of the table's store.
-        progress: Called with (objects checked, objects in total).
+        progress: Called during the work.
 
     Raises:
         NotFound: The location has neither a table nor parts of one.

@@ -31,7 +31,7 @@ CALL weft.system.rewrite('shop.orders_wide', 'status', 'upper(status)', confirm 
 SELECT DISTINCT status FROM weft.shop.orders_wide;
 --> NEW
 CALL weft.system.erase('shop.orders_wide', keys => 'SELECT 2 AS order_id');
---! Erase 1 keys from shop.orders_wide? This cannot be undone. It is not confirmed
+--! Erase 1 key from shop.orders_wide? This cannot be undone. It is not confirmed
 CALL weft.system.erase('shop.orders_wide', keys => 'SELECT 2 AS id');
 --! InvalidInput: keys:
 CALL weft.system.erase('shop.orders_wide', 'SELECT 2 AS order_id', expire_snapshots => true, confirm => true);

@@ -111,7 +111,7 @@ SELECT concat('CALL weft.system.close(table => ''shop.orders_wide'', lane => '''
 CALL weft.system.fence('shop.orders_wide', 'nope', true);
 --! 'nope'
 CALL weft.system.close('shop.orders_wide', 'nope');
---! Close lane nope of shop.orders_wide permanently? It is not confirmed
+--! the table has no lane 'nope'
 
 -- Columns, groups, streams.
 CALL weft.system.add_column('shop.orders_wide', 'payment', 'method', 'string', 'cash', NULL, 'as on the receipt');

@@ -15,9 +15,10 @@ from storage.core.log.entries import Fold
 from storage.environment import Environment
 from storage.errors import CommitUnknown, CorruptData
 from storage.log.commit_log import CommitLog
-from storage.services.compaction import run_compaction
-from storage.services.fold import run_fold
+from storage.services.compaction import compaction_steps
+from storage.services.fold import fold_steps
 from storage.services.service_plan import abort_plan
+from storage.services.steps import finish
 from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.counts import (
@@ -89,7 +90,7 @@ def test_file_groups_compacted_first_to_an_older_cut_are_skipped_too(counts: Tab
     before = counts.snapshot()
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
-    during(store, lambda: run_compaction(counts._table_log, before, lambda _: True))
+    during(store, lambda: finish(compaction_steps(counts._table_log, before, lambda _: True)))
     result = other_process(uri, FakeClock(), store).fold()
     assert (result.done, len(result.skipped)) == ((), 4)
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 2)
@@ -171,8 +172,8 @@ def test_a_fold_of_everything_replaces_a_fold_of_fewer_commits(counts: Table, ur
     before = other.snapshot()
     count(counts, *range(20))
     newer = other.snapshot()
-    during(store, lambda: run_fold(counts._table_log, before))
-    result = run_fold(other._table_log, newer)
+    during(store, lambda: finish(fold_steps(counts._table_log, before)))
+    result = finish(fold_steps(other._table_log, newer))
     assert len(result.done) == 4
     (fold,) = counts.state().folds
     assert fold.to == newer.cut.lanes
@@ -187,8 +188,8 @@ def test_a_fold_does_not_replace_a_fold_of_more_commits_in_one_lane(counts: Tabl
                 writer.append(event_rows(*range(20)))
     head = counts.state().head
     first, second = (counts.snapshot(f"cut:1:{head}:{lanes}") for lanes in ("a=4,b=2", "a=2,b=4"))
-    assert len(run_fold(counts._table_log, first).done) == 4
-    assert run_fold(counts._table_log, second).done == ()
+    assert len(finish(fold_steps(counts._table_log, first)).done) == 4
+    assert finish(fold_steps(counts._table_log, second)).done == ()
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 4)
 
 
@@ -212,7 +213,7 @@ def test_the_second_of_two_folds_on_the_same_fold_is_dropped(counts: Table, uri:
     if further:
         count(counts, 1)
     store = FaultyStore(open_store(uri))
-    during(store, lambda: run_fold(counts._table_log, first))
+    during(store, lambda: finish(fold_steps(counts._table_log, first)))
     assert list(other_process(uri, FakeClock(), store).fold().skipped) == [home(1)]
     assert dict(contents(counts, ["id", "n"]))[1] == 2 + further
     assert len(chain(counts, home(1))) == 2

@@ -11,7 +11,8 @@ from storage.core.log.entries import Claim, Done, Intent
 from storage.core.names import TABLE_LANE, LaneName
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, NotFound, SnapshotExpired, StoreUnavailable
 from storage.log.fencing_barrier import complete_fencing_barrier, fence_lane
-from storage.services.compaction import run_compaction
+from storage.services.compaction import compaction_steps
+from storage.services.steps import finish
 from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
@@ -287,7 +288,7 @@ def test_a_slice_may_include_a_claim_after_the_end_of_a_closed_lane(table: Table
     complete_fencing_barrier(table._table_log)
     assert table.state().lanes[LaneName("fix")].closed == late - 1
     first = snapshot.slices[0].group
-    run_compaction(table._table_log, snapshot, lambda file_slice: file_slice.group == first)
+    finish(compaction_steps(table._table_log, snapshot, lambda file_slice: file_slice.group == first))
     assert contents(table) == before
     assert contents(Table.open(uri), as_of=str(table.snapshot().cut)) == before
     table.compact()

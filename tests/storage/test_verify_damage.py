@@ -455,7 +455,7 @@ def test_harmless_findings_are_infos(table: Table, damage: Damage) -> None:
 
 def test_a_report_is_readable_and_bounded(table: Table, damage: Damage) -> None:
     seen: list[tuple[int, int]] = []
-    report = table.verify(progress=lambda done, total: seen.append((done, total)))
+    report = table.verify(progress=lambda stage: seen.append((stage.done, stage.total)))
     assert "nothing is wrong" in str(report)
     assert "13 entries" in str(report)
     assert seen == sorted(seen)

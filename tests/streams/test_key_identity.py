@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from storage import Table
 from storage.engine import parse_type
 from streams.catalog.register import register_catalog
-from streams.cli.row_commands import read_keys
+from streams.cli.key_files import read_keys
 from streams.formats.debezium_json import DebeziumSettings, decode_json_events
 from streams.read.text_values import parse_key
 from streams.ui.site import key_query

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import streams
 from storage import Table
 from storage.errors import InvalidInput, NotComplete, NotFound
+from storage.operations.points import parse_point
 from streams.cli.main import app
-from streams.read.as_of import parse_point
 from streams.read.read_options import ReadOptions
 
 CONFIG: dict[str, Any] = {

@@ -104,29 +104,7 @@ def erase(
     execute: Execute = one_by_one,
     progress: OnStage = unobserved,
 ) -> EraseResult:
-    """Remove keys physically: all events that were committed before the call, wherever they are stored.
-
-    Writers and readers of the newest snapshot continue. What is committed after the call is new data. What is committed
-    meanwhile is erased up to the cut in the result. Events of the keys that arrive later are new data, too, also if
-    their ordering values are older. Run it again if it was interrupted: the result is the same.
-
-    Args:
-        table_log: The table's log.
-        keys: Values of the key column; tuples if the key has several columns; or a table or batch with key columns.
-        expire_snapshots: Expire all snapshots but the newest, and remove pins, if they need files with the keys.
-        release_savepoints: Release the savepoints that need files with the keys.
-        note: A text that the log records; it must not contain the keys.
-        execute: Runs the tasks; by default in this process, one file group at a time.
-        progress: Called during the work.
-
-    Raises:
-        InvalidInput: A key has another type or number of columns than the table's key, or contains null.
-        StillRetained: Snapshots, pins or savepoints need files with the keys, and the caller keeps them. Nothing was
-            changed.
-        Conflict: Other services published first in every attempt.
-        CorruptData: A file or an entry is missing or damaged.
-        StoreUnavailable: The store does not answer; the next erase continues.
-    """
+    """Remove keys physically, see `storage.Table.erase`."""
     started = time.monotonic()
     search = KeySearch.of(table_log.env, table_log.refresh().schema, keys, progress)
     holding = _find_holding(table_log, search)

@@ -15,15 +15,13 @@ from typing import Final
 
 from storage import shown
 from storage.plural import counted
+from storage.services.progress import OnStage, Stage, unobserved
 
 MAX_ALIKE: Final = 100  # findings of one rule and severity that a report lists; the others are only counted
 
 RESTORE: Final = "restore the object from a copy of the store; weft never rewrites an object"
 REPORT: Final = "a process broke the commit protocol: report a bug, with this entry and the ones before and after it"
 REWRITE: Final = "the file was written like this: report a bug, with the file; a compaction rewrites the file group"
-
-Progress = Callable[[int, int], None]
-"""Called with (objects checked, expected total); neither decreases."""
 
 
 class Severity(StrEnum):
@@ -153,7 +151,7 @@ class Part:
 class Findings:
     """Collects findings, and counts what was checked."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(self, progress: OnStage = unobserved) -> None:
         self._progress = progress
         self._found: list[Finding] = []
         self._alike: Counter[tuple[str, Severity]] = Counter()
@@ -239,8 +237,7 @@ class Findings:
         """Report progress."""
         self._done += objects
         self._total = max(self._total, self._done)
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+        self._progress(Stage("verifying", self._done, self._total, "objects"))
 
     def finish(self) -> None:
         """Report the end of progress, also if fewer objects were checked than expected."""

@@ -31,13 +31,14 @@ from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from storage.log.table_log import TableLog
 from storage.services.clean.clean import run_clean
+from storage.services.progress import OnStage, unobserved
 from storage.services.tasks import Execute, Shared
 from storage.services.verify.check_lanes import Arrivals, LaneChecker, Merged
 from storage.services.verify.check_references import check_references
 from storage.services.verify.check_slots import check_archives, list_slots
 from storage.services.verify.check_table_lane import NOT_REPLAYED, TableLane, TableLaneReader, check_fencing_barriers
 from storage.services.verify.contents import ContentChecks, SliceToCheck
-from storage.services.verify.findings import Findings, Progress, VerifyReport
+from storage.services.verify.findings import Findings, VerifyReport
 from storage.services.verify.required_files import NamedSnapshot, Retained, StoredFiles, find_retained
 
 _KEEP_ALL: Final = dt.timedelta(days=200 * 365)  # retention of a clean that expires nothing
@@ -52,7 +53,7 @@ def verify_table(
     *,
     storage_options: Mapping[str, Any] | None = None,
     deep: bool = True,
-    progress: Progress | None = None,
+    progress: OnStage = unobserved,
     execute: Execute | None = None,
 ) -> VerifyReport:
     """`storage.Table.verify` of a table that may be too damaged to open.
@@ -65,9 +66,7 @@ def verify_table(
     return run_verify(TableLog.of(env), deep=deep, progress=progress, execute=execute)
 
 
-def run_verify(
-    table_log: TableLog, *, deep: bool, progress: Progress | None, execute: Execute | None = None
-) -> VerifyReport:
+def run_verify(table_log: TableLog, *, deep: bool, progress: OnStage, execute: Execute | None = None) -> VerifyReport:
     """Verify a table.
 
     Args:

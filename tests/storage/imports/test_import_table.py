@@ -145,7 +145,12 @@ def test_many_batches_and_files_and_progress(tmp_path: Path) -> None:
     seen: list[int] = []
     uri = str(tmp_path / "wide")
     env = open_environment(uri).tuned(log_file_bytes=1 << 20)
-    done = import_into(env, source, translate("parquet", source.declared(), key=["id"]).config, progress=seen.append)
+    done = import_into(
+        env,
+        source,
+        translate("parquet", source.declared(), key=["id"]).config,
+        progress=lambda stage: seen.append(stage.done),
+    )
     assert (done.rows, done.keys) == (300_000, 300_000)
     assert seen == sorted(seen)
     assert seen[-1] == 300_000

@@ -1,0 +1,201 @@
+"""Compact: merge logs into base files, or only what is due by settings; and fold what is left."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from storage.core.plan.due_policy import DuePolicy
+from storage.errors import InvalidInput
+from storage.operations.operation import (
+    Context,
+    Duration,
+    Face,
+    Finished,
+    Operation,
+    Request,
+    Row,
+    none_if_off,
+)
+from storage.plural import counted
+from storage.services.compaction import CompactionResult
+from storage.services.fold import FoldResult
+from storage.table import Table
+
+_POLICY: Final = DuePolicy()
+_DUE: Final = Face(optional=True, python="policy")
+_LATER: Final = Face(optional=True, last=True, python="policy")
+WORK_COLUMNS: Final = (
+    "work string, file_groups bigint, rows bigint, bytes_read bigint, bytes_written bigint, seconds double, "
+    "skipped map<string,string>"
+)
+
+
+class DueSettings(Request):
+    """Settings that decide which file groups are due, also of the section ``compaction`` of a pipeline file."""
+
+    min_commits: Annotated[int | None, _DUE, Field(ge=1)] = _POLICY.min_commits
+    """A file group is due when this many of its commits are not compacted."""
+    max_log_ratio: Annotated[float, _DUE, Field(gt=0)] = _POLICY.max_log_ratio
+    """Or when its logs are larger than this share of its base file."""
+    max_read_amplification: Annotated[float | None, _DUE, Field(ge=1)] = _POLICY.max_read_amplification
+    """Or when a read fetches more than this many times the bytes of its base."""
+    max_age: Annotated[Duration | None, Face(type=str, optional=True, python="policy")] = None
+    """Or when a commit has waited for this long: 1 hour."""
+    fold_commits: Annotated[int | None, _LATER, Field(ge=2), BeforeValidator(none_if_off)] = _POLICY.fold_commits
+    """Fold when this many commits are not folded."""
+    min_fold_ratio: Annotated[float, _LATER, Field(ge=0)] = _POLICY.min_fold_ratio
+    """And when they are at least this share of the folds that they replace."""
+
+    @property
+    def policy(self) -> DuePolicy:
+        """The policy that decides when file groups are due."""
+        return DuePolicy(
+            min_commits=self.min_commits,
+            max_log_ratio=self.max_log_ratio,
+            max_read_amplification=self.max_read_amplification,
+            max_age=None if self.max_age is None else dt.timedelta(seconds=self.max_age),
+            fold_commits=self.fold_commits,
+            min_fold_ratio=self.min_fold_ratio,
+        )
+
+
+class CompactRequest(DueSettings):
+    """Merge all logs of a table into its base files. Blocks no reader or writer.
+
+    With a pipeline file, or with settings, compacts only what is due, like one round of the service of weft run.
+    Works in this process, unless --on-cluster is given or the pipeline says compaction: {on: cluster}.
+    """
+
+    fold: Annotated[bool, Face(procedure=False, python="")] = False
+    """Only merge small log files; base files stay as they are."""
+    everything: Annotated[bool, Face(flag="--all", procedure=False, python="")] = False
+    """Compact everything, due or not."""
+
+    @model_validator(mode="after")
+    def _check_everything(self) -> CompactRequest:
+        if self.everything and self.settings_given:
+            flag = next(name for name in DueSettings.model_fields if name in self.settings_given).replace("_", "-")
+            raise InvalidInput("--all compacts everything, due or not", hint=f"remove --all, or --{flag}")
+        return self
+
+    @property
+    def settings_given(self) -> set[str]:
+        """The settings that were passed."""
+        return self.model_fields_set & set(DueSettings.model_fields)
+
+    @property
+    def due(self) -> DuePolicy | None:
+        """Decides what is due; None: everything that waits."""
+        return self.policy if self.settings_given else None
+
+
+@dataclass(frozen=True, slots=True)
+class CompactResult:
+    """What was done.
+
+    Attributes:
+        compacted: The compaction; None if only folds were asked for.
+        folded: The fold; None without settings that say when it is due.
+        due_only: Whether only what is due was done.
+    """
+
+    compacted: CompactionResult | None
+    folded: FoldResult | None
+    due_only: bool
+
+    @property
+    def rounds(self) -> list[CompactionResult | FoldResult]:
+        """What was done; of work that is due only what was not idle."""
+        rounds = [each for each in (self.compacted, self.folded) if each is not None]
+        return [each for each in rounds if each.done or each.skipped] if self.due_only else rounds
+
+
+def _run(table: Table, request: CompactRequest, context: Context) -> CompactResult:
+    policy, execute, progress = request.due, context.execute, context.progress
+    compacted = folded = None
+    if not request.fold:
+        compacted = table.compact(policy=policy, execute=execute, progress=progress)
+    if request.fold or policy is not None:
+        folded = table.fold(policy=policy, execute=execute, progress=progress)
+    return CompactResult(compacted, folded, policy is not None)
+
+
+def describe_work(result: CompactionResult | FoldResult) -> str:
+    """A compaction or a fold in words."""
+    if not result.done:
+        return "nothing to do: no commit waits for compaction"
+    what = "base files" if isinstance(result, CompactionResult) else "log files"
+    return (
+        f"{counted(len(result.done), 'file group')}, {counted(result.rows, 'row')}: "
+        f"{result.bytes_read / 1e6:.1f} MB read, "
+        f"{result.bytes_written / 1e6:.1f} MB of {what} written in {result.seconds:.1f} s"
+    )
+
+
+def work_row(what: str, result: CompactionResult | FoldResult) -> Row:
+    """A compaction or a fold as a row with `WORK_COLUMNS`."""
+    return {
+        "work": what,
+        "file_groups": len(result.done),
+        "rows": result.rows,
+        "bytes_read": result.bytes_read,
+        "bytes_written": result.bytes_written,
+        "seconds": round(result.seconds, 3),
+        "skipped": [(str(group), why) for group, why in result.skipped.items()],
+    }
+
+
+def _describe(finished: Finished[CompactRequest, CompactResult]) -> str:
+    rounds = finished.result.rounds
+    lines = [describe_work(each) for each in rounds] or ["nothing is due by the settings; --all compacts everything"]
+    reasons = Counter(why for each in rounds for why in each.skipped.values())
+    lines.extend(f"skipped {counted(count, 'file group')}: {why}" for why, count in reasons.items())
+    return "\n".join(lines)
+
+
+def _json(finished: Finished[CompactRequest, CompactResult]) -> Mapping[str, Any]:
+    result, rounds = finished.result, finished.result.rounds
+    # With --fold the fold is what was asked for.
+    compacted = result.folded if finished.request.fold else result.compacted
+    folded = None if finished.request.fold else result.folded
+    return {
+        "file_groups": len(compacted.done) if compacted else 0,
+        "file_groups_folded": len(folded.done) if folded else 0,
+        "skipped": {group: why for each in rounds for group, why in each.skipped.items()},
+        "rows": compacted.rows if compacted else 0,
+        "bytes_read": sum(each.bytes_read for each in rounds),
+        "bytes_written": sum(each.bytes_written for each in rounds),
+        "seconds": round(sum(each.seconds for each in rounds), 3),
+    }
+
+
+def _rows(finished: Finished[CompactRequest, CompactResult]) -> Iterable[Row]:
+    result = finished.result
+    works = {"compact": result.compacted, "fold": result.folded}
+    return [work_row(what, work) for what, work in works.items() if work is not None]
+
+
+COMPACT: Final = Operation(
+    name="compact",
+    request=CompactRequest,
+    run=_run,
+    describe=_describe,
+    json=_json,
+    columns=WORK_COLUMNS,
+    rows=_rows,
+    examples=(
+        "weft compact lake/orders_wide",
+        "weft compact lake/orders_wide --fold",
+        "weft compact shop/pipeline.yaml --all --concurrency 4 --memory '2 GB'",
+    ),
+    stage="compacting",
+    section="compaction",
+    on_cluster=True,
+    method=Table.compact,
+)

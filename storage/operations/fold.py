@@ -1,0 +1,27 @@
+"""Fold: merge small log files; base files stay as they are. The command is ``weft compact --fold``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from storage.operations.compact import WORK_COLUMNS, describe_work, work_row
+from storage.operations.operation import Operation, Request
+from storage.services.fold import FoldResult
+from storage.table import Table
+
+
+class FoldRequest(Request):
+    """Merge small log files; base files stay as they are."""
+
+
+FOLD: Final[Operation[FoldRequest, FoldResult]] = Operation(
+    name="fold",
+    request=FoldRequest,
+    describe=lambda finished: describe_work(finished.result),
+    columns=WORK_COLUMNS,
+    rows=lambda finished: [work_row("fold", finished.result)],
+    stage="folding",
+    on_cluster=True,
+    command=False,
+    method=Table.fold,
+)

@@ -1,0 +1,239 @@
+"""What an operation of a table is: its request, the function that runs it, its result, and facts about it.
+
+    request    a frozen pydantic model: fields with description, unit, default and limits
+    run        a function of the table, the request and a `Context`; it returns the result
+    result     a frozen dataclass, in words (`Operation.describe`) and as rows (`Operation.rows`)
+
+The command, the procedure, the section of the pipeline file and the tables of the documents follow from it
+(`streams.cli.operation_commands`, `streams.catalog.operation_procedures`, `streams.pipeline.model`,
+deploy/docs/operation_tables.py). A module of this package that defines an `Operation` is found by its name in
+`storage.operations.all_operations`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import pyarrow as pa
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic.fields import FieldInfo
+
+from storage.config_file import parse_duration
+from storage.services.progress import OnStage, unobserved
+from storage.services.row_change import Function
+from storage.services.tasks import Execute, one_by_one
+from storage.table import Table
+
+R = TypeVar("R", bound="Request")
+T = TypeVar("T")
+Row = Mapping[str, Any]
+
+Completion = Literal["", "files", "savepoints", "stream_names", "lane_names", "group_names", "column_names"]
+
+
+class Request(BaseModel):
+    """What an operation is asked to do.
+
+    The docstring of a subclass is the help of the command and of the procedure: first what the operation does, in one
+    sentence or two, then what else users have to know. Each field has a docstring, which describes it to users.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """How commands and procedures take a field, where its type and default do not say so.
+
+    Attributes:
+        type: Type of the values that are passed, if the field's validator parses another type.
+        argument: The command takes it as a positional argument, not as an option.
+        flag: Spelling of the command's option; by default the name of the field with dashes.
+        metavar: What the command's help calls a value.
+        completes: What shells propose for a value.
+        command: Whether the command takes it.
+        procedure: Whether the procedure takes it.
+        python: Its name in the method of `storage.Table`; "" if the method does not take it.
+        optional: Whether the field counts only if it is passed: procedures show the default NULL.
+        last: Whether it comes after all others in the procedure, because it was added later.
+    """
+
+    type: type | None = None
+    argument: bool = False
+    flag: str | None = None
+    metavar: str | None = None
+    completes: Completion = ""
+    command: bool = True
+    procedure: bool = True
+    python: str | None = None
+    optional: bool = False
+    last: bool = False
+
+
+def face_of(info: FieldInfo) -> Face:
+    """The `Face` of a field."""
+    return next((each for each in info.metadata if isinstance(each, Face)), Face())
+
+
+def none_if_off(value: Any) -> Any:
+    """None for ``false``, which switches a setting off in a pipeline file."""
+    return None if value is False else value
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+"""Seconds; also a text such as ``10 minutes``."""
+TEXT = Face(type=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the caller of an operation provides.
+
+    Attributes:
+        execute: Runs the tasks.
+        progress: Called during the work.
+        naming: Encloses what can fail because a name or value of the request is wrong; a command exits with code 2.
+        spell: How the caller writes a field of the request, for hints: ``--delta``, ``delta => true``.
+        keys: Reads keys of rows from a text of the request, with the key columns of a table.
+        function: Makes a function from a column of a table and an expression; see `storage.Table.rewrite`.
+    """
+
+    execute: Execute = one_by_one
+    progress: OnStage = unobserved
+    naming: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    spell: Callable[[str], str] = str
+    keys: Callable[[Any, Table], Any] = lambda keys, _: keys
+    function: Callable[[str, str, pa.DataType], Function] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Generic[R, T]):
+    """An operation that has been run.
+
+    Attributes:
+        table: The table.
+        name: What the caller calls the table.
+        request: The request.
+        result: The result.
+    """
+
+    table: Table
+    name: str
+    request: R
+    result: T
+
+
+def _keep(_table: Table, request: R, _context: Context) -> R:
+    return request
+
+
+def _result(finished: Finished[Any, Any]) -> Any:
+    return finished.result
+
+
+def _one_row(finished: Finished[Any, Any]) -> Iterable[Row]:
+    return [finished.result]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation(Generic[R, T]):
+    """An operation of a table.
+
+    Attributes:
+        name: Its name: that of the procedure; the command has dashes.
+        request: Model of the request.
+        method: The method of `storage.Table` that does it, with the fields of the request as arguments; None if there
+            is none.
+        run: Runs it to the end, if calling the method is not all.
+        describe: The result in words.
+        columns: Columns of the result where it is shown as rows, as in SQL: ``lane string, entry bigint``.
+        rows: The result as rows: mappings, or objects with an attribute for each column. By default one row.
+        json: What ``--json`` prints; by default the result.
+        examples: Command lines, for the help.
+        stage: What the progress bar says first.
+        section: The section of the pipeline file with defaults for the request; "" for none.
+        prepare: Reads what the request names, and refuses wrong names, before the question; returns the request.
+        question: What is asked before it is run, of the request and the table's name; None if it is not asked.
+        fails: Whether a result is a failure: the command exits with code 1.
+        on_cluster: Whether its tasks can run on a cluster.
+        reads_only: Whether it changes nothing.
+        opens: Whether the table has to be opened before; otherwise it may be damaged.
+        needs_spark: Whether its request has SQL expressions.
+        command: Whether it has a command of its own, made from this declaration.
+        procedure: Whether it has a procedure.
+    """
+
+    name: str
+    request: type[R]
+    method: Callable[..., Any] | None = None
+    run: Callable[[Table, R, Context], T] | None = None
+    describe: Callable[[Finished[R, T]], str]
+    columns: str
+    rows: Callable[[Finished[R, T]], Iterable[Any]] = _one_row
+    json: Callable[[Finished[R, T]], Any] = _result
+    examples: tuple[str, ...] = ()
+    stage: str = ""
+    section: str = ""
+    prepare: Callable[[Table, R, Context], R] = _keep
+    question: Callable[[R, str], str] | None = None
+    fails: Callable[[T], bool] = lambda _: False
+    on_cluster: bool = False
+    reads_only: bool = False
+    opens: bool = True
+    needs_spark: bool = False
+    command: bool = True
+    procedure: bool = True
+
+    def __call__(self, table: Table, request: R, context: Context | None = None) -> T:
+        """Run it to the end, on an open table."""
+        context = context or Context()
+        if self.run is not None:
+            return self.run(table, request, context)
+        assert self.method is not None, "an operation has a function"
+        taken = inspect.signature(self.method).parameters
+        values = {name: getattr(request, name) for name in self.request.model_fields}
+        others = {name: getattr(context, name) for name in ("execute", "progress") if name in taken}
+        result: T = self.method(table, **values, **others)
+        return result
+
+    @property
+    def help(self) -> str:
+        """What it does, and what else users have to know; a paragraph each."""
+        paragraphs = inspect.cleandoc(self.request.__doc__ or "").split("\n\n")
+        return "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+
+    @property
+    def summary(self) -> str:
+        """What it does, on one line."""
+        return self.help.partition("\n\n")[0]
+
+    @property
+    def column_types(self) -> Mapping[str, str]:
+        """Type of each column of the result, as in SQL."""
+        return dict(column.split(" ", 1) for column in self.columns.split(", "))
+
+    def fields(self) -> Mapping[str, tuple[FieldInfo, Face]]:
+        """Fields of the request by name, with how they are taken."""
+        return {name: (info, face_of(info)) for name, info in self.request.model_fields.items()}
+
+    def table_rows(self, finished: Finished[R, T]) -> list[dict[str, Any]]:
+        """The result as rows with the columns `columns`."""
+        return [
+            {name: row[name] if isinstance(row, Mapping) else getattr(row, name) for name in self.column_types}
+            for row in self.rows(finished)
+        ]
+
+
+def type_of(info: FieldInfo) -> type:
+    """The plain type of the values that commands and procedures pass for a field, without None."""
+    chosen = face_of(info).type
+    if chosen is not None:
+        return chosen
+    annotation = info.annotation
+    members = [each for each in getattr(annotation, "__args__", ()) if each is not type(None)]
+    return members[0] if members and type(None) in annotation.__args__ else annotation  # type: ignore[union-attr, return-value]

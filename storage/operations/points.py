@@ -1,0 +1,54 @@
+"""Points in the history of a table: a time, the name of a savepoint, or a cut."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, Final
+
+from pydantic import BeforeValidator
+
+from storage.core.log.cut import PREFIX
+from storage.errors import InvalidInput
+
+Point = dt.datetime | str
+"""A time with zone, a savepoint or a cut."""
+
+
+def parse_moment(text: str) -> dt.datetime:
+    """Parse a time in ISO 8601 with a time zone.
+
+    Raises:
+        InvalidInput: The text is not a time, or has no zone.
+    """
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"{text!r} is not a time", hint="for example 2026-11-20T10:30:00Z") from None
+    return _with_zone(moment)
+
+
+def parse_point(given: Any) -> Any:
+    """Parse a point: text with a colon is a time or a cut, other text the name of a savepoint. None stays None.
+
+    Raises:
+        InvalidInput: The text contains a colon but is neither a time nor a cut, or the time has no zone.
+        ValueError: The value is neither a text nor a datetime.
+    """
+    if isinstance(given, str) and ":" in given and not given.startswith(PREFIX):
+        return parse_moment(given)
+    if isinstance(given, dt.datetime):
+        return _with_zone(given)
+    if not isinstance(given, str | None):
+        raise ValueError("not a time, a name or a cut")  # noqa: TRY004 - what pydantic takes for a wrong value
+    return given
+
+
+def _with_zone(moment: dt.datetime) -> dt.datetime:
+    if moment.tzinfo is None:
+        text = moment.isoformat()
+        raise InvalidInput(f"the time {text!r} has no zone", hint=f"for example {text}Z, or {text}+01:00")
+    return moment
+
+
+PARSED_POINT: Final = BeforeValidator(parse_point)
+"""For a field with a `Point`, which users write as text."""

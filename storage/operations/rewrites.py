@@ -1,0 +1,21 @@
+"""What operations that rewrite all file groups have in common: the columns of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from storage.operations.operation import Finished, Row
+from storage.services.rewrite import RewriteResult
+
+REWRITING_COLUMNS: Final = "cut string, file_groups bigint, rows bigint, deletes bigint, changed boolean"
+Note = Annotated[str, Field(description="A text for the log, such as a ticket.")]
+
+
+def rewriting_rows(finished: Finished[Any, RewriteResult]) -> Iterable[Row]:
+    """The result of a rewrite as one row with `REWRITING_COLUMNS`."""
+    result = finished.result
+    shown = {name: getattr(result, name) for name in ("cut", "file_groups", "rows", "deletes")}
+    return [{**shown, "changed": bool(result.entry)}]

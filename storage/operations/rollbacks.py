@@ -1,0 +1,53 @@
+"""What restore and undo have in common: the columns of their results, and the result in words."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Any, Final
+
+from storage.operations.operation import Finished, Row
+from storage.plural import counted
+from storage.services.restore import RestoreResult
+
+ROLLBACK_COLUMNS: Final = "lane string, kept_up_to bigint, rolled_back bigint, in_doubt array<bigint>, entry bigint"
+
+
+def describe_rollback(what: str, result: RestoreResult) -> str:
+    """Describe what a restore or an undo kept of each lane. The last entry that it rolled back is the fencing claim."""
+    lines = [f"{what} with entry {result.entry} of the table lane; writers are fenced, and may be started again"]
+    for lane, seq in result.kept.items():
+        count = result.rolled_back[lane] - 1
+        known = result.before.get(lane, 0)
+        gone = "nothing new" if known else "it has no later entry"
+        if count > 0:
+            gone = f"{counted(count, 'entry')} after it rolled back"
+        if lane in result.rolled_back_ms:
+            gone += " (committed {} to {})".format(*map(_moment, result.rolled_back_ms[lane]))
+        if known:
+            gone += f"; {counted(known, 'later entry')} had been rolled back before"
+        if lane in result.kept_ms:
+            gone += f"; what is kept ends at {_moment(result.kept_ms[lane])}"
+        lines.append(f"{lane}: kept up to entry {seq}, {gone}")
+    for lane, (first, last) in result.in_doubt.items():
+        lines.append(f"{lane}: entries {first} to {last} were kept only because of a clock: check them")
+    return "\n".join(lines)
+
+
+def _moment(time_ms: int) -> str:
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
+
+
+def rollback_rows(finished: Finished[Any, RestoreResult]) -> Iterable[Row]:
+    """One row per lane. The last entry that is rolled back is the fencing claim, which is not counted."""
+    result = finished.result
+    return [
+        {
+            "lane": lane,
+            "kept_up_to": slot,
+            "rolled_back": max(result.rolled_back[lane] - 1, 0),
+            "in_doubt": list(result.in_doubt[lane]) if lane in result.in_doubt else None,
+            "entry": result.entry,
+        }
+        for lane, slot in result.kept.items()
+    ]

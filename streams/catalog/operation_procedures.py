@@ -1,0 +1,100 @@
+"""Procedures that run one operation of a table: made from the declarations in `storage.operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pydantic.fields import FieldInfo
+from pyspark.errors import PySparkException
+
+from storage import Table
+from storage.config_file import parse_fields
+from storage.engine import one_by_one, open_table_unchecked
+from storage.errors import InvalidInput
+from storage.operations.all_operations import OPERATIONS
+from storage.operations.operation import Context, Face, Finished, Operation, type_of
+from streams.catalog.procedure import SQL_TYPES, Parameter, Procedure, Row, Session, check_confirmed, open_table
+from streams.read.sql_function import SqlFunction
+from streams.read.sql_query import short_message
+from streams.spark.run_tasks import spark_executor
+
+
+def procedure_of(operation: Operation[Any, Any]) -> Procedure:
+    """The procedure of an operation."""
+    fields = {name: (info, face) for name, (info, face) in operation.fields().items() if face.procedure}
+    first = [_parameter(name, info, face) for name, (info, face) in fields.items() if not face.last]
+    last = [_parameter(name, info, face) for name, (info, face) in fields.items() if face.last]
+    flags = {"confirm": operation.question is not None, "on_cluster": operation.on_cluster}
+    also = [_flag(name) for name, exists in flags.items() if exists]
+
+    def call(session: Session, table: str, **arguments: Any) -> Iterable[Row]:
+        return _run(operation, session, table, arguments)
+
+    about = [f"``{name}``: {info.description}" for name, (info, _) in fields.items()]
+    return Procedure(
+        name=operation.name,
+        comment="\n\n".join([operation.summary, *about]),
+        parameters=(Parameter("table", "string", required=True, default=None), *first, *also, *last),
+        columns=operation.column_types,
+        function=call,
+        reads=operation.reads_only,
+    )
+
+
+def _flag(name: str) -> Parameter:
+    return Parameter(name, "boolean", required=False, default=False)
+
+
+def _parameter(name: str, info: FieldInfo, face: Face) -> Parameter:
+    default = None if face.optional or info.is_required() else info.default
+    if face.type is str and isinstance(default, int | float):
+        default = f"{default / 3600:g} hours"  # a duration
+    return Parameter(name, SQL_TYPES[type_of(info)], info.is_required(), default)
+
+
+def _run(operation: Operation[Any, Any], session: Session, name: str, arguments: Mapping[str, Any]) -> Iterable[Row]:
+    values = {key: value for key, value in arguments.items() if key in operation.fields() and value is not None}
+    request = parse_fields(operation.request, values, {})
+    if operation.opens:
+        table = open_table(session, name)
+    else:
+        location = session.locate(name)
+        table = open_table_unchecked(location.uri, location.storage_options)
+
+    def keys(query: Any, table: Table) -> Any:
+        return _select_keys(session, query, table)
+
+    def function(column: str, expression: str, kind: Any) -> SqlFunction:
+        return SqlFunction(session.spark, column, expression, kind)
+
+    on_cluster = arguments.get("on_cluster", False)
+    context = Context(
+        execute=spark_executor(session.spark, f"weft {operation.name}") if on_cluster else one_by_one,
+        spell=_spell,
+        keys=keys,
+        function=function,
+    )
+    request = operation.prepare(table, request, context)
+    if operation.question is not None:
+        check_confirmed(operation.question(request, name), confirm=arguments.get("confirm", False))
+    result = operation(table, request, context)
+    return operation.table_rows(Finished(table, name, request, result))
+
+
+def _select_keys(session: Session, query: str, table: Table) -> Any:
+    key = table.schema.key
+    try:
+        return session.spark.sql(query).select(*key).toArrow()
+    except PySparkException as error:
+        hint = f"give a query that returns {', '.join(key)}"
+        raise InvalidInput(f"keys: {short_message(error)}", hint=hint) from None
+
+
+def _spell(name: str) -> str:
+    values = {"iceberg": "'namespace.table'", "delta": "true"}
+    return f"{name} => {values[name]}" if name in values else name
+
+
+OPERATION_PROCEDURES: Final = {each.name: procedure_of(each) for each in OPERATIONS.values() if each.procedure}
+"""The procedures by name."""

@@ -1,0 +1,254 @@
+"""Commands that run one operation of a table: made from the declarations in `storage.operations`.
+
+A command whose effect cannot be undone asks for confirmation; without a terminal it needs ``--yes``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from annotated_types import Ge
+
+from storage import Table
+from storage.engine import Execute, check_reachable, open_table_unchecked
+from storage.errors import InvalidInput
+from storage.operations.all_operations import OPERATIONS
+from storage.operations.operation import Context, Finished, Operation, Request, type_of
+from storage.plural import counted
+from streams.cli import completion
+from streams.cli.arguments import (
+    FAILED,
+    Concurrency,
+    Json,
+    Memory,
+    StorageOption,
+    Target,
+    flag_of,
+    load_target,
+    open_location,
+    print_override,
+    print_overrides,
+    usage_errors,
+    validated,
+    with_flags,
+)
+from streams.cli.examples import examples
+from streams.cli.key_files import read_keys
+from streams.cli.output import print_result
+from streams.cli.progress import Quiet, progress
+from streams.pipeline.letter_places import expire_letters, load_letter_places, retentions_of
+from streams.pipeline.model import CommandSettings, CompactionSection
+from streams.pipeline.pipeline import is_pipeline
+from streams.pipeline.services import COMPACTION
+from streams.read.plain_values import json_value
+
+operation_commands = typer.Typer()
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+OnCluster = Annotated[
+    bool | None,
+    typer.Option("--on-cluster/--here", help="With Spark, by the pipeline's section spark; else in this process."),
+]
+_LIMITS: Final = ("concurrency", "memory")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before a command whose effect cannot be undone; ``yes``: it was confirmed already."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        with usage_errors():
+            raise InvalidInput(f"{question} There is no terminal to confirm it", hint="add --yes")
+    typer.confirm(question, abort=True)
+
+
+def field_parameter(operation: Operation[Any, Any], name: str) -> inspect.Parameter:
+    """The argument or option of a command for a field of the request."""
+    info, face = operation.fields()[name]
+    kind: Any = Path if face.completes == "files" else type_of(info)
+    shared: dict[str, Any] = {"help": info.description, "metavar": face.metavar}
+    if kind is int:
+        shared["min"] = next((limit.ge for limit in info.metadata if isinstance(limit, Ge)), None)
+    if face.completes and kind is not Path:
+        shared["autocompletion"] = getattr(completion, face.completes)
+    what = typer.Argument(**shared) if face.argument else typer.Option(face.flag or flag_of(name), **shared)
+    default: Any = inspect.Parameter.empty if info.is_required() else info.default
+    if kind in {list, dict}:
+        kind, default = list[str] | None, None
+    elif not info.is_required() and kind is not bool:
+        # Without a value that of the pipeline file counts.
+        kind, default = kind | None, None if operation.section else default
+    return _parameter(name, Annotated[kind, what], default)
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def command_of(operation: Operation[Any, Any]) -> Callable[..., None]:
+    """The function that typer makes the command of an operation from."""
+    parameters = [_parameter("target", Target)]
+    parameters += [field_parameter(operation, name) for name, (_, face) in operation.fields().items() if face.command]
+    if operation.question is not None:
+        parameters.append(_parameter("yes", Yes, default=False))
+    if operation.on_cluster:
+        parameters += [_parameter(name, kind, None) for name, kind in zip(_LIMITS, (Concurrency, Memory), strict=True)]
+        parameters.append(_parameter("on_cluster", OnCluster, None))
+    parameters.append(_parameter("storage_option", StorageOption, None))
+    if operation.stage:
+        parameters.append(_parameter("quiet", Quiet, default=False))
+    parameters.append(_parameter("as_json", Json, default=False))
+
+    def command(**arguments: Any) -> None:
+        values = {name: arguments.pop(name) for name in operation.fields() if name in arguments}
+        run_command(operation, values, **arguments)
+
+    setattr(command, "__signature__", inspect.Signature(parameters))  # noqa: B010 - typer asks for it
+    command.__doc__ = operation.help
+    return command
+
+
+def run_command(
+    operation: Operation[Any, Any],
+    values: Mapping[str, Any],
+    *,
+    target: str,
+    storage_option: list[str] | None = None,
+    as_json: bool = False,
+    quiet: bool = False,
+    yes: bool = False,
+    on_cluster: bool | None = None,
+    concurrency: int | None = None,
+    memory: str | None = None,
+) -> None:
+    """Run an operation on the table of a command line, and print its result.
+
+    Args:
+        operation: The operation.
+        values: Fields of the request; None for what the command line does not have.
+        target: A pipeline file, or a table's location.
+        storage_option: Options of the store.
+        as_json: Print the result as JSON.
+        quiet: Show no progress.
+        yes: It is confirmed.
+        on_cluster: Run the tasks with Spark; None: as the pipeline file says.
+        concurrency: Tasks at the same time in this process.
+        memory: Memory that they need together.
+
+    Raises:
+        typer.Exit: It has failed, or was refused.
+    """
+    sections = {
+        operation.section: bool(operation.section),
+        COMPACTION: operation.on_cluster,
+        "spark": operation.on_cluster or operation.needs_spark,
+    }
+    settings = load_target(target, storage_option, *(name for name, needed in sections.items() if needed))
+    with usage_errors():
+        request = _request(operation, settings, values)
+        limits = with_flags(
+            settings,
+            COMPACTION,
+            settings.compaction or CompactionSection(),
+            {"concurrency": concurrency, "memory": memory},
+        )
+        letters = load_letter_places(target)[1] if operation.section == "clean" and is_pipeline(target) else []
+    location = settings.table
+    if operation.opens:
+        table = open_location(location)
+    else:
+        check_reachable(location.uri, location.storage_options)
+        table = open_table_unchecked(location.uri, location.storage_options)
+    context = Context(naming=usage_errors, spell=partial(_spell, operation), keys=_keys)
+    request = operation.prepare(table, request, context)
+    if operation.question is not None:
+        confirm(operation.question(request, table.uri), yes=yes)
+    if on_cluster is None:
+        on_cluster = operation.section == COMPACTION and limits.on == "cluster"
+    with ExitStack() as stack:
+        show = stack.enter_context(progress(operation.stage, quiet=quiet or not operation.stage))
+        execute = stack.enter_context(_executor(operation.name, settings, limits, on_cluster=on_cluster))
+        context = Context(
+            execute=execute,
+            progress=show,
+            naming=usage_errors,
+            spell=context.spell,
+            function=partial(_function, stack, settings),
+        )
+        result = operation(table, request, context)
+    finished = Finished(table, table.uri, request, result)
+    text, plain = operation.describe(finished), operation.json(finished)
+    retentions = retentions_of(letters, table, location)
+    if retentions:
+        expired = expire_letters(retentions, dry_run=request.dry_run)
+        verb = "would delete" if request.dry_run else "deleted"
+        text += f"\n{verb} {counted(expired.files, 'file')} of dead letters, {expired.bytes / 1e6:.1f} MB"
+        plain = {**json_value(plain), "dead_letters": expired}
+    print_result(plain, text, as_json=as_json)
+    if operation.fails(result):
+        raise typer.Exit(FAILED)
+
+
+def _request(operation: Operation[Any, Any], settings: CommandSettings, values: Mapping[str, Any]) -> Request:
+    """The request: what the command line says, and the section of the pipeline file for the rest.
+
+    Raises:
+        InvalidInput: A value is out of its range, or not of its type. The message names the flag.
+    """
+    fields = operation.request.model_fields
+    given = {
+        name: value
+        for name, value in values.items()
+        if value is not None and not (isinstance(value, bool) and value == fields[name].default)
+    }
+    section = getattr(settings, operation.section) if operation.section else None
+    if section is None:
+        return validated(operation.request, given)
+    if given.get("everything"):
+        request = validated(operation.request, given)
+        print_override("--all", "settings that decide when compaction is due")
+        return request
+    inherited = {name: value for name, value in section.model_dump().items() if name in fields}
+    request = validated(operation.request, {**inherited, **given})
+    print_overrides(settings, operation.section, section, request, given)
+    return request
+
+
+def _executor(
+    what: str, settings: CommandSettings, limits: CompactionSection, *, on_cluster: bool
+) -> AbstractContextManager[Execute]:
+    """The `Execute` that runs the tasks of a command: on a cluster, or within limits in this process."""
+    if not on_cluster:
+        return nullcontext(limits.execute)
+    from streams.write.cluster_job import cluster_executor
+
+    return cluster_executor(what, settings)
+
+
+def _spell(operation: Operation[Any, Any], name: str) -> str:
+    face = operation.fields()[name][1]
+    return " ".join(filter(None, ((face.flag or flag_of(name)).rpartition("/")[2], face.metavar)))
+
+
+def _keys(file: Any, table: Table) -> Any:
+    return read_keys(file, table.schema)
+
+
+def _function(stack: ExitStack, settings: CommandSettings, column: str, expression: str, kind: Any) -> Any:
+    """The function of an expression, in a Spark session that ends with the stack."""
+    from streams.read.sql_function import sql_function
+
+    return stack.enter_context(sql_function(settings.spark, column, expression, kind))
+
+
+for _each in OPERATIONS.values():
+    if _each.command:
+        _name = _each.name.replace("_", "-")
+        operation_commands.command(_name, epilog=examples(*_each.examples))(command_of(_each))

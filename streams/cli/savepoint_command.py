@@ -1,0 +1,59 @@
+"""``weft savepoint``: three operations in one command: keep a snapshot, list what is kept, release it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated
+
+import typer
+
+from storage.errors import InvalidInput
+from storage.operations.savepoint import RELEASE, SAVEPOINT, SavepointRequest
+from streams.cli import completion
+from streams.cli.arguments import Json, StorageOption, Target, errors, open_table, usage_errors
+from streams.cli.examples import examples
+from streams.cli.operation_commands import run_command
+from streams.cli.output import print_result
+
+savepoints = typer.Typer()
+_FIELDS = SavepointRequest.model_fields
+
+
+@savepoints.command(epilog=examples(*SAVEPOINT.examples, "weft savepoint lake/orders_wide", *RELEASE.examples))
+def savepoint(
+    target: Target,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of the savepoint; without one, all savepoints are listed.",
+            autocompletion=completion.savepoints,
+        ),
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help=_FIELDS["as_of"].description, autocompletion=completion.savepoints)
+    ] = None,
+    note: Annotated[str, typer.Option(help=_FIELDS["note"].description)] = "",
+    release: Annotated[bool, typer.Option("--release", help="Release it: cleaning may delete its files.")] = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Keep a snapshot under a name, until it is released; or list all savepoints."""
+    if name is None:
+        if release or as_of or note:
+            with usage_errors():
+                raise InvalidInput("a savepoint needs a name", hint="weft savepoint TARGET NAME")
+        _list(target, storage_option, as_json=as_json)
+    elif release:
+        run_command(RELEASE, {"name": name}, target=target, storage_option=storage_option, as_json=as_json)
+    else:
+        values = {"name": name, "as_of": as_of, "note": note}
+        run_command(SAVEPOINT, values, target=target, storage_option=storage_option, as_json=as_json)
+
+
+def _list(target: str, storage_option: list[str] | None, *, as_json: bool) -> None:
+    listed = open_table(target, storage_option).savepoints()
+    if not listed and not as_json:
+        errors.print("there are no savepoints", style="dim")
+    for known in listed:
+        made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
+        print_result(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)

@@ -1,0 +1,111 @@
+"""All faces of an operation have the fields of its request, so that they cannot drift apart."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from storage.operations.all_operations import OPERATIONS
+from storage.operations.clean import RetentionSettings
+from storage.operations.compact import DueSettings
+from storage.operations.operation import Operation
+from streams.catalog.procedure_table import PROCEDURES
+from streams.cli.main import app
+from streams.cli.savepoint_command import savepoint
+from streams.pipeline.model import CleanSection, CompactionSection
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+OF_EVERY_COMMAND = {"target", "storage_option", "as_json"}
+OF_SOME_COMMANDS = {"yes", "quiet", "concurrency", "memory", "on_cluster"}
+OF_METHODS = {"execute", "progress", "only", "now"}  # functions and objects, which only Python can pass
+
+
+each_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: operation.name)
+with_command = pytest.mark.parametrize(
+    "operation", [each for each in OPERATIONS.values() if each.command], ids=lambda operation: operation.name
+)
+with_method = pytest.mark.parametrize(
+    "operation", [each for each in OPERATIONS.values() if each.method], ids=lambda operation: operation.name
+)
+
+
+@each_operation
+def test_request_fields_and_result_columns_are_described(operation: Operation[Any, Any]) -> None:
+    assert operation.summary.endswith(".")
+    assert operation.column_types
+    for name, (info, _) in operation.fields().items():
+        assert info.description, name
+
+
+@with_command
+def test_the_command_has_the_fields_of_the_request(operation: Operation[Any, Any]) -> None:
+    command = COMMANDS[operation.name.replace("_", "-")]
+    names = {parameter.name for parameter in command.params} - {"help"}
+    fields = {name for name, (_, face) in operation.fields().items() if face.command}
+    assert names - OF_SOME_COMMANDS == fields | OF_EVERY_COMMAND
+    assert ("yes" in names) == (operation.question is not None)
+    assert ("on_cluster" in names) == operation.on_cluster
+    shown = {parameter.name: getattr(parameter, "help", None) for parameter in command.params}
+    assert all(shown[name] == operation.request.model_fields[name].description for name in fields)
+
+
+def test_the_hand_written_command_of_savepoints_has_the_fields_of_both_requests() -> None:
+    fields = {*OPERATIONS["savepoint"].request.model_fields, *OPERATIONS["release"].request.model_fields}
+    assert set(inspect.signature(savepoint).parameters) - OF_EVERY_COMMAND == fields | {"release"}
+
+
+@each_operation
+def test_the_procedure_has_the_fields_of_the_request(operation: Operation[Any, Any]) -> None:
+    procedure = PROCEDURES[operation.name]
+    fields = {name for name, (_, face) in operation.fields().items() if face.procedure}
+    flags = {"confirm": operation.question is not None, "on_cluster": operation.on_cluster}
+    also = {name for name, exists in flags.items() if exists}
+    assert {parameter.name for parameter in procedure.parameters} == {"table"} | fields | also
+    assert procedure.columns == operation.column_types
+    assert procedure.reads == operation.reads_only
+
+
+@with_method
+def test_the_method_has_the_fields_of_the_request(operation: Operation[Any, Any]) -> None:
+    assert operation.method is not None
+    names = set(inspect.signature(operation.method).parameters) - {"self"}
+    fields = {name if face.python is None else face.python for name, (_, face) in operation.fields().items()} - {""}
+    if operation.name == "fold":
+        fields |= {"policy"}  # the procedure folds everything
+    assert names - OF_METHODS == fields
+
+
+@with_method
+def test_methods_of_operations_show_progress_in_one_way(operation: Operation[Any, Any]) -> None:
+    assert operation.method is not None
+    method = inspect.signature(operation.method)
+    if "progress" in method.parameters:
+        assert method.parameters["progress"].annotation == "OnStage"
+
+
+@pytest.mark.parametrize(("section", "settings"), [(CompactionSection, DueSettings), (CleanSection, RetentionSettings)])
+def test_sections_of_a_pipeline_file_have_the_settings_of_the_operation(section: Any, settings: Any) -> None:
+    for name, info in settings.model_fields.items():
+        inherited = section.model_fields[name]
+        assert (inherited.annotation, inherited.default, inherited.metadata) == (
+            info.annotation,
+            info.default,
+            info.metadata,
+        )
+
+
+def test_the_tables_of_the_documents_are_up_to_date() -> None:
+    """``python deploy/docs/operation_tables.py`` writes them."""
+    path = Path(__file__).parents[2] / "deploy/docs/operation_tables.py"
+    spec = importlib.util.spec_from_file_location("operation_tables", path)
+    assert spec is not None
+    assert spec.loader is not None
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    for document, text in tables.documents().items():
+        assert document.read_text(encoding="utf-8") == text, document.name
