@@ -29,11 +29,10 @@ from storage.read.change_tasks import ChangeTask
 from storage.read.changes import ChangeScan, expiring, scan_changes, under_schema
 from storage.read.plan_scan import plan_scan
 from storage.read.projection import check_required
-from storage.read.pruning import Keys
 from storage.read.read_task import ReadTask
 from storage.read.reference_rows import KeyedRows, ReferenceRows, RowCache
 from storage.read.scan import Scan
-from storage.read.scan_request import ScanRequest
+from storage.read.scan_request import Keys, ScanRequest
 from storage.read.snapshot import Snapshot
 
 

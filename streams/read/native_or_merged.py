@@ -59,12 +59,11 @@ from storage.engine import (
     Path,
     Scan,
     ScanRequest,
-    base_file_groups,
+    base_slices,
     byte_ranges,
     choose_joined,
     divide,
     divide_by_touch,
-    file_url,
     in_one_task,
     known_aggregates,
     parse_filter,
@@ -213,7 +212,7 @@ class PinnedSnapshot:
     @cached_property
     def slices(self) -> Sequence[FileSlice]:
         """All file groups that a read with these options may need."""
-        return base_file_groups(self.snapshot) if self.options.read_optimized else self.snapshot.slices
+        return base_slices(self.snapshot.state) if self.options.read_optimized else self.snapshot.slices
 
     @cached_property
     def native(self) -> list[FileSlice]:
@@ -413,7 +412,7 @@ class PinnedSnapshot:
         return found
 
     def _hadoop_file(self, file: FileRef) -> ParquetFile | None:
-        return self.hadoop_file(ParquetFile(file_url(self.snapshot, file), file.size))
+        return self.hadoop_file(ParquetFile(self.snapshot.table_log.store.url(file.path), file.size))
 
     def _is_merged(self, file_slice: FileSlice) -> bool:
         """Whether a file group has to be merged, whatever the columns and filters of a scan are (rules 1 and 3)."""
