@@ -439,7 +439,7 @@ class PinnedSnapshot:
         return uses_references(self.snapshot.table_schema, self._request(columns, filters))
 
     def _request(self, columns: Sequence[str], filters: Sequence[Filter]) -> ScanRequest:
-        condition, optimized = self._predicate(filters), self.options.read_optimized
+        condition, optimized = parse_filter(self._predicate(filters)), self.options.read_optimized
         return ScanRequest(columns, condition, self.groups, parallelism=self.parallelism, read_optimized=optimized)
 
     def _of_part(self, scan: Scan, part: Part) -> Scan:
@@ -476,7 +476,7 @@ class PinnedSnapshot:
         native: bool,
     ) -> ScanFacts:
         slices = scan.slices
-        condition = parse_filter(wanted)[0] if (wanted := self._predicate(filters)) is not None else None
+        parsed = parse_filter(self._predicate(filters))
         return ScanFacts(
             cut=str(self.snapshot.cut),
             reader=SPARK if native else ARROW,
@@ -486,7 +486,7 @@ class PinnedSnapshot:
             log_bytes=sum(file_slice.log_bytes for file_slice in slices),
             base_bytes=sum(file_slice.base_bytes for file_slice in slices),
             columns=tuple(columns),
-            filter="" if condition is None else str(condition),
+            filter="" if parsed is None else str(parsed.expression),
             tasks=0 if native else len(scan.tasks),
             divided=0 if native else scan.divided,
         )
