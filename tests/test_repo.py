@@ -13,8 +13,6 @@ import subprocess
 from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {"storage", "streams", "deploy", "tests"}
 PACKAGES = ("storage", "streams")
@@ -164,12 +162,6 @@ def test_every_folder_of_tests_is_a_package() -> None:
     folders = {path.parent for path in PYTHON if path.parts[0] == "tests"}
     folders |= {parent for folder in folders for parent in folder.parents if parent.parts}
     assert [str(folder) for folder in sorted(folders) if not (ROOT / folder / "__init__.py").is_file()] == []
-
-
-@pytest.mark.parametrize("package", ["storage", "streams"])
-def test_no_two_modules_of_a_package_share_a_name(package: str) -> None:
-    stems = [path.stem for path in modules(package) if path.stem != "__init__"]
-    assert sorted(stem for stem in set(stems) if stems.count(stem) > 1) == []
 
 
 def test_no_module_is_called_utils() -> None:
