@@ -29,8 +29,8 @@ from storage.core.merge.locate_keys import locate_keys
 from storage.core.modes import NO_MERGERS
 from storage.errors import MissingFile
 from storage.files.log_reader import LogReader
-from storage.read.changes import log_slices, start_of
 from storage.read.joined_scan import Join, JoinedScan
+from storage.read.log_slices import log_slices, start_of
 from storage.read.plan_scan import plan_scan
 from storage.read.reference_rows import Newer, Since
 from storage.read.referenced_table import ReferencedTable

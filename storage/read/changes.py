@@ -31,21 +31,20 @@ from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data, Entry
 from storage.core.log.file_refs import FileGroup, SliceFile
-from storage.core.log.newest_slices import Slices
 from storage.core.log.table_state import TableState
 from storage.core.merge.diff import ChangeShape, diff
 from storage.core.merge.locate_keys import locate_keys
 from storage.core.modes import NO_MERGERS
 from storage.core.names import LaneName
-from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
+from storage.core.plan.slices import FileSlice
 from storage.environment import Environment
 from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from storage.files.log_reader import LogReader
 from storage.log.table_log import TableLog
 from storage.read.change_tasks import ChangeTask, ComparedFiles, Comparison, change_tasks
-from storage.read.pruning import Keys
+from storage.read.log_slices import log_slices, start_of
 from storage.read.scan import Scan
-from storage.read.scan_request import ScanRequest
+from storage.read.scan_request import Keys, ScanRequest
 from storage.read.snapshot import Snapshot
 
 WINDOW: Final = 64  # entries of a lane that are read in one round trip; few of them are claims
@@ -214,22 +213,6 @@ def check_order(since: Cut, until: Snapshot) -> None:
 def is_after(since: Cut, until: Snapshot) -> bool:
     """Whether a snapshot has everything that an earlier cut has, or had before a restore."""
     return since.table <= until.cut.table and cut.within(start_of(since, until.state), until.cut.lanes)
-
-
-def start_of(since: Cut, state: TableState) -> cut.Seqs:
-    """The last entry of an earlier cut in each lane, limited to the ends of the lanes that a later state knows.
-
-    A closed lane may have a claim after its end, if the claim was published while the lane was being closed. A snapshot
-    that was taken before the end of the closing includes the claim, later snapshots do not. The claim has no rows.
-    A lane that was retired in between is left out: both cuts have all its entries (C6).
-    """
-    ends = {name: lane.closed for name, lane in state.lanes.items() if lane.closed is not None}
-    return {lane: min(seq, ends.get(lane, seq)) for lane, seq in cut.only(since.lanes, state.lanes).items()}
-
-
-def log_slices(state: TableState, files: Sequence[LiveFile]) -> Sequence[FileSlice]:
-    """All log ranges of each file group in some log files, as if nothing had been compacted or folded."""
-    return plan_slices(replace(state, slices=Slices(), covered={}, folds=(), folded={}), files)
 
 
 def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> list[Comparison]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Never, TypeAlias
 
 import pyarrow as pa
@@ -19,17 +20,32 @@ Filter: TypeAlias = pc.Expression | Condition | Tuples | Sequence[Tuples]
 _OPERATORS: Final[dict[str, Operator]] = {"=": "==", **{operator: operator for operator in NEGATED}}
 
 
-def parse_filter(given: Filter) -> tuple[pc.Expression, Condition | None]:
-    """The expression that Arrow evaluates, and its condition for pruning as far as it is known.
+@dataclass(frozen=True, slots=True)
+class ParsedFilter:
+    """A filter of rows.
+
+    Attributes:
+        expression: What Arrow evaluates.
+        condition: The same for pruning; None if the expression could not be read, and may use any column.
+    """
+
+    expression: pc.Expression
+    condition: Condition | None
+
+
+def parse_filter(given: Filter | None) -> ParsedFilter | None:
+    """Parse the filter of a caller; None for all rows. Done once for each read, when its request is made.
 
     Raises:
         InvalidInput: It is not a filter.
     """
+    if given is None:
+        return None
     if isinstance(given, pc.Expression):
-        return given, read_expression(given)
+        return ParsedFilter(given, read_expression(given))
     try:
         condition = given if isinstance(given, Condition) else _of_tuples(given)
-        return to_arrow(condition), condition
+        return ParsedFilter(to_arrow(condition), condition)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise InvalidInput(f"the filter {given!r} is not valid: {error}", hint=_HINT) from error
 

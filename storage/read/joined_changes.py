@@ -27,13 +27,13 @@ from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
 from storage.read.change_tasks import ChangeTask
 from storage.read.changes import ChangeScan, expiring, scan_changes, under_schema
+from storage.read.filter_input import parse_filter
 from storage.read.plan_scan import plan_scan
 from storage.read.projection import check_required
-from storage.read.pruning import Keys
 from storage.read.read_task import ReadTask
 from storage.read.reference_rows import KeyedRows, ReferenceRows, RowCache
 from storage.read.scan import Scan
-from storage.read.scan_request import ScanRequest
+from storage.read.scan_request import Keys, ScanRequest
 from storage.read.snapshot import Snapshot
 
 
@@ -286,7 +286,7 @@ def _find_referring(
             changes = scan_changes(first, last, list(reference.columns), None, before=False)
         if changes.tasks:
             wanted = list(dict.fromkeys((*table.table_schema.key, *reference.on)))
-            request = ScanRequest(wanted, pc.field(reference.on[0]).is_valid())
+            request = ScanRequest(wanted, parse_filter(pc.field(reference.on[0]).is_valid()))
             yield _Referring(reference.on, changes, table.choose_slices(request).without_tasks())
 
 

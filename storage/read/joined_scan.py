@@ -18,7 +18,7 @@ from storage.core.predicate import And, Condition, columns_of, to_arrow
 from storage.core.schema.state_columns import state_columns
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import NotFound
-from storage.read.filter_input import Filter, parse_filter
+from storage.read.filter_input import ParsedFilter, parse_filter
 from storage.read.plan_scan import choose_slices, plan_scan
 from storage.read.projection import check_filter, check_required
 from storage.read.read_task import ReadTask
@@ -142,10 +142,9 @@ def uses_references(schema: TableSchema, request: ScanRequest) -> bool:
         return True
     if request.filter is None:
         return False
-    condition, predicate = parse_filter(request.filter)
-    if predicate is not None:
-        return not shown.isdisjoint(columns_of(predicate))
-    return not _fits_table(schema, condition)
+    if request.filter.condition is not None:
+        return not shown.isdisjoint(columns_of(request.filter.condition))
+    return not _fits_table(schema, request.filter)
 
 
 def plan_joined_scan(
@@ -238,31 +237,31 @@ def _check_names(
 
 def _split_filter(
     schema: TableSchema, tables: Sequence[ReferencedTable], request: ScanRequest
-) -> tuple[pc.Expression | None, tuple[str, ...], Filter | None]:
+) -> tuple[pc.Expression | None, tuple[str, ...], ParsedFilter | None]:
     """The condition on joined rows, the columns that it uses, and the condition that the scan of the table applies."""
     if request.filter is None:
         return None, (), None
-    condition, predicate = parse_filter(request.filter)
+    condition, predicate = request.filter.expression, request.filter.condition
     readable = {*schema.arrow.names, *state_columns(schema)}
     seen = columns_of(predicate) if predicate is not None else None
-    if seen <= readable if seen is not None else _fits_table(schema, condition):
+    if seen <= readable if seen is not None else _fits_table(schema, request.filter):
         return None, (), request.filter
     # A filter that could not be read may use any column.
     used = [table for table in tables if seen is None or not seen.isdisjoint(table.reference.shown)]
-    check_filter(joined_fields(schema, used), condition, state_columns(schema).values())
+    check_filter(joined_fields(schema, used), request.filter, state_columns(schema).values())
     shown = [name for table in used for name in table.reference.shown]
     if seen is None:
         return condition, (*schema.arrow.names, *state_columns(schema), *shown), None
     parts = predicate.conditions if isinstance(predicate, And) else ()
     pushed = tuple(part for part in parts if columns_of(part) <= readable and _has_expression(part))
     names = tuple(name for name in (*schema.arrow.names, *state_columns(schema), *shown) if name in seen)
-    return condition, names, And(pushed) if pushed else None
+    return condition, names, parse_filter(And(pushed)) if pushed else None
 
 
-def _fits_table(schema: TableSchema, condition: pc.Expression) -> bool:
+def _fits_table(schema: TableSchema, parsed: ParsedFilter) -> bool:
     """Whether a filter uses columns of the table alone."""
     try:
-        check_filter(schema.arrow, condition, state_columns(schema).values())
+        check_filter(schema.arrow, parsed, state_columns(schema).values())
     except NotFound:
         return False
     return True

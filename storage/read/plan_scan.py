@@ -10,9 +10,9 @@ from storage.core.log.file_refs import FileGroup
 from storage.core.plan.slices import FileSlices, base_slices, whole_files
 from storage.read.divide_scan import divide
 from storage.read.projection import Projection, make_projection
-from storage.read.pruning import Keys, keys_in, matching, partitions_in
+from storage.read.pruning import keys_in, matching, partitions_in
 from storage.read.scan import Scan
-from storage.read.scan_request import ScanRequest
+from storage.read.scan_request import Keys, ScanRequest
 from storage.read.snapshot_files import SnapshotFiles
 
 FEWEST_PARTS: Final = 8

@@ -16,7 +16,7 @@ from storage.core.predicate import Condition, columns_of
 from storage.core.schema.state_columns import StateColumn, state_columns
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, NotFound
-from storage.read.filter_input import parse_filter
+from storage.read.filter_input import ParsedFilter
 from storage.read.scan_request import ScanRequest
 
 _DOES_NOT_FIT: Final = (pa.ArrowException, ValueError, TypeError)  # raised by Arrow for such a filter
@@ -105,8 +105,8 @@ def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
         arrivals = tuple(sorted(groups.union(schema.group_by_name[name].id for name in required)))
     if request.filter is None:
         return Projection(columns, None, None, (), required, arrivals, shown)
-    condition, predicate = parse_filter(request.filter)
-    with_states = check_filter(schema.arrow, condition, states.values(), of_references)
+    condition, predicate = request.filter.expression, request.filter.condition
+    with_states = check_filter(schema.arrow, request.filter, states.values(), of_references)
     # A filter that could not be read may use any column.
     seen = columns_of(predicate) if predicate is not None else frozenset((*schema.arrow.names, *states))
     filter_columns = tuple(name for name in schema.arrow.names if name in seen)
@@ -130,13 +130,13 @@ def check_required(schema: TableSchema, required: Sequence[str]) -> None:
 
 
 def check_filter(
-    fields: pa.Schema, condition: pc.Expression, states: Iterable[StateColumn], others: Sequence[str] = ()
+    fields: pa.Schema, parsed: ParsedFilter, states: Iterable[StateColumn], others: Sequence[str] = ()
 ) -> bool:
     """Whether a filter on columns with these fields uses state columns.
 
     Args:
         fields: The columns of the rows.
-        condition: The filter.
+        parsed: The filter.
         states: State columns that it may use.
         others: Columns that the table has besides, for the hint.
 
@@ -146,14 +146,14 @@ def check_filter(
     """
     with_states = False
     try:
-        found = _type_of(fields, condition)
+        found = _type_of(fields, parsed.expression)
     except _DOES_NOT_FIT as error:
         try:
-            found = _type_of(pa.schema([*fields, *(column.field for column in states)]), condition)
+            found = _type_of(pa.schema([*fields, *(column.field for column in states)]), parsed.expression)
         except _DOES_NOT_FIT:
             raise NotFound(
                 f"the filter does not fit the table: {str(error).splitlines()[0]}",
-                hint=_advice(fields, condition, others),
+                hint=_advice(fields, parsed.condition, others),
             ) from None
         with_states = True
     if not pa.types.is_boolean(found):
@@ -161,9 +161,8 @@ def check_filter(
     return with_states
 
 
-def _advice(fields: pa.Schema, condition: pc.Expression, others: Sequence[str]) -> str:
+def _advice(fields: pa.Schema, predicate: Condition | None, others: Sequence[str]) -> str:
     """The types of the columns of a filter that Arrow refuses; all columns if it uses one that does not exist."""
-    _, predicate = parse_filter(condition)
     used = sorted(columns_of(predicate)) if predicate is not None else []
     if used and all(name in fields.names for name in used):
         typed = ", ".join(f"{name} is {fields.field(name).type}" for name in used)

@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from storage.core import keys, names
 from storage.core.keys import KeyVector
-from storage.core.log.file_refs import FileGroup
 from storage.core.merge.locate_keys import key_columns, locate_keys, partition_text
 from storage.core.plan.key_ranges import KeyRange
 from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, FileSlices, LiveFile
@@ -31,13 +30,10 @@ from storage.core.predicate import ColumnRange, Condition, Known, may_hold, poss
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import decode_scalars
 from storage.errors import InvalidInput
+from storage.read.scan_request import Keys
 from storage.read.touched_keys import TouchedKeys
 
 MAX_KEYS: Final = 10_000  # if a filter allows more keys, it is treated like a condition on other columns
-
-Keys = Mapping[FileGroup, KeyVector]
-"""The wanted keys of each file group, ascending and distinct. Beside the file groups of a snapshot there may be others
-with other bits."""
 
 KeyRows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Any]
 """Keys as a caller gives them: key values, tuples for a key of several columns, or rows with the key columns."""

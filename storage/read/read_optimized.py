@@ -24,7 +24,7 @@ from storage.core.log.file_refs import FileGroup
 from storage.core.names import LaneName
 from storage.core.plan.slices import FileSlice, log_rows
 from storage.read.base_dataset import base_dataset
-from storage.read.filter_input import Filter
+from storage.read.filter_input import Filter, parse_filter
 from storage.read.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
 from storage.read.plan_scan import plan_scan
 from storage.read.referenced_table import ReferencedTable
@@ -134,7 +134,7 @@ class ReadOptimized:
         require: Sequence[str] | None = None,
     ) -> pa.Table:
         """The rows of the base files as one table, in no particular order."""
-        return self._scan(ScanRequest(columns, filter, require, read_optimized=True)).to_arrow()
+        return self._scan(ScanRequest(columns, parse_filter(filter), require, read_optimized=True)).to_arrow()
 
     def to_reader(
         self,
@@ -143,7 +143,9 @@ class ReadOptimized:
         require: Sequence[str] | None = None,
     ) -> pa.RecordBatchReader:
         """The rows of the base files as a stream of batches; needs memory for one row group."""
-        return self._scan(ScanRequest(columns, filter, require, parallelism=1, read_optimized=True)).to_reader()
+        return self._scan(
+            ScanRequest(columns, parse_filter(filter), require, parallelism=1, read_optimized=True)
+        ).to_reader()
 
     def dataset(self, columns: Sequence[str] | None = None) -> ds.Dataset:
         """The base files as a pyarrow dataset, for engines that read those: DuckDB, Polars, Dask, ...

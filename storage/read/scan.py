@@ -37,9 +37,10 @@ from storage.files.base_file import read_base, read_shadow
 from storage.files.log_reader import LogReader
 from storage.read.missing_file import explain_missing_file
 from storage.read.projection import Projection
-from storage.read.pruning import Keys, RowGroups, narrowed
+from storage.read.pruning import RowGroups, narrowed
 from storage.read.read_runs import cut_runs
 from storage.read.read_task import ReadTask
+from storage.read.scan_request import Keys
 from storage.read.touched_keys import TouchedKeys
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from storage.read.filter_input import Filter
-from storage.read.pruning import Keys
+from storage.core.keys import KeyVector
+from storage.core.log.file_refs import FileGroup
+from storage.read.filter_input import ParsedFilter
+
+Keys = Mapping[FileGroup, KeyVector]
+"""The wanted keys of each file group, ascending and distinct. Beside the file groups of a snapshot there may be others
+with other bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,7 @@ class ScanRequest:
     """
 
     columns: Sequence[str] | None = None
-    filter: Filter | None = None
+    filter: ParsedFilter | None = None
     require: Sequence[str] | None = None
     parallelism: int | None = None
     task_bytes: int | None = None

@@ -30,7 +30,7 @@ from storage.log.table_log import TableLog, check_promised
 from storage.read.explain_references import explain_references
 from storage.read.explain_row import explain_row
 from storage.read.explanation import Explanation
-from storage.read.filter_input import Filter
+from storage.read.filter_input import Filter, parse_filter
 from storage.read.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
 from storage.read.lane_watermarks import read_watermarks
 from storage.read.plan_scan import choose_slices, plan_scan
@@ -299,7 +299,16 @@ class Snapshot:
             SnapshotExpired: The snapshot has expired.
             CorruptData: The base file of a large file group is missing, or its footer is damaged.
         """
-        return self._plan(ScanRequest(columns, filter, require, parallelism, task_bytes, read_optimized))
+        return self._plan(
+            ScanRequest(
+                columns,
+                parse_filter(filter),
+                require,
+                parallelism=parallelism,
+                task_bytes=task_bytes,
+                read_optimized=read_optimized,
+            )
+        )
 
     def _plan(self, request: ScanRequest) -> Scan | JoinedScan:
         if self._references and uses_references(self._state.schema, request):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from storage.core.log.table_state import TableState
 from storage.core.model import Reference
 from storage.core.names import TABLE_LANE
 from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
+from storage.environment import Environment, open_environment
 from storage.errors import TableError
 from storage.log.table_log import TableLog
 from storage.read.lane_watermarks import read_watermarks
@@ -59,6 +61,19 @@ def inspect_references(env: Environment, schema: TableSchema) -> Iterator[Refere
             field = f"references.{reference.name}"
             message = error.message if error.message.startswith(field) else f"{field}: {error.message}"
             yield replace(_named(env, reference), problem=message, hint=error.hint, guide=error.guide)
+
+
+def reference_reports(
+    uri: str | Path, schema: TableSchema, storage_options: Mapping[str, Any] | None = None
+) -> list[ReferenceReport]:
+    """What is wrong with the references of a schema, and how complete the referenced tables are.
+
+    Args:
+        uri: The location of the table, which need not exist.
+        schema: The schema of the table or of a configuration.
+        storage_options: Options of the table's store.
+    """
+    return list(inspect_references(open_environment(uri, storage_options), schema))
 
 
 def _inspected(env: Environment, schema: TableSchema, reference: Reference) -> ReferenceReport:

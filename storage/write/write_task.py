@@ -148,3 +148,33 @@ def _chunks(rows: pa.Table | pa.RecordBatchReader, limit: int) -> Iterator[pa.Ta
             pending, size, seen = [], 0, True
     if pending or not seen:
         yield pa.Table.from_batches(pending, rows.schema)
+
+
+def discard(ticket: WriteTicket, written: Iterable[Written]) -> None:
+    """Delete the files of an abandoned commit. If the store does not delete a file, cleaning does later."""
+    for part in written:
+        for file in part.files:
+            remove_log_file(ticket.env.store, file)
+
+
+def check_columns(schema: pa.Schema, table: TableSchema, stream: Stream) -> None:
+    """Check the columns of input rows as `write_rows` checks them, before there are rows.
+
+    Args:
+        schema: Schema of the input.
+        table: Schema of the table.
+        stream: The stream that is written.
+
+    Raises:
+        InvalidInput: A column is missing, unknown, or of a type that cannot be cast to the table's.
+    """
+    prepare(schema.empty_table(), table, stream)
+
+
+def find_problems(rows: pa.Table, table: TableSchema, stream: Stream) -> tuple[Problem, ...]:
+    """What is wrong with input rows, as `write_rows` would find it; empty if all can be stored.
+
+    Raises:
+        InvalidInput: See `check_columns`.
+    """
+    return prepare_good(rows, table, stream)[1]

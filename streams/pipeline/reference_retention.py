@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from storage import Table
-from storage.engine import referenced_locations
 from streams.pipeline.model import TableLocation
 from streams.pipeline.quantities import duration
 
@@ -31,7 +30,8 @@ def read_kept(location: TableLocation, retain: float) -> tuple[str, Kept]:
         TableError: The table cannot be read.
     """
     table = Table.open(location.uri, storage_options=location.storage_options)
-    return table.uri, Kept(retain, referenced_locations(table))
+    references = {each.name: table.env.of_table(each.table).store.uri for each in table.schema.references}
+    return table.uri, Kept(retain, references)
 
 
 def shorter_retentions(tables: Mapping[str, Kept]) -> Iterator[str]:

@@ -32,7 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from storage import Snapshot, Table, engine
+from storage import Snapshot, Table
 from storage.engine import (
     BEFORE,
     CHANGE,
@@ -46,6 +46,9 @@ from storage.engine import (
     plan_changes,
     referenced_cuts,
     shows_references,
+)
+from storage.engine import (
+    change_schema as arrow_schema_of_changes,
 )
 from storage.errors import InvalidInput, NotOneMoment, OffsetInvalidated
 from storage.operations.points import Point, parse_point
@@ -127,7 +130,7 @@ def change_schema(table: Table, options: ChangeOptions) -> StructType:
     """Columns of the changes under the newest schema of the table, and of the tables that it refers to."""
     newest = table.snapshot(references=shows_references(table.state().schema, options.columns, options.require))
     return from_arrow_schema(
-        engine.change_schema(newest, options.columns, options.require, before=options.before),
+        arrow_schema_of_changes(newest, options.columns, options.require, before=options.before),
     )
 
 

@@ -59,12 +59,11 @@ from storage.engine import (
     Path,
     Scan,
     ScanRequest,
-    base_file_groups,
+    base_slices,
     byte_ranges,
     choose_joined,
     divide,
     divide_by_touch,
-    file_url,
     in_one_task,
     known_aggregates,
     parse_filter,
@@ -213,7 +212,7 @@ class PinnedSnapshot:
     @cached_property
     def slices(self) -> Sequence[FileSlice]:
         """All file groups that a read with these options may need."""
-        return base_file_groups(self.snapshot) if self.options.read_optimized else self.snapshot.slices
+        return base_slices(self.snapshot.state) if self.options.read_optimized else self.snapshot.slices
 
     @cached_property
     def native(self) -> list[FileSlice]:
@@ -413,7 +412,7 @@ class PinnedSnapshot:
         return found
 
     def _hadoop_file(self, file: FileRef) -> ParquetFile | None:
-        return self.hadoop_file(ParquetFile(file_url(self.snapshot, file), file.size))
+        return self.hadoop_file(ParquetFile(self.snapshot.table_log.store.url(file.path), file.size))
 
     def _is_merged(self, file_slice: FileSlice) -> bool:
         """Whether a file group has to be merged, whatever the columns and filters of a scan are (rules 1 and 3)."""
@@ -440,7 +439,7 @@ class PinnedSnapshot:
         return uses_references(self.snapshot.table_schema, self._request(columns, filters))
 
     def _request(self, columns: Sequence[str], filters: Sequence[Filter]) -> ScanRequest:
-        condition, optimized = self._predicate(filters), self.options.read_optimized
+        condition, optimized = parse_filter(self._predicate(filters)), self.options.read_optimized
         return ScanRequest(columns, condition, self.groups, parallelism=self.parallelism, read_optimized=optimized)
 
     def _of_part(self, scan: Scan, part: Part) -> Scan:
@@ -477,7 +476,7 @@ class PinnedSnapshot:
         native: bool,
     ) -> ScanFacts:
         slices = scan.slices
-        condition = parse_filter(wanted)[0] if (wanted := self._predicate(filters)) is not None else None
+        parsed = parse_filter(self._predicate(filters))
         return ScanFacts(
             cut=str(self.snapshot.cut),
             reader=SPARK if native else ARROW,
@@ -487,7 +486,7 @@ class PinnedSnapshot:
             log_bytes=sum(file_slice.log_bytes for file_slice in slices),
             base_bytes=sum(file_slice.base_bytes for file_slice in slices),
             columns=tuple(columns),
-            filter="" if condition is None else str(condition),
+            filter="" if parsed is None else str(parsed.expression),
             tasks=0 if native else len(scan.tasks),
             divided=0 if native else scan.divided,
         )

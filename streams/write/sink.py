@@ -44,9 +44,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from storage import Commit, Table, Writer, engine
+from storage import Commit, Table, Writer
 from storage.config_file import parse_duration
-from storage.engine import ObjectStore, WriteTicket
+from storage.engine import ObjectStore, WriteTicket, discard
+from storage.engine import check_columns as check_arrow_columns
 from storage.errors import GapError, InvalidInput
 from streams.letters.letter_files import default_folder
 from streams.letters.limit import HINT as LIMIT_HINT
@@ -317,7 +318,7 @@ class _Sink:
         ignored = sum(report.written.rows_ignored + report.tombstones for report in reports)
         exceeded = None if self._limit is None else self._limit.exceeded(found, found + stored + ignored, self._letters)
         if exceeded is not None:
-            engine.discard(ticket, (report.written for report in reports))
+            discard(ticket, (report.written for report in reports))
             reasons = frequent_reasons(letters.store, letters.query_id, letters.batch)
             raise TooManyDeadLetters(f"stream {self._stream!r}: {exceeded}: {reasons}", hint=LIMIT_HINT)
         self._letters += found
@@ -340,7 +341,7 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
     for report in reports:
         if report.refused is not None:
             # A query that fails and is restarted repeatedly must not fill the store.
-            engine.discard(ticket, (report.written for report in reports))
+            discard(ticket, (report.written for report in reports))
             raise report.refused
     return reports
 
@@ -484,4 +485,4 @@ def check_columns(df: DataFrame, table: Table, stream: str) -> None:
                 f"column {column.name!r} has type {column.dataType.simpleString()}, which cannot be stored: {error}",
                 hint="cast it to the type of the table's column",
             ) from None
-    engine.check_columns(pa.schema(fields), schema, declared)
+    check_arrow_columns(pa.schema(fields), schema, declared)

@@ -24,9 +24,9 @@ from storage.core.log.cut import Cut
 from storage.errors import TableError
 from storage.read import bound_rows, reference_rows
 from storage.read.bound_rows import BoundRows, rows_since
-from storage.read.changes import start_of
 from storage.read.joined_scan import JoinedScan
 from storage.read.kept_rows import KeptRows
+from storage.read.log_slices import start_of
 from storage.read.reference_rows import Newer
 from storage.read.snapshot_files import SnapshotFiles
 from tests.storage.test_reference_laws import Shop, steps

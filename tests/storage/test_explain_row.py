@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from storage import Table
-from storage.engine import explain_row
 from storage.errors import InvalidInput, NotFound, SnapshotExpired
 from storage.read.explanation import EXPLANATION_SCHEMA, Explanation
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
@@ -177,7 +176,7 @@ def test_an_added_column_comes_from_the_events_that_have_it() -> None:
 def test_the_answer_as_a_table_has_the_declared_columns(table: Table) -> None:
     append(table, orders(1))
     append(table, payments(1, paid=float("nan")), "payments")
-    rows = explain_row(table.snapshot(), {"id": 1})
+    rows = table.snapshot().explain({"id": 1}).to_arrow()
     assert rows.schema == EXPLANATION_SCHEMA
     assert rows.select(["group", "result", "ordering", "values", "columns"]).to_pylist() == [
         {

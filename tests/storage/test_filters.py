@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from storage import Table
 from storage.core.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith
 from storage.errors import InvalidInput, NotFound
+from storage.read import filter_input
 from tests.storage.predicates import predicates, tuples
+from tests.storage.reference_shop import CUSTOMER, Shop
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
 from tests.storage.world import World, bag
 from tests.strategies import Story, stories
@@ -118,3 +121,22 @@ def test_a_filter_that_does_not_fit_the_table_is_refused(shop: Table, given_filt
     with pytest.raises(NotFound, match="does not fit the table") as error:
         shop.snapshot().scan(filter=given_filter)
     assert error.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize("condition", [pc.field("paid") > 1, pc.field("customer_name") == "n1"], ids=["own", "joined"])
+def test_a_filter_is_parsed_once_for_each_read(
+    condition: pc.Expression, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(tmp_path, {"customer": CUSTOMER})
+    shop.customer(1, "n1")
+    shop.order(0, 1)
+    parsed = []
+
+    def counted(expression: pc.Expression) -> Any:
+        parsed.append(expression)
+        return read_expression(expression)
+
+    read_expression = filter_input.read_expression
+    monkeypatch.setattr(filter_input, "read_expression", counted)
+    shop.orders.snapshot().to_arrow(["order_id"], filter=condition)
+    assert len(parsed) == 1

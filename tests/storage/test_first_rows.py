@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from storage import Table
 from storage.engine import ScanRequest
 from storage.read import first_rows as module
+from storage.read.filter_input import parse_filter
 from storage.read.first_rows import FirstRows, FirstRowsScan, SortKey, first_rows, in_one_task
 
 FLOATS = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.25, None]
@@ -247,6 +248,6 @@ def test_file_groups_without_logs_are_read_for_a_limit(tmp_path: Path) -> None:
     assert two is not None
     assert len(two.slices) == 2
     assert in_one_task(scan, 101, snapshot.files) is None
-    filtered = snapshot.choose_slices(ScanRequest(["n"], pc.field("n") > 3))
+    filtered = snapshot.choose_slices(ScanRequest(["n"], parse_filter(pc.field("n") > 3)))
     assert in_one_task(filtered, 1, snapshot.files) is None
     assert in_one_task(snapshot.choose_slices(ScanRequest(["n"], require=["g"])), 1, snapshot.files) is None

@@ -18,6 +18,7 @@ from storage.errors import CorruptData
 from storage.files import base_file
 from storage.read import known_aggregates as module
 from storage.read.aggregated_scan import AggregatedScan
+from storage.read.filter_input import parse_filter
 from storage.read.known_aggregates import known_aggregates
 from storage.read.partial_aggregates import Aggregate, AggregateKind, Aggregation
 from storage.read.scan import Scan
@@ -83,6 +84,7 @@ def small_table(folder: Path, **tuning: Any) -> Table:
 
 
 def scan_of(table: Table, aggregation: Aggregation, **request: Any) -> tuple[Scan, pa.RecordBatch | None]:
+    request["filter"] = parse_filter(request.get("filter"))
     return known_aggregates(table.snapshot().choose_slices(ScanRequest(aggregation.columns, **request)), aggregation)
 
 
