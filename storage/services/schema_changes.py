@@ -67,13 +67,12 @@ def apply_changes(
         changes: The changes, in order: each may build on those before it.
         slot: The slot of the entry that will have the changed schema.
     """
-    words = []
+    words, changed = [], schema
     for change in changes:
-        wanted = _apply(table_log.env, schema, change, slot)
-        if wanted != schema:
+        before, changed = changed, _apply(table_log.env, changed, change, slot)
+        if changed != before:
             words.append(change.words())
-        schema = wanted
-    return schema, "; ".join(words)
+    return _with_slots(schema, changed, slot), "; ".join(words)  # a column may be as it was before
 
 
 def _apply(env: Environment, schema: TableSchema, change: AnyChange, slot: int) -> TableSchema:
