@@ -9,11 +9,11 @@ renamed, reordered or narrowed, because writers with the old schema continue (PR
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, ValidatorFunctionWrapHandler
-from pydantic import model_validator as validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, model_validator
 
 from storage.config_file import describe_problems, wrong_fields
 from storage.core.modes import mode_of
@@ -38,20 +38,26 @@ class Change(BaseModel):
         InvalidInput: A field is missing, unknown or of a wrong type. The message names every such field.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    text: ClassVar[str] = ""
+    """What the change does, for the log: a format of its fields."""
 
-    @validator(mode="wrap")
+    @model_validator(mode="wrap")
     @classmethod
     def _refuse(cls, fields: Any, parse: ValidatorFunctionWrapHandler) -> Any:
         try:
             return parse(fields)
         except ValidationError as error:
-            kind = cls.model_fields["kind"].default
-            raise wrong_fields(describe_problems(error, fields, {"": cls}), where=f"{kind}: ") from None
+            raise wrong_fields(describe_problems(error, fields, {"": cls}), where=f"{cls.kind()}: ") from None
+
+    @classmethod
+    def kind(cls) -> str:
+        """Name of this kind of change, such as ``add_column``: that of the method, and of the procedure."""
+        return re.sub("(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
 
     def words(self) -> str:
         """What the change does, for the log."""
-        raise NotImplementedError
+        return self.text.format_map(dict(self))
 
     def edit(self, config: Config, schema: TableSchema) -> None:
         """Make the change in a configuration.
@@ -77,16 +83,19 @@ class Change(BaseModel):
 class AddColumn(Change):
     """Add a column, the last of the table, to a group."""
 
-    kind: Literal["add_column"] = "add_column"
-    group: GroupName = Field(description="Group of the new column.")
-    name: str = Field(description="Name of the column.")
-    type: str = Field(description="A Spark SQL type name.")
-    default: Any = Field(default=None, description="Value shown where the column's group is absent.")
-    function: Function = Field(default=None, description="Aggregate function of the column, in an aggregate group.")
-    comment: str = Field(default="", description="What the column means.")
-
-    def words(self) -> str:
-        return f"add column {self.group}.{self.name} {self.type}"
+    text = "add column {group}.{name} {type}"
+    group: GroupName
+    """Group of the new column."""
+    name: str
+    """Name of the column."""
+    type: str
+    """A Spark SQL type name."""
+    default: Any = None
+    """Value shown where the column's group is absent."""
+    function: Function = None
+    """Aggregate function of the column, in an aggregate group."""
+    comment: str = ""
+    """What the column means."""
 
     def edit(self, config: Config, schema: TableSchema) -> None:
         group = schema.group(self.group)
@@ -111,24 +120,23 @@ class AddColumn(Change):
 class AddGroup(Change):
     """Add a group of new columns, and say which streams write it."""
 
-    kind: Literal["add_group"] = "add_group"
-    name: str = Field(description="Name of the group.")
-    columns: Mapping[str, str | Mapping[str, Any]] = Field(description="Its columns, with their types.")
-    ordering: Sequence[str] = Field(default=(), description="Columns that order events: the first one counts most.")
-    merge: str = Field(default="latest", description="Merge mode.")
-    functions: Mapping[str, Any] | None = Field(default=None, description="Functions by column, of an aggregate group.")
-    streams: Sequence[str] = Field(
-        default=(), description="Streams that write it; commands and procedures add new ones."
-    )
-    new_streams: Mapping[str, OnDelete] | None = Field(
-        default=None, description="New streams that write this group only: name to what their deletes remove."
-    )
-    state: Mapping[str, str] | None = Field(
-        default=None, description="State columns of a custom merger, with their types."
-    )
-
-    def words(self) -> str:
-        return f"add group {self.name}"
+    text = "add group {name}"
+    name: str
+    """Name of the group."""
+    columns: Mapping[str, str | Mapping[str, Any]]
+    """Its columns, with their types."""
+    ordering: Sequence[str] = ()
+    """Columns that order events: the first one counts most."""
+    merge: str = "latest"
+    """Merge mode."""
+    functions: Mapping[str, Any] | None = None
+    """Functions by column, of an aggregate group."""
+    streams: Sequence[str] = ()
+    """Streams that write it; commands and procedures add new ones."""
+    new_streams: Mapping[str, OnDelete] | None = None
+    """New streams that write this group only: name to what their deletes remove."""
+    state: Mapping[str, str] | None = None
+    """State columns of a custom merger, with their types."""
 
     def edit(self, config: Config, schema: TableSchema) -> None:
         known = schema.group_by_name.get(self.name)
@@ -157,15 +165,13 @@ class AddGroup(Change):
 class AddStream(Change):
     """Add a stream that writes existing groups."""
 
-    kind: Literal["add_stream"] = "add_stream"
-    name: str = Field(description="Name of the stream.")
-    groups: Annotated[Sequence[str], "group"] = Field(description="Groups that it writes.")
-    on_delete: OnDelete = Field(
-        default="group", description="What its deletes remove: group, row, or ignore for nothing."
-    )
-
-    def words(self) -> str:
-        return f"add stream {self.name}"
+    text = "add stream {name}"
+    name: str
+    """Name of the stream."""
+    groups: Annotated[Sequence[str], "group"]
+    """Groups that it writes."""
+    on_delete: OnDelete = "group"
+    """What its deletes remove: group, row, or ignore for nothing."""
 
     def edit(self, config: Config, schema: TableSchema) -> None:
         for known in schema.streams:
@@ -180,9 +186,10 @@ class AddStream(Change):
 class WidenColumn(Change):
     """Change a column to a wider type."""
 
-    kind: Literal["widen_column"] = "widen_column"
-    name: ColumnName = Field(description="Name of the column.")
-    type: str = Field(description="A Spark SQL type name.")
+    name: ColumnName
+    """Name of the column."""
+    type: str
+    """A Spark SQL type name."""
 
     def words(self) -> str:
         return f"widen column {self.name} to {format_type(parse_type(self.type))}"
@@ -209,12 +216,11 @@ class WidenColumn(Change):
 class SetDefault(Change):
     """Set the value that a column shows where its group is absent."""
 
-    kind: Literal["set_default"] = "set_default"
-    name: ColumnName = Field(description="Name of the column.")
-    value: Any = Field(default=None, description="The value.")
-
-    def words(self) -> str:
-        return f"set default of {self.name}"
+    text = "set default of {name}"
+    name: ColumnName
+    """Name of the column."""
+    value: Any = None
+    """The value."""
 
     def edit(self, config: Config, schema: TableSchema) -> None:
         config["columns"][schema.column(self.name).name]["default"] = self.value
@@ -223,9 +229,10 @@ class SetDefault(Change):
 class SetComment(Change):
     """Say what the table, or a column, is for."""
 
-    kind: Literal["set_comment"] = "set_comment"
-    comment: str = Field(description='The comment; "" removes it.')
-    column: ColumnName | None = Field(default=None, description="Name of a column; the table if left out.")
+    comment: str
+    """The comment; "" removes it."""
+    column: Annotated[str | None, "column"] = None
+    """Name of a column; the table if left out."""
 
     def words(self) -> str:
         return "set comment" if self.column is None else f"set comment of {self.column}"
@@ -238,34 +245,33 @@ class SetComment(Change):
 class SetTtl(Change):
     """Set how long rows and deletes are kept, instead of the setting before. Services of the table apply it."""
 
-    kind: Literal["set_ttl"] = "set_ttl"
-    rows: Duration = Field(default=None, description="Age at which rows expire, for example 90 days.")
-    by: ColumnName | None = Field(
-        default=None, description="Column that says how old a row is; by default its last event counts."
-    )
-    unit: str | None = Field(default=None, description="Of an integer column: seconds, milliseconds, microseconds.")
-    deletes: Duration = Field(
-        default=None, description="How long deletes stay known after their commit; by default as long as rows."
-    )
-    within: Duration = Field(
-        default=None, description="What is older is removed within this time; by default a tenth of the shorter."
-    )
+    rows: Duration = None
+    """Age at which rows expire, for example 90 days."""
+    by: Annotated[str | None, "column"] = None
+    """Column that says how old a row is; by default its last event counts."""
+    unit: str | None = None
+    """Of an integer column: seconds, milliseconds, microseconds."""
+    deletes: Duration = None
+    """How long deletes stay known after their commit; by default as long as rows."""
+    within: Duration = None
+    """What is older is removed within this time; by default a tenth of the shorter."""
 
-    def _ttl(self) -> dict[str, Any] | None:
-        return self.model_dump(exclude={"kind"}, exclude_none=True) or None
+    def ttl(self) -> dict[str, Any] | None:
+        """The setting, as in the configuration; None to keep rows and deletes for ever."""
+        return self.model_dump(exclude_none=True) or None
 
     def words(self) -> str:
-        return "keep rows for ever" if self._ttl() is None else "set time to live"
+        return "keep rows for ever" if self.ttl() is None else "set time to live"
 
     def edit(self, config: Config, schema: TableSchema) -> None:
-        config["ttl"] = self._ttl()
+        config["ttl"] = self.ttl()
 
 
 class SetOverlays(Change):
     """Let compactions write only the column groups that have changed, beside the base files (storage/FORMAT.md)."""
 
-    kind: Literal["set_overlays"] = "set_overlays"
-    on: bool = Field(description="Whether compactions may write overlays.")
+    on: bool
+    """Whether compactions may write overlays."""
 
     def words(self) -> str:
         return "compactions write overlays" if self.on else "compactions write no overlays"
@@ -277,8 +283,8 @@ class SetOverlays(Change):
 class SetIndex(Change):
     """Let compactions write Bloom filters of these columns, by which reads with COLUMN = VALUE skip row groups."""
 
-    kind: Literal["set_index"] = "set_index"
-    columns: Sequence[str] = Field(description="Names of columns.")
+    columns: Sequence[str]
+    """Names of columns."""
 
     def words(self) -> str:
         return f"index {', '.join(self.columns)}" if self.columns else "index no column"
@@ -290,70 +296,52 @@ class SetIndex(Change):
 class AddReference(Change):
     """Show the columns of another table beside those of this one, joined by a foreign key."""
 
-    kind: Literal["add_reference"] = "add_reference"
-    name: str = Field(description="Name of the reference.")
-    table: str = Field(description="Location of the other table; a relative path starts at the location of this table.")
-    on: Sequence[str] | str = Field(description="Columns that hold the key of the other table, in order.")
-    columns: Sequence[str] | None = Field(default=None, description="Columns of the other table to show; default: all.")
-    prefix: str | None = Field(default=None, description="Put before these names; default: NAME_.")
-
-    def words(self) -> str:
-        return f"add reference {self.name} to {self.table}"
+    text = "add reference {name} to {table}"
+    name: str
+    """Name of the reference."""
+    table: str
+    """Location of the other table; a relative path starts at the location of this table."""
+    on: Sequence[str] | str
+    """Columns that hold the key of the other table, in order."""
+    columns: Sequence[str] | None = None
+    """Columns of the other table to show; default: all."""
+    prefix: str | None = None
+    """Put before these names; default: NAME_."""
 
     def edit(self, config: Config, schema: TableSchema) -> None:
-        config["references"][self.name] = self.model_dump(exclude={"kind", "name"}, exclude_none=True)
+        config["references"][self.name] = self.model_dump(exclude={"name"}, exclude_none=True)
 
     def facts(self, config: Config) -> Mapping[str, Any] | None:
-        reference: Mapping[str, Any] | None = config["references"].get(self.name)
-        return reference
+        return cast("Mapping[str, Any] | None", config["references"].get(self.name))
 
 
 class DropReference(Change):
     """Drop a reference. Older snapshots keep its columns."""
 
-    kind: Literal["drop_reference"] = "drop_reference"
-    name: str = Field(description="Name of the reference.")
-
-    def words(self) -> str:
-        return f"drop reference {self.name}"
+    text = "drop reference {name}"
+    name: str
+    """Name of the reference."""
 
     def edit(self, config: Config, schema: TableSchema) -> None:
         del config["references"][schema.reference(self.name).name]
 
 
-AnyChange = (
-    AddColumn
-    | AddGroup
-    | AddStream
-    | WidenColumn
-    | SetDefault
-    | SetComment
-    | SetTtl
-    | SetOverlays
-    | SetIndex
-    | AddReference
-    | DropReference
-)
-CHANGES: Final[Mapping[str, type[Change]]] = {
-    model.model_fields["kind"].default: model for model in get_args(AnyChange)
-}
+CHANGES: Final[Mapping[str, type[Change]]] = {model.kind(): model for model in Change.__subclasses__()}
 """The model of each kind."""
-_PARSER: Final[TypeAdapter[AnyChange]] = TypeAdapter(Annotated[AnyChange, Field(discriminator="kind")])
 
 
-def parse_change(fields: Change | Mapping[str, Any]) -> AnyChange:
+def parse_change(fields: Change | Mapping[str, Any]) -> Change:
     """A change from its fields and its ``kind``, such as ``add_column``; a change is returned as it is.
 
     Raises:
         InvalidInput: There is no such kind, or a field is missing, unknown or of a wrong type.
     """
-    try:
-        return _PARSER.validate_python(fields)
-    except ValidationError:
-        kind = fields.get("kind") if isinstance(fields, Mapping) else fields
-        raise InvalidInput(
-            f"a change of a schema: the kind {kind!r} is unknown", hint=f"known: {', '.join(CHANGES)}"
-        ) from None
+    if isinstance(fields, Change):
+        return fields
+    model = CHANGES.get(kind := fields.get("kind", ""))
+    if model is None:
+        raise InvalidInput(f"a change of a schema: the kind {kind!r} is unknown", hint=f"known: {', '.join(CHANGES)}")
+    return model.model_validate({name: value for name, value in fields.items() if name != "kind"})
 
 
 def check_same(what: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

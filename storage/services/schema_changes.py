@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from storage import mergers
-from storage.alter import AddColumn, AddGroup, AddReference, AnyChange, Change, DropReference, check_same, parse_change
+from storage.alter import AddColumn, AddGroup, AddReference, Change, DropReference, check_same, parse_change
 from storage.config import configuration, load_config
 from storage.core.log.entries import Schema
 from storage.core.log.features import reader_features, writer_features
@@ -57,7 +57,7 @@ def alter_schema(table_log: TableLog, changes: Sequence[Change | Mapping[str, An
 
 
 def apply_changes(
-    table_log: TableLog, schema: TableSchema, changes: Sequence[AnyChange], slot: int
+    table_log: TableLog, schema: TableSchema, changes: Sequence[Change], slot: int
 ) -> tuple[TableSchema, str]:
     """The schema after all changes, and what they do; an equal schema if it has them already.
 
@@ -75,14 +75,14 @@ def apply_changes(
     return _with_slots(schema, changed, slot), "; ".join(words)  # a column may be as it was before
 
 
-def _apply(env: Environment, schema: TableSchema, change: AnyChange, slot: int) -> TableSchema:
+def _apply(env: Environment, schema: TableSchema, change: Change, slot: int) -> TableSchema:
     before, config = configuration(schema), configuration(schema)
     change.edit(config, schema)
     resolved = change.name if isinstance(change, AddReference | DropReference) else None
     wanted = resolve_references(env, load_config(config), [r for r in schema.references if r.name != resolved])
     if isinstance(change, AddColumn | AddGroup | AddReference) and (facts := change.facts(before)) is not None:
         check_same(
-            f"{change.kind.removeprefix('add_')} {change.name!r}", facts, change.facts(configuration(wanted)) or {}
+            f"{change.kind().removeprefix('add_')} {change.name!r}", facts, change.facts(configuration(wanted)) or {}
         )
     known = schema.reference_by_name.get(resolved or "")
     if isinstance(change, AddReference) and known and wanted.reference(change.name).table_id != known.table_id:

@@ -43,14 +43,4 @@ def _value(form: Form, argument: Any) -> Any:
     return argument
 
 
-add_column = schema_procedure("add_column")
-add_group = schema_procedure("add_group")
-add_stream = schema_procedure("add_stream")
-widen_column = schema_procedure("widen_column")
-set_default = schema_procedure("set_default")
-set_comment = schema_procedure("set_comment")
-set_ttl = schema_procedure("set_ttl")
-set_overlays = schema_procedure("set_overlays")
-set_index = schema_procedure("set_index")
-add_reference = schema_procedure("add_reference")
-drop_reference = schema_procedure("drop_reference")
+globals().update({kind: schema_procedure(kind) for kind in CHANGES})  # `procedure_table` finds all by their names

@@ -30,6 +30,8 @@ _FUNCTIONS: Final = ("=", "COLUMN=FUNCTION")
 _TYPES: Final = (" ", "NAME TYPE")
 _POSITIONAL: Final = {("set_default", "value"), ("set_index", "columns")}
 """Arguments that would be options: one may be left out, the other one is a list."""
+_WHOLE_FILES: Final = "whole base files, and end the overlays"
+_NAMES: Final = {"widen_column": "widen"}
 _NEVER: Final = Annotated[bool, typer.Option("--never", help="Keep rows and deletes for ever again.")]
 
 
@@ -51,12 +53,10 @@ def _parameter(kind: str, name: str, form: Form, field: FieldInfo) -> inspect.Pa
         words = f"{words} JSON, or plain text." if form == "value" else words
         declared = typer.Option(help=words, autocompletion=complete)
     annotation: Any = list[str] if several else bool if form == "flag" else str
-    required = field.is_required() and form != "value"
-    default = inspect.Parameter.empty if required else field.default if isinstance(field.default, str) else None
-    annotation = annotation | None if default is None else annotation
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, declared]
-    )
+    if field.is_required() and form != "value":
+        return _keyword(name, Annotated[annotation, declared])
+    default = field.default if isinstance(field.default, str) else None
+    return _keyword(name, Annotated[annotation if default is not None else annotation | None, declared], default)
 
 
 def _pairs(name: str) -> tuple[str, str]:
@@ -75,15 +75,9 @@ def _value(name: str, form: Form, given: Any) -> Any:
     return given
 
 
-def _command(kind: str, done: Callable[[Any], str], *lines: str) -> None:
-    """Add a command to `alter`.
-
-    Args:
-        kind: The kind of change that it makes.
-        done: What was done, in words, for a change.
-        lines: Examples for its help.
-    """
-    model, fields = CHANGES[kind], change_arguments(CHANGES[kind])
+def _add_command(kind: str, done: Callable[[Any], str]) -> None:
+    """Add the command for a kind of change to `alter`; ``done`` says in words what a change did."""
+    model, fields, name = CHANGES[kind], change_arguments(CHANGES[kind]), _NAMES.get(kind, kind.replace("_", "-"))
     expires = kind == "set_ttl"
 
     def run(
@@ -101,91 +95,24 @@ def _command(kind: str, done: Callable[[Any], str], *lines: str) -> None:
         if expires and not (never or as_json):
             console().print("weft services, weft run with a section ttl, and weft apply-ttl apply it", style="dim")
 
-    parameters = [_parameter(kind, field, *facts) for field, facts in fields.items()]
-    others: Mapping[str, tuple[Any, Any]] = {
-        **({"never": (_NEVER, False)} if expires else {}),
-        "storage_option": (StorageOption, None),
-        "as_json": (Json, False),
-    }
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters.insert(0, inspect.Parameter("target", keyword, annotation=Target))
-    parameters += [inspect.Parameter(key, keyword, default=d, annotation=a) for key, (a, d) in others.items()]
+    parameters = [
+        _keyword("target", Target),
+        *(_parameter(kind, field, *facts) for field, facts in fields.items()),
+        *([_keyword("never", _NEVER, False)] if expires else []),
+        _keyword("storage_option", StorageOption, None),
+        _keyword("as_json", Json, False),
+    ]
     setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010 - functions have no such attribute for mypy
-    alter.command(
-        kind.removesuffix("_column" if kind == "widen_column" else "").replace("_", "-"),
-        help=model.__doc__,
-        epilog=examples(*lines),
-    )(run)
+    lines = [line for line in _EXAMPLES.splitlines() if line.startswith(f"weft alter {name} ")]
+    alter.command(name, help=model.__doc__, epilog=examples(*lines))(run)
 
 
-_command(
-    "add_column",
-    lambda change: f"column {change.name} is added to group {change.group}",
-    "weft alter add-column lake/orders_wide payment tip double",
-    "weft alter add-column lake/orders_wide order channel string --default web",
-)
-_command(
-    "add_group",
-    lambda change: f"group {change.name} is added",
-    "weft alter add-group lake/orders_wide shipment --column 'carrier string' --column 'ship_ts timestamp' "
-    "--ordering ship_ts --stream shipments",
-)
-_command(
-    "add_stream",
-    lambda change: f"stream {change.name} is added",
-    "weft alter add-stream lake/orders_wide corrections --group order --on-delete ignore",
-)
-_command(
-    "widen_column",
-    lambda change: f"column {change.name} is {change.type}",
-    "weft alter widen lake/orders_wide amount 'decimal(18,2)'",
-)
-_command(
-    "set_default",
-    lambda change: (
-        f"column {change.name} shows {'NULL' if change.value is None else change.value} where its group is absent"
-    ),
-    "weft alter set-default lake/orders_wide status unknown",
-)
-_command(
-    "set_comment",
-    lambda change: (
-        f"the comment of {f'column {change.column}' if change.column else 'the table'} is "
-        f"{'set' if change.comment else 'removed'}"
-    ),
-    "weft alter set-comment lake/orders_wide 'Orders and payments'",
-    "weft alter set-comment lake/orders_wide 'in EUR' --column paid",
-)
-_command(
-    "set_ttl",
-    lambda change: "the time to live is set" if change.rows or change.deletes else "rows and deletes are kept for ever",
-    "weft alter set-ttl lake/orders_wide --rows '90 days' --by order_ts",
-    "weft alter set-ttl lake/orders_wide --never",
-)
-_command(
-    "set_overlays",
-    lambda change: (
-        "compactions write overlays" if change.on else "compactions write whole base files, and end the overlays"
-    ),
-    "weft alter set-overlays lake/orders_wide true",
-)
-_command(
-    "set_index",
-    lambda change: (
-        f"base files get an index of {','.join(change.columns)}" if change.columns else "base files get no index"
-    ),
-    "weft alter set-index lake/orders_wide email,phone",
-)
-_command(
-    "add_reference",
-    lambda change: f"reference {change.name} to {change.table} is added",
-    "weft alter add-reference lake/orders_wide customer ../customers --on customer_id --column name --column tier",
-)
-_command(
-    "drop_reference",
-    lambda change: f"reference {change.name} is dropped",
-    "weft alter drop-reference lake/orders_wide customer",
-)
+def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _index(columns: Sequence[str]) -> str:
+    return f"an index of {','.join(columns)}" if columns else "no index"
 
 
 def _pair(text: str, separator: str, option: str, form: str) -> tuple[str, str]:
@@ -193,3 +120,42 @@ def _pair(text: str, separator: str, option: str, form: str) -> tuple[str, str]:
     if not found or not value.strip():
         raise InvalidInput(f"{option} {text!r} is not {form}", hint="give the option once for every column")
     return name, value.strip()
+
+
+_EXAMPLES: Final = """
+weft alter add-column lake/orders_wide payment tip double
+weft alter add-column lake/orders_wide order channel string --default web
+weft alter add-group lake/orders_wide shipment --column 'carrier string' --column 'ship_ts timestamp' \
+--ordering ship_ts --stream shipments
+weft alter add-stream lake/orders_wide corrections --group order --on-delete ignore
+weft alter widen lake/orders_wide amount 'decimal(18,2)'
+weft alter set-default lake/orders_wide status unknown
+weft alter set-comment lake/orders_wide 'Orders and payments'
+weft alter set-comment lake/orders_wide 'in EUR' --column paid
+weft alter set-ttl lake/orders_wide --rows '90 days' --by order_ts
+weft alter set-ttl lake/orders_wide --never
+weft alter set-overlays lake/orders_wide true
+weft alter set-index lake/orders_wide email,phone
+weft alter add-reference lake/orders_wide customer ../customers --on customer_id --column name --column tier
+weft alter drop-reference lake/orders_wide customer
+"""
+_DONE: Final[Mapping[str, Callable[[Any], str]]] = {
+    "add_column": lambda change: f"column {change.name} is added to group {change.group}",
+    "add_group": lambda change: f"group {change.name} is added",
+    "add_stream": lambda change: f"stream {change.name} is added",
+    "widen_column": lambda change: f"column {change.name} is {change.type}",
+    "set_default": lambda change: (
+        f"column {change.name} shows {'NULL' if change.value is None else change.value} where its group is absent"
+    ),
+    "set_comment": lambda change: (
+        f"the comment of {f'column {change.column}' if change.column else 'the table'} is "
+        f"{'set' if change.comment else 'removed'}"
+    ),
+    "set_ttl": lambda change: "the time to live is set" if change.ttl() else "rows and deletes are kept for ever",
+    "set_overlays": lambda change: f"compactions write {'overlays' if change.on else _WHOLE_FILES}",
+    "set_index": lambda change: f"base files get {_index(change.columns)}",
+    "add_reference": lambda change: f"reference {change.name} to {change.table} is added",
+    "drop_reference": lambda change: f"reference {change.name} is dropped",
+}
+for _kind, _done in _DONE.items():
+    _add_command(_kind, _done)

@@ -21,7 +21,7 @@ def change_arguments(model: type[Change]) -> dict[str, tuple[Form, FieldInfo]]:
 
     A stream in ``streams`` that the table does not have is a new one, so ``new_streams`` is no argument.
     """
-    fields = {name: field for name, field in model.model_fields.items() if name not in {"kind", "new_streams"}}
+    fields = {name: field for name, field in model.model_fields.items() if name != "new_streams"}
     return {name: (_form(field.annotation), field) for name, field in fields.items()}
 
 
