@@ -11,7 +11,7 @@
     SQL           config_from_properties              the configuration in TBLPROPERTIES, and schema_properties back
 
 Plans, tickets and tasks can be pickled: they carry the table's store, sizes and allowed mergers. An engine imports only
-this module, `storage`, `storage.config`, `storage.errors`, `storage.mergers` and `storage.publish`.
+this module, `storage`, `storage.alter`, `storage.config`, `storage.errors`, `storage.mergers` and `storage.publish`.
 """
 
 from __future__ import annotations
