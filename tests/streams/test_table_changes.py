@@ -55,6 +55,16 @@ def test_columns_join_the_group_of_the_column_that_they_follow(table: Table) -> 
     assert str(table.schema.column("tip").default) == "1.00"
 
 
+def test_a_statement_is_one_entry(table: Table) -> None:
+    head = table.state().head
+    columns = [NewColumn("tip", "int", 1, "status"), NewColumn("note", "string", after="tip")]
+    apply_changes(table, [*columns, WidenColumn(name="tip", type="bigint"), SetProperty("ttl.rows", "90 days")])
+    assert table.state().head == head + 1
+    assert format_type(table.schema.column("tip").type) == "bigint"
+    apply_changes(table, [SetProperty("comment", "x"), SetProperty("index", "note"), RemoveProperty("ttl")])
+    assert (table.state().head, table.schema.index, table.schema.ttl) == (head + 2, ("note",), None)
+
+
 def test_a_table_with_one_group_needs_no_name_of_it(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "c", CUSTOMERS)
     apply_changes(table, [NewColumn("tier", "string")])
@@ -125,6 +135,11 @@ REFUSED: dict[str, tuple[Sequence[Part], str, str]] = {
     "second of two columns": (
         [NewColumn("tip", "double", after="status"), NewColumn("bad", "int", "x", after="status")],
         "columns.bad.default: 'x' is not a int",
+        "a value of the column's type",
+    ),
+    "a type and then a default that does not fit": (
+        [WidenColumn(name="order_ts", type="bigint"), SetDefault(name="status", value=5)],
+        "columns.status.default: 5 is not a string",
         "a value of the column's type",
     ),
     "narrower": ([WidenColumn(name="clicks", type="int")], "int is not a wider form", "add a column"),
