@@ -86,7 +86,6 @@ from storage.services.parallel_tasks import in_threads
 from storage.services.progress import OnStage, Stage, unobserved
 from storage.services.restore import RestoreResult, check_open
 from storage.services.rewrite import RewriteResult, check_rewritable
-from storage.services.schema_changes import SchemaChange
 from storage.services.steps import Steps, cancel, finish
 from storage.services.stream_report import StreamReport
 from storage.services.tasks import Execute, Shared, Task, one_by_one
@@ -170,7 +169,6 @@ __all__ = [
     "RewriteResult",
     "Scan",
     "ScanRequest",
-    "SchemaChange",
     "Shared",
     "Shown",
     "SliceFile",
