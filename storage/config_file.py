@@ -47,6 +47,7 @@ _WORDING: Final[Mapping[str, str]] = {
     "value_error": "{error}",
     "string_type": "is {kind}, and must be a text",
     "list_type": "is {kind}, and must be a list",
+    "sequence_str": "is {kind}, and must be a list",
     "dict_type": "is {kind}, and must be a mapping, with a name before each value",
     "mapping_type": "is {kind}, and must be a mapping, with a name before each value",
     "bool_type": "is {kind}, and must be true or false",
@@ -149,9 +150,20 @@ def parse_fields(model: type[Model], raw: Any, sections: Sections, *, hint: str 
     parsed, problems = find_problems(model, raw, sections)
     if parsed is not None:
         return parsed
+    raise wrong_fields(problems, hint=hint)
+
+
+def wrong_fields(problems: Sequence[FieldProblem], *, where: str = "", hint: str = "") -> InvalidInput:
+    """The error that names every wrong field, each with ``where`` before it.
+
+    Args:
+        problems: What is wrong.
+        where: Put before each field, such as ``add_column.``.
+        hint: Shown if no wrong field has a hint of its own.
+    """
     hints = dict.fromkeys(each for problem in problems for each in problem.hints)
-    message = "; ".join(f"{problem.field}: {problem.text}" for problem in problems)
-    raise InvalidInput(message, hint="; ".join(hints) or hint)
+    message = "; ".join(f"{where}{problem.field}: {problem.text}" for problem in problems)
+    return InvalidInput(message, hint="; ".join(hints) or hint)
 
 
 def find_problems(model: type[Model], raw: Any, sections: Sections) -> tuple[Model | None, list[FieldProblem]]:
@@ -159,17 +171,22 @@ def find_problems(model: type[Model], raw: Any, sections: Sections) -> tuple[Mod
     try:
         return model.model_validate(raw), []
     except ValidationError as error:
-        found: dict[str, FieldProblem] = {}
-        for item in error.errors():
-            missing = item["type"] == "missing"
-            path = _written(item["loc"], raw, missing=missing)
-            field = ".".join(path) or "the configuration"
-            if field not in found:
-                wording = _WORDING.get(item["type"])
-                facts = {"kind": _KINDS.get(type(item["input"]), "another value"), **item.get("ctx", {})}
-                text = item["msg"] if wording is None else wording.format_map(facts)
-                found[field] = FieldProblem(path, field, text, tuple(_hints(item, {**sections, "": model})), missing)
-        return None, list(found.values())
+        return None, describe_problems(error, raw, {**sections, "": model})
+
+
+def describe_problems(error: ValidationError, raw: Any, sections: Sections) -> list[FieldProblem]:
+    """What pydantic says about values. Arguments as for `parse_fields`; ``sections`` has the whole model as ""."""
+    found: dict[str, FieldProblem] = {}
+    for item in error.errors():
+        missing = item["type"] == "missing"
+        path = _written(item["loc"], raw, missing=missing)
+        field = ".".join(path) or "the configuration"
+        if field not in found:
+            wording = _WORDING.get(item["type"])
+            facts = {"kind": _KINDS.get(type(item["input"]), "another value"), **item.get("ctx", {})}
+            text = item["msg"] if wording is None else wording.format_map(facts)
+            found[field] = FieldProblem(path, field, text, tuple(_hints(item, sections)), missing)
+    return list(found.values())
 
 
 def remove_field(raw: Any, path: Sequence[str]) -> bool:
@@ -195,7 +212,7 @@ def _hints(item: ErrorDetails, sections: Sections) -> Iterator[str]:
         known = [info.alias or name for name, info in model.model_fields.items()]
         close = get_close_matches(field, known, n=1)
         yield f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-    elif item["type"] == "list_type":
+    elif item["type"] in {"list_type", "sequence_str"}:
         given = item["input"]
         yield f"{field}: [{given}]" if isinstance(given, str | int) and given else f"{field}: [A, B]"
     elif item["type"] in {"dict_type", "mapping_type"}:

@@ -10,7 +10,7 @@
     SQL           config_from_properties              the configuration in TBLPROPERTIES, and schema_properties back
 
 Plans, tickets and tasks can be pickled: they carry the table's store, sizes and allowed mergers. An engine imports only
-this module, `storage`, `storage.config`, `storage.errors`, `storage.mergers` and `storage.publish`.
+this module, `storage`, `storage.alter`, `storage.config`, `storage.errors`, `storage.mergers` and `storage.publish`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ from storage.services.parallel_tasks import in_threads
 from storage.services.progress import OnStage, Stage, unobserved
 from storage.services.restore import RestoreResult
 from storage.services.rewrite import RewriteResult, check_rewritable
-from storage.services.schema_changes import SchemaChange
 from storage.services.steps import Steps, cancel, finish
 from storage.services.stream_report import StreamReport
 from storage.services.tasks import Execute, Shared, Task, one_by_one
@@ -154,7 +153,6 @@ __all__ = [
     "RewriteResult",
     "Scan",
     "ScanRequest",
-    "SchemaChange",
     "Shared",
     "Shown",
     "SliceFile",

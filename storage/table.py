@@ -5,7 +5,7 @@
         .snapshot(as_of) -> Snapshot.to_arrow     read/snapshot.py            rows at one cut, merged on read
         .changes(since) -> pa.RecordBatchReader   read/changes.py             rows that differ between two snapshots
         .compact(), .fold(), .clean(), ...        services/                   maintenance, beside live writers
-        .add_column(...), ...                     services/schema_changes.py  schema changes, beside live writers
+        .alter(...), .add_column(...), ...        alter.py                    schema changes, beside live writers
 
 All state of a table is in its folder. An instance of `Table` caches what it has read.
 """
@@ -22,6 +22,23 @@ from typing import Any
 import pyarrow as pa
 
 from storage import shown
+from storage.alter import (
+    AddColumn,
+    AddGroup,
+    AddReference,
+    AddStream,
+    Change,
+    DropReference,
+    Duration,
+    Function,
+    OnDelete,
+    SetComment,
+    SetDefault,
+    SetIndex,
+    SetOverlays,
+    SetTtl,
+    WidenColumn,
+)
 from storage.clock import Clock, Stamps, stamps_of
 from storage.config import TableConfig
 from storage.core.log.features import writable_features
@@ -43,8 +60,6 @@ from storage.read.pruning import KeyRows
 from storage.read.references import ReferencedTables
 from storage.read.snapshot import Snapshot
 from storage.read.time_travel import snapshot_at
-from storage.service_method import service_method
-from storage.services import file_settings, schema_changes
 from storage.services.clean.clean import CleanResult, run_clean
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.services.compaction import CompactionResult
@@ -57,8 +72,9 @@ from storage.services.inspect import Inspection
 from storage.services.progress import OnStage, unobserved
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.rewrite import RewriteResult, expire_rows, forget_deletes, rewrite_column
-from storage.services.row_change import Function
+from storage.services.row_change import Function as RowFunction
 from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
+from storage.services.schema_changes import SchemaChange, alter_schema
 from storage.services.split import SplitResult
 from storage.services.steps import finish
 from storage.services.table_html import table_html
@@ -574,7 +590,7 @@ class Table:
     def rewrite(
         self,
         column: str,
-        function: Function,
+        function: RowFunction,
         *,
         note: str = "",
         execute: Execute = one_by_one,
@@ -689,17 +705,235 @@ class Table:
             raise InvalidInput("the table has no time to live", hint="set_ttl (weft alter set-ttl) sets it")
         return finish(expire_in_steps(self, execute, now_ms=now_ms, progress=progress))
 
-    add_column = service_method(schema_changes.add_column)
-    add_group = service_method(schema_changes.add_group)
-    add_stream = service_method(schema_changes.add_stream)
-    widen_column = service_method(schema_changes.widen_column)
-    set_default = service_method(schema_changes.set_default)
-    set_comment = service_method(schema_changes.set_comment)
-    set_ttl = service_method(schema_changes.set_ttl)
-    set_overlays = service_method(file_settings.set_overlays)
-    set_index = service_method(file_settings.set_index)
-    add_reference = service_method(schema_changes.add_reference)
-    drop_reference = service_method(schema_changes.drop_reference)
+    def alter(self, *changes: Change | Mapping[str, Any]) -> SchemaChange:
+        """Change the schema, as one entry of the log: all changes are made, or none. Writers and readers continue.
+
+        The changes are applied in order, to the newest schema, and each is checked with the whole of the configuration.
+        Those that the table has already change nothing.
+
+        Args:
+            changes: Models of `storage.alter`, or mappings with their fields and ``kind``, such as
+                ``{"kind": "add_column", "group": "payment", "name": "tip", "type": "double"}``.
+
+        Raises:
+            NotFound, InvalidInput, Conflict: See the method of each change, such as `add_column`. Nothing was changed.
+        """
+        return alter_schema(self.writable(), changes)
+
+    def add_column(
+        self,
+        group: str,
+        name: str,
+        type: str,  # noqa: A002 - its name in the configuration
+        *,
+        default: object = None,
+        function: Function = None,
+        comment: str = "",
+    ) -> SchemaChange:
+        """Add a column to a group; it is the last one of the table. Writers may continue without it, which means NULL.
+
+        Args:
+            group: A group of the table.
+            name: Name of the column.
+            type: Spark SQL type name.
+            default: Value shown where the group is absent; None for NULL. Events from before the column was added show
+                NULL.
+            function: For a column of an aggregate group, as in the configuration.
+            comment: What the column means; empty for none.
+
+        Raises:
+            NotFound: The table has no such group.
+            InvalidInput: The changed configuration is wrong, or the group has a custom merger.
+            Conflict: There is another column of that name. The same column is no error.
+        """
+        return self.alter(
+            AddColumn(group=group, name=name, type=type, default=default, function=function, comment=comment)
+        )
+
+    def add_group(
+        self,
+        name: str,
+        columns: Mapping[str, str | Mapping[str, Any]],
+        *,
+        ordering: Sequence[str] = (),
+        merge: str = "latest",
+        functions: Mapping[str, Any] | None = None,
+        streams: Sequence[str] = (),
+        new_streams: Mapping[str, OnDelete] | None = None,
+        state: Mapping[str, str] | None = None,
+    ) -> SchemaChange:
+        """Add a group of new columns, and name the streams that write it: at least one.
+
+        Args:
+            name: Name of the group.
+            columns: Column name to type name, or to ``{"type": ..., "default": ..., "comment": ...}``.
+            ordering: The columns that order its events.
+            merge: Merge mode of the group.
+            functions: Functions of an aggregate group, by column.
+            streams: Existing streams that write the group from now on; their batches may leave it out.
+            new_streams: New streams that write this group only: name to what their deletes mean (``group``, ``row`` or
+                ``ignore``).
+            state: State columns of a custom merger: name to type name.
+
+        Raises:
+            NotFound: The table has no such stream.
+            InvalidInput: The changed configuration is wrong.
+            Conflict: There is another group, column or stream of that name. The same group is no error.
+        """
+        return self.alter(
+            AddGroup(
+                name=name,
+                columns=columns,
+                ordering=ordering,
+                merge=merge,
+                functions=functions,
+                streams=streams,
+                new_streams=new_streams,
+                state=state,
+            )
+        )
+
+    def add_stream(self, name: str, groups: Sequence[str], *, on_delete: OnDelete = "group") -> SchemaChange:
+        """Add a stream that writes existing groups.
+
+        Args:
+            name: Name of the stream.
+            groups: Groups of the table.
+            on_delete: What deletes of the stream remove: ``group``, ``row``, or nothing (``ignore``).
+
+        Raises:
+            InvalidInput: The changed configuration is wrong: no such group, or delete policies that contradict each
+                other.
+            Conflict: There is another stream of that name. The same stream is no error.
+        """
+        return self.alter(AddStream(name=name, groups=groups, on_delete=on_delete))
+
+    def widen_column(self, name: str, type: str) -> SchemaChange:  # noqa: A002 - its name in the configuration
+        """Give a column a wider type: a larger integer, double for float, a decimal with more digits before the point.
+
+        Args:
+            name: A column of the table.
+            type: Spark SQL type name.
+
+        Raises:
+            NotFound: The table has no such column.
+            InvalidInput: The type is unknown, does not contain all values of the column, or a custom merger reads the
+                column.
+        """
+        return self.alter(WidenColumn(name=name, type=type))
+
+    def set_default(self, name: str, value: object = None) -> SchemaChange:
+        """Set the value that a column shows where its group is absent, in existing rows too.
+
+        Args:
+            name: A column of the table.
+            value: The value; None for NULL.
+
+        Raises:
+            NotFound: The table has no such column.
+            InvalidInput: The column takes no default, or the value is not of its type.
+        """
+        return self.alter(SetDefault(name=name, value=value))
+
+    def set_comment(self, comment: str, column: str | None = None) -> SchemaChange:
+        """Set the comment of the table or of a column. It says something to people, and changes no read and no file.
+
+        Args:
+            comment: The text; empty to remove the comment.
+            column: A column of the table; None for the table.
+
+        Raises:
+            NotFound: The table has no such column.
+            InvalidInput: The comment is no string.
+        """
+        return self.alter(SetComment(comment=comment, column=column))
+
+    def set_ttl(
+        self,
+        *,
+        rows: Duration = None,
+        by: str | None = None,
+        unit: str | None = None,
+        deletes: Duration = None,
+        within: Duration = None,
+    ) -> SchemaChange:
+        """Set how long rows and deletes are kept, instead of the setting before; without arguments for ever.
+
+        The service `ttl` of a pipeline, `weft services` and `Table.apply_ttl` remove what is older.
+
+        Args:
+            rows: Age at which a row expires, as a timedelta or a text such as ``90 days``; None: never.
+            by: Column that says how old a row is: a date, a timestamp or an integer. A row without a value in it, and
+                every row if this is None, is as old as its last event.
+            unit: Unit of an integer column: ``seconds``, ``milliseconds`` or ``microseconds`` since 1970.
+            deletes: How long a delete stays known after its commit; None: as long as ``rows``. An older event that
+                comes later is new data.
+            within: Older rows and deletes are removed within this time; None: a tenth of the shorter time above. A
+                longer time costs fewer rewritten files.
+
+        Raises:
+            InvalidInput: A duration cannot be read, the column does not exist or is no time, or the arguments
+                contradict each other. Nothing was changed.
+        """
+        return self.alter(SetTtl(rows=rows, by=by, unit=unit, deletes=deletes, within=within))
+
+    def set_overlays(self, on: bool) -> SchemaChange:  # noqa: FBT001 - the value of a setting
+        """Allow compactions to write overlays; if not, the next ones end those that exist (PROTOCOL.md, "Overlays").
+
+        Args:
+            on: Whether compactions may write overlays.
+
+        Raises:
+            InvalidInput: The value is no boolean.
+        """
+        return self.alter(SetOverlays(on=on))
+
+    def set_index(self, columns: Sequence[str]) -> SchemaChange:
+        """Set the columns for which compactions write Bloom filters, instead of those before.
+
+        A read with ``column = value``, or with a few values, then skips row groups that do not have them. Base files
+        get filters when they are written next.
+
+        Args:
+            columns: Names of columns: integers, strings, binaries or dates; none for no filters.
+
+        Raises:
+            InvalidInput: A column does not exist, or cannot be indexed. Nothing was changed.
+        """
+        return self.alter(SetIndex(columns=columns))
+
+    def add_reference(
+        self,
+        name: str,
+        table: str,
+        on: str | Sequence[str],
+        *,
+        columns: Sequence[str] | None = None,
+        prefix: str | None = None,
+    ) -> SchemaChange:
+        """Add a reference to another table, whose columns are then shown beside those of this table.
+
+        Args:
+            name: Name of the reference.
+            table: Location of the other table; a relative path starts at the location of this table.
+            on: Columns of this table that hold the key of the other one, in the order of that key.
+            columns: Columns of the other table to show; None for all outside its key that it has now.
+            prefix: Put before their names; by default the name of the reference and an underscore.
+
+        Raises:
+            NotFound: There is no such table or column.
+            InvalidInput: The foreign key does not fit the key of the other table, or names clash.
+            Conflict: There is another reference of that name. The same reference is no error.
+        """
+        return self.alter(AddReference(name=name, table=table, on=on, columns=columns, prefix=prefix))
+
+    def drop_reference(self, name: str) -> SchemaChange:
+        """Drop a reference. The other table is not changed, and older snapshots keep the columns.
+
+        Raises:
+            NotFound: The table has no such reference.
+        """
+        return self.alter(DropReference(name=name))
 
     def writable(self) -> TableLog:
         """Check that this version may write to the table, and complete a restore in progress (L4); returns the log."""

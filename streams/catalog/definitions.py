@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from storage import Table
+from storage.alter import SetComment, SetDefault, WidenColumn
 from storage.engine import (
     SqlColumn,
     config_from_properties,
@@ -28,16 +29,7 @@ from storage.engine import (
 )
 from storage.errors import Conflict, InvalidInput, NotFound
 from streams.catalog.stream_writes import NO_CONSTRAINTS
-from streams.catalog.table_changes import (
-    AddColumn,
-    Change,
-    RemoveProperty,
-    SetComment,
-    SetDefault,
-    SetProperty,
-    WidenColumn,
-    apply_changes,
-)
+from streams.catalog.table_changes import NewColumn, Part, RemoveProperty, SetProperty, apply_changes
 
 if TYPE_CHECKING:
     from streams.catalog.catalog_context import CatalogContext
@@ -245,7 +237,7 @@ def alter_table(catalog: CatalogContext, names: Sequence[str], changes: Sequence
     apply_changes(table, [_change(catalog, table, change) for change in changes])
 
 
-def _change(catalog: CatalogContext, table: Table, change: Any) -> Change:
+def _change(catalog: CatalogContext, table: Table, change: Any) -> Part:
     kind = str(change.getClass().getSimpleName())
     match kind:
         case "SetProperty":
@@ -265,17 +257,17 @@ def _change(catalog: CatalogContext, table: Table, change: Any) -> Change:
         case "AddColumn":
             return _addition(catalog, name, change)
         case "UpdateColumnType":
-            return WidenColumn(name, column_type(name, change.newDataType()))
+            return WidenColumn(name=name, type=column_type(name, change.newDataType()))
         case "UpdateColumnDefaultValue":
             type_name = format_type(table.schema.column(name).type)
             text = change.newDefaultValue() or "NULL"  # DROP DEFAULT gives an empty text
-            return SetDefault(name, _evaluated(catalog, name, text, type_name))
+            return SetDefault(name=name, value=_evaluated(catalog, name, text, type_name))
         case "UpdateColumnComment":
-            return SetComment(name, change.newComment() or "")
+            return SetComment(comment=change.newComment() or "", column=name)
     raise AssertionError(f"{kind} is one of {_OF_COLUMNS}")
 
 
-def _addition(catalog: CatalogContext, name: str, change: Any) -> AddColumn:
+def _addition(catalog: CatalogContext, name: str, change: Any) -> NewColumn:
     if not change.isNullable():
         raise InvalidInput(
             f"column {name!r}: NOT NULL: rows from before have no value", hint="leave NOT NULL out; use DEFAULT"
@@ -289,7 +281,7 @@ def _addition(catalog: CatalogContext, name: str, change: Any) -> AddColumn:
     kind = column_type(name, change.dataType())
     default = change.defaultValue()
     value = None if default is None else _evaluated(catalog, name, default.getSql(), kind)
-    return AddColumn(name, kind, value, None if position is None else position.column(), change.comment() or "")
+    return NewColumn(name, kind, value, None if position is None else position.column(), change.comment() or "")
 
 
 def drop_later(catalog: CatalogContext, names: Sequence[str]) -> bool:

@@ -1,76 +1,46 @@
-"""Procedures that add columns, groups and streams. ALTER TABLE does the other changes of a schema."""
+"""Procedures that change a schema: one for each kind of change in `storage.alter`, with its fields as parameters.
+
+Names are separated by commas, ``columns`` of add_group is ``map('tip', 'double')``, and a value is JSON or plain text.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from storage.engine import (
-    SchemaChange,
-    parse_names,
-)
-from streams.catalog.procedure import Row, Session, open_table, procedure
-from streams.read.text_values import parse_default
+from storage.alter import CHANGES
+from storage.engine import parse_names
+from streams.catalog.procedure import Parameter, Procedure, Row, Session, open_table
+from streams.read.change_arguments import Form, change_arguments, change_of
 
-_CHANGE: Final = {"revision": "bigint", "changed": "boolean"}
+_TYPES: Final[Mapping[Form, str]] = {"names": "string", "map": "map<string,string>", "flag": "boolean"}
 
 
-@procedure(_CHANGE)
-def add_column(
-    session: Session,
-    table: str,
-    group: str,
-    name: str,
-    type: str,  # noqa: A002 - the parameter's name
-    default: str | None = None,
-    function: str | None = None,
-    comment: str = "",
-) -> Row:
-    """Add a column, the last of the table, to a group. ``default`` is JSON or plain text."""
-    target, value = open_table(session, table), parse_default(default)
-    return _changed(target.add_column(group, name, type, default=value, function=function, comment=comment))
+def schema_procedure(kind: str) -> Procedure:
+    """The procedure for a kind of change."""
+    model, fields = CHANGES[kind], change_arguments(CHANGES[kind])
+    parameters = [Parameter("table", "string", required=True, default=None)]
+    for name, (form, field) in fields.items():
+        default = None if form in {"names", "map"} or field.is_required() else field.default
+        parameters.append(Parameter(name, _TYPES.get(form, "string"), field.is_required(), default))
+
+    def run(session: Session, table: str, **arguments: Any) -> Row:
+        target = open_table(session, table)
+        values = {name: _value(fields[name][0], value) for name, value in arguments.items() if value is not None}
+        change = target.alter(change_of(model, target.schema, values))
+        return {"revision": change.rev, "changed": change.changed}
+
+    columns = {"revision": "bigint", "changed": "boolean"}
+    return Procedure(kind, inspect.getdoc(model) or "", tuple(parameters), columns, run)
 
 
-@procedure(_CHANGE)
-def add_group(
-    session: Session,
-    table: str,
-    name: str,
-    columns: Mapping[str, str],
-    ordering: str | None = None,
-    merge: str = "latest",
-    functions: Mapping[str, str] | None = None,
-    streams: str | None = None,
-) -> Row:
-    """Add a group of new columns, ``columns => map('tip', 'double')``, and say which streams write it.
-
-    ``ordering`` and ``streams`` are names, separated by commas. A stream that does not exist is added.
-    """
-    target = open_table(session, table)
-    given = _list(streams)
-    known = {stream.name for stream in target.schema.streams}
-    return _changed(
-        target.add_group(
-            name,
-            dict(columns),
-            ordering=_list(ordering),
-            merge=merge,
-            functions=dict(functions or {}),
-            streams=[stream for stream in given if stream in known],
-            new_streams={stream: "group" for stream in given if stream not in known},
-        )
-    )
+def _value(form: Form, argument: Any) -> Any:
+    if form == "map":
+        return dict(argument)
+    if form == "names":
+        return parse_names(argument) if argument.strip() else []
+    return argument
 
 
-@procedure(_CHANGE)
-def add_stream(session: Session, table: str, name: str, groups: str, on_delete: str = "group") -> Row:
-    """Add a stream that writes existing groups."""
-    return _changed(open_table(session, table).add_stream(name, _list(groups), on_delete=on_delete))
-
-
-def _changed(change: SchemaChange) -> Row:
-    return {"revision": change.rev, "changed": change.changed}
-
-
-def _list(names: str | None) -> list[str]:
-    return [] if names is None else parse_names(names)
+globals().update({kind: schema_procedure(kind) for kind in CHANGES})  # `procedure_table` finds all by their names

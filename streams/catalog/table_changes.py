@@ -1,4 +1,4 @@
-"""ALTER TABLE: the changes of a statement, checked together and then applied by the methods of `storage.Table`.
+"""ALTER TABLE: the changes of a statement as changes of `storage.alter`, which the table makes together or not at all.
 
     ADD COLUMN tip double AFTER paid             a column of the group of ``paid``; the last one of the table
     ALTER COLUMN paid TYPE ...                   a wider type
@@ -12,18 +12,29 @@ Everything else that a statement can ask for is refused, with what to do instead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from storage import Table
-from storage.config import TableConfig, build_schema, configuration, load_config
-from storage.engine import SqlColumn, TableSchema, config_from_properties, schema_properties
+from storage.alter import (
+    AddColumn,
+    AddReference,
+    AddStream,
+    Change,
+    DropReference,
+    SetComment,
+    SetIndex,
+    SetOverlays,
+    SetTtl,
+)
+from storage.config import TableConfig, configuration, load_config
+from storage.engine import SqlColumn, config_from_properties, schema_properties
 from storage.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class AddColumn:
+class NewColumn:
     """A new column. ``after`` is a column of the table, which names the group; None if the statement has none."""
 
     name: str
@@ -31,30 +42,6 @@ class AddColumn:
     default: Any = None
     after: str | None = None
     comment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WidenColumn:
-    """A wider type for a column."""
-
-    name: str
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetDefault:
-    """A default for a column; None for NULL."""
-
-    name: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class SetComment:
-    """A comment for a column; empty to remove it."""
-
-    name: str
-    comment: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,59 +59,47 @@ class RemoveProperty:
     name: str
 
 
-Change = AddColumn | WidenColumn | SetDefault | SetComment | SetProperty | RemoveProperty
-_Step = Callable[[Table], object]
+Part = NewColumn | SetProperty | RemoveProperty | Change
+"""A part of a statement."""
 
 
-def apply_changes(table: Table, changes: Sequence[Change]) -> None:
-    """Apply the changes of one statement.
-
-    Additions and properties are checked together before anything is changed.
+def apply_changes(table: Table, parts: Sequence[Part]) -> None:
+    """Make the changes of one statement, as one entry of the log.
 
     Args:
         table: The table.
-        changes: The changes, in the order of the statement.
+        parts: The parts of the statement, in order.
 
     Raises:
-        InvalidInput: A change is not possible. The table is unchanged, unless a type, a default or a comment of a
-            column before it in the same statement was changed already.
-        NotFound: The table has no such column.
+        InvalidInput: A change is not possible. Nothing was changed.
+        NotFound: The table has no such column. Nothing was changed.
     """
     schema = table.schema
-    steps: list[_Step] = []
-    added = [change for change in changes if isinstance(change, AddColumn)]
-    if added:
-        steps.extend(_additions(schema, added))
-    steps.extend(_properties(schema, changes))
-    for change in changes:
-        match change:
-            case WidenColumn(name, type_name):
-                table.widen_column(name, type_name)
-            case SetDefault(name, value):
-                table.set_default(name, value)
-            case SetComment(name, comment):
-                table.set_comment(comment, name)
-    for step in steps:
-        step(table)
-
-
-def _additions(schema: TableSchema, added: Sequence[AddColumn]) -> list[_Step]:
     config = configuration(schema)
-    steps: list[_Step] = []
-    for change in added:
-        group = _group_for(config, change)
-        config["columns"][change.name] = {"type": change.type, "default": change.default}
-        config["groups"][group]["columns"].append(change.name)
-        steps.append(
-            lambda table, change=change, group=group: table.add_column(  # type: ignore[misc]
-                group, change.name, change.type, default=change.default, comment=change.comment
-            )
-        )
-    build_schema(load_config(config))
-    return steps
+    properties = schema_properties(schema)
+    before = load_config(config)
+    changes: list[Change] = []
+    for part in parts:
+        match part:
+            case NewColumn():
+                group = _group_for(config, part)
+                config["groups"][group]["columns"].append(part.name)
+                changes.append(
+                    AddColumn(group=group, name=part.name, type=part.type, default=part.default, comment=part.comment)
+                )
+            case SetProperty(name, value):
+                properties[name] = value
+            case RemoveProperty(name):
+                properties = {
+                    key: value for key, value in properties.items() if key != name and not key.startswith(f"{name}.")
+                }
+            case Change():
+                changes.append(part)
+    columns = [SqlColumn(name, **column) for name, column in config["columns"].items()]
+    table.alter(*changes, *_differences(before, config_from_properties(columns, properties)))
 
 
-def _group_for(config: Mapping[str, Any], change: AddColumn) -> str:
+def _group_for(config: Mapping[str, Any], change: NewColumn) -> str:
     """The group of a new column: that of the column after which it is added, or the only one.
 
     Raises:
@@ -155,22 +130,8 @@ def _group_for(config: Mapping[str, Any], change: AddColumn) -> str:
     return group
 
 
-def _properties(schema: TableSchema, changes: Sequence[Change]) -> list[_Step]:
-    given = schema_properties(schema)
-    for change in changes:
-        match change:
-            case SetProperty(name, value):
-                given[name] = value
-            case RemoveProperty(name):
-                given = {key: value for key, value in given.items() if key != name and not key.startswith(f"{name}.")}
-    stored = configuration(schema)
-    before = load_config(stored)
-    columns = [SqlColumn(name, **column) for name, column in stored["columns"].items()]
-    return _differences(before, config_from_properties(columns, given))
-
-
-def _differences(before: TableConfig, after: TableConfig) -> list[_Step]:
-    """Steps from one configuration to another with the same columns.
+def _differences(before: TableConfig, after: TableConfig) -> Iterator[Change]:
+    """Changes from one configuration to another with the same columns.
 
     Raises:
         InvalidInput: They differ in something that cannot be changed.
@@ -196,40 +157,33 @@ def _differences(before: TableConfig, after: TableConfig) -> list[_Step]:
                 f"properties of group {name!r} cannot be changed",
                 hint="ALTER TABLE ... ADD COLUMN adds columns to it; for another merge mode or ordering add a group",
             )
-    steps: list[_Step] = []
-    for name in {**before.streams, **after.streams}:
-        known, wanted = before.streams.get(name), after.streams.get(name)
-        if known is not None and known != wanted:
+    for name, stream in before.streams.items():
+        if stream != after.streams.get(name):
             raise InvalidInput(
                 f"properties of stream {name!r} cannot be changed", hint="add another stream: 'stream.<name>' = ..."
             )
-        if known is None and wanted is not None:
-            steps.append(
-                lambda table, name=name, it=wanted: table.add_stream(name, it.groups, on_delete=it.on_delete)  # type: ignore[misc]
-            )
-    for name in {**before.references, **after.references}:
-        old, new = before.references.get(name), after.references.get(name)
-        if old is not None and new is not None and old != new:
+    for name, stream in after.streams.items():
+        if name not in before.streams:
+            yield AddStream(name=name, **stream.model_dump())
+    for name, reference in before.references.items():
+        if name not in after.references:
+            yield DropReference(name=name)
+        elif reference != after.references[name]:
             raise InvalidInput(
                 f"properties of reference {name!r} cannot be changed",
                 hint=f"UNSET TBLPROPERTIES ('reference.{name}') first, then SET all of them",
             )
-        if old is not None and new is None:
-            steps.append(lambda table, name=name: table.drop_reference(name))  # type: ignore[misc]
-        if old is None and new is not None:
-            steps.append(
-                lambda table, name=name, it=new: table.add_reference(  # type: ignore[misc]
-                    name, it.table, it.on, columns=it.columns, prefix=it.prefix
-                )
-            )
+    for name, reference in after.references.items():
+        if name not in before.references:
+            yield AddReference(name=name, **reference.model_dump())
     if before.comment != after.comment:
-        steps.append(lambda table: table.set_comment(after.comment))
+        yield SetComment(comment=after.comment)
     if before.overlays != after.overlays:
-        steps.append(lambda table: table.set_overlays(after.overlays))
+        yield SetOverlays(on=after.overlays)
     if before.index != after.index:
-        steps.append(lambda table: table.set_index(after.index))
+        yield SetIndex(columns=after.index)
     if before.ttl != after.ttl:
         ttl = {} if after.ttl is None else after.ttl.model_dump(exclude_none=True)
-        times = {name: f"{value} ms" if isinstance(value, int) else value for name, value in ttl.items()}
-        steps.append(lambda table: table.set_ttl(**times))
-    return steps
+        yield SetTtl.model_validate(
+            {name: f"{value} ms" if isinstance(value, int) else value for name, value in ttl.items()}
+        )

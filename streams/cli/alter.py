@@ -1,266 +1,118 @@
-"""``weft alter``: schema changes while writers run. A change that would break stored data or writers is refused."""
+"""``weft alter``: schema changes while writers run. A change that would break stored data or writers is refused.
+
+There is one command for each kind of change in `storage.alter`, with its fields as arguments and options. A field is an
+argument if it is required and has a single value.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
+from pydantic.fields import FieldInfo
 
-from storage.engine import SchemaChange
+from storage.alter import CHANGES
 from storage.errors import InvalidInput
 from streams.cli import completion
 from streams.cli.arguments import Json, StorageOption, Target, column_names, console, open_table, usage_errors
 from streams.cli.examples import examples
 from streams.cli.output import print_result
-from streams.read.text_values import parse_default
+from streams.read.change_arguments import Form, change_arguments, change_of
 
 alter = typer.Typer(
     no_args_is_help=True, help="Change a table's schema while it is written. Writers that know the old schema continue."
 )
 
-Default = Annotated[
-    str | None, typer.Option(help="Value shown where the column's group is absent: JSON, or plain text.")
-]
-TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="A Spark SQL type name.")]
+_COMPLETIONS: Final = {"column": completion.column_names, "group": completion.group_names}
+_FUNCTIONS: Final = ("=", "COLUMN=FUNCTION")
+_TYPES: Final = (" ", "NAME TYPE")
+_POSITIONAL: Final = {("set_default", "value"), ("set_index", "columns")}
+"""Arguments that would be options: one may be left out, the other one is a list."""
+_WHOLE_FILES: Final = "whole base files, and end the overlays"
+_NAMES: Final = {"widen_column": "widen"}
+_NEVER: Final = Annotated[bool, typer.Option("--never", help="Keep rows and deletes for ever again.")]
 
 
-def _tell(change: SchemaChange, what: str, *, as_json: bool) -> None:
-    text = f"{what}: schema revision {change.rev}" if change.changed else "nothing to do: the schema is so already"
-    print_result(change, text, as_json=as_json)
+def _parameter(kind: str, name: str, form: Form, field: FieldInfo) -> inspect.Parameter:
+    """The argument or option for a field of a change."""
+    complete = next((_COMPLETIONS[mark] for mark in field.metadata if isinstance(mark, str)), None)
+    words, option = field.description or "", f"--{name.removesuffix('s').replace('_', '-')}"
+    several = form in {"names", "map"}
+    declared: Any
+    if (kind, name) in _POSITIONAL or (field.is_required() and not several):
+        metavar = "true|false" if form == "flag" else None
+        words = f"{words.removesuffix('.')}, separated by commas; '' for none." if several else words
+        words = f"{words} JSON, or plain text; NULL if left out." if form == "value" else words
+        declared, several = typer.Argument(metavar=metavar, help=words, autocompletion=complete), False
+    elif several:
+        metavar = _pairs(name)[1] if form == "map" else None
+        declared = typer.Option(option, metavar=metavar, help=f"{words} May be repeated.", autocompletion=complete)
+    else:
+        words = f"{words} JSON, or plain text." if form == "value" else words
+        declared = typer.Option(help=words, autocompletion=complete)
+    annotation: Any = list[str] if several else bool if form == "flag" else str
+    if field.is_required() and form != "value":
+        return _keyword(name, Annotated[annotation, declared])
+    default = field.default if isinstance(field.default, str) else None
+    return _keyword(name, Annotated[annotation if default is not None else annotation | None, declared], default)
 
 
-@alter.command(
-    epilog=examples(
-        "weft alter add-column lake/orders_wide payment tip double",
-        "weft alter add-column lake/orders_wide order channel string --default web",
-    )
-)
-def add_column(
-    target: Target,
-    group: Annotated[str, typer.Argument(help="Group of the new column.", autocompletion=completion.group_names)],
-    name: Annotated[str, typer.Argument(help="Name of the column.")],
-    type_name: TypeName,
-    default: Default = None,
-    function: Annotated[
-        str | None, typer.Option(help="Aggregate function of the column, in an aggregate group.")
-    ] = None,
-    comment: Annotated[str, typer.Option(help="What the column means.")] = "",
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Add a column, the last of the table, to a group."""
-    change = open_table(target, storage_option).add_column(
-        group, name, type_name, default=parse_default(default), function=function, comment=comment
-    )
-    _tell(change, f"column {name} is added to group {group}", as_json=as_json)
+def _pairs(name: str) -> tuple[str, str]:
+    return _FUNCTIONS if name == "functions" else _TYPES
 
 
-@alter.command(
-    epilog=examples(
-        "weft alter add-group lake/orders_wide shipment --column 'carrier string' --column 'ship_ts timestamp' "
-        "--ordering ship_ts --stream shipments"
-    )
-)
-def add_group(
-    target: Target,
-    name: Annotated[str, typer.Argument(help="Name of the group.")],
-    column: Annotated[list[str], typer.Option(help='A column, "NAME TYPE". May be repeated.')],
-    ordering: Annotated[
-        list[str] | None, typer.Option(help="A column that orders events. May be repeated: the first one counts most.")
-    ] = None,
-    merge: Annotated[str, typer.Option(help="Merge mode.")] = "latest",
-    function: Annotated[
-        list[str] | None, typer.Option(help="COLUMN=FUNCTION, in an aggregate group. May be repeated.")
-    ] = None,
-    stream: Annotated[
-        list[str] | None, typer.Option(help="A stream that writes the group; a new stream is added. May be repeated.")
-    ] = None,
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Add a group of new columns, and say which streams write it."""
-    with usage_errors():
-        columns = dict(_pair(text, " ", "--column", "NAME TYPE") for text in column)
-        functions = dict(_pair(text, "=", "--function", "COLUMN=FUNCTION") for text in function or [])
-    table = open_table(target, storage_option)
-    known = {known_stream.name for known_stream in table.schema.streams}
-    change = table.add_group(
-        name,
-        columns,
-        ordering=ordering or [],
-        merge=merge,
-        functions=functions,
-        streams=[given for given in stream or [] if given in known],
-        new_streams={given: "group" for given in stream or [] if given not in known},
-    )
-    _tell(change, f"group {name} is added", as_json=as_json)
+def _value(name: str, form: Form, given: Any) -> Any:
+    """The value of an argument or option, for `change_of`."""
+    if form == "names" and isinstance(given, str):
+        return column_names([given])
+    if form == "names" and name in {"on", "columns"}:
+        return column_names(given)
+    if form == "map" and given is not None:
+        separator, shape = _pairs(name)
+        return dict(_pair(text, separator, f"--{name.removesuffix('s')}", shape) for text in given)
+    return given
 
 
-@alter.command(epilog=examples("weft alter add-stream lake/orders_wide corrections --group order --on-delete ignore"))
-def add_stream(
-    target: Target,
-    name: Annotated[str, typer.Argument(help="Name of the stream.")],
-    group: Annotated[
-        list[str], typer.Option(help="A group that it writes. May be repeated.", autocompletion=completion.group_names)
-    ],
-    on_delete: Annotated[
-        str, typer.Option(help="What its deletes remove: group, row, or ignore for nothing.")
-    ] = "group",
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Add a stream that writes existing groups."""
-    change = open_table(target, storage_option).add_stream(name, group, on_delete=on_delete)
-    _tell(change, f"stream {name} is added", as_json=as_json)
+def _add_command(kind: str, done: Callable[[Any], str]) -> None:
+    """Add the command for a kind of change to `alter`; ``done`` says in words what a change did."""
+    model, fields, name = CHANGES[kind], change_arguments(CHANGES[kind]), _NAMES.get(kind, kind.replace("_", "-"))
+    expires = kind == "set_ttl"
+
+    def run(
+        target: str, storage_option: Sequence[str] | None, *, as_json: bool, never: bool = False, **texts: Any
+    ) -> None:
+        with usage_errors():
+            arguments = {field: _value(field, fields[field][0], value) for field, value in texts.items()}
+            if expires and never == any(texts.values()):
+                raise InvalidInput("give either --never, or --rows or --deletes", hint='--rows "90 days" --by order_ts')
+        table = open_table(target, storage_option)
+        change = change_of(model, table.schema, arguments)
+        result = table.alter(change)
+        text = f"{done(change)}: schema revision {result.rev}"
+        print_result(result, text if result.changed else "nothing to do: the schema is so already", as_json=as_json)
+        if expires and not (never or as_json):
+            console().print("weft services, weft run with a section ttl, and weft apply-ttl apply it", style="dim")
+
+    parameters = [
+        _keyword("target", Target),
+        *(_parameter(kind, field, *facts) for field, facts in fields.items()),
+        *([_keyword("never", _NEVER, False)] if expires else []),
+        _keyword("storage_option", StorageOption, None),
+        _keyword("as_json", Json, False),
+    ]
+    setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010 - functions have no such attribute for mypy
+    lines = [line for line in _EXAMPLES.splitlines() if line.startswith(f"weft alter {name} ")]
+    alter.command(name, help=model.__doc__, epilog=examples(*lines))(run)
 
 
-@alter.command(epilog=examples("weft alter widen lake/orders_wide amount 'decimal(18,2)'"))
-def widen(
-    target: Target,
-    name: Annotated[str, typer.Argument(help="Name of the column.", autocompletion=completion.column_names)],
-    type_name: TypeName,
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Change a column to a wider type."""
-    change = open_table(target, storage_option).widen_column(name, type_name)
-    _tell(change, f"column {name} is {type_name}", as_json=as_json)
+def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-@alter.command(epilog=examples("weft alter set-default lake/orders_wide status unknown"))
-def set_default(
-    target: Target,
-    name: Annotated[str, typer.Argument(help="Name of the column.", autocompletion=completion.column_names)],
-    value: Annotated[str | None, typer.Argument(help="JSON, or plain text; NULL if left out.")] = None,
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Set the value that a column shows where its group is absent."""
-    change = open_table(target, storage_option).set_default(name, parse_default(value))
-    _tell(change, f"column {name} shows {value or 'NULL'} where its group is absent", as_json=as_json)
-
-
-@alter.command(
-    epilog=examples(
-        "weft alter set-comment lake/orders_wide 'Orders and payments'",
-        "weft alter set-comment lake/orders_wide 'in EUR' --column paid",
-    )
-)
-def set_comment(
-    target: Target,
-    comment: Annotated[str, typer.Argument(help='The comment; "" removes it.')],
-    column: Annotated[
-        str | None,
-        typer.Option(help="Name of a column; the table if left out.", autocompletion=completion.column_names),
-    ] = None,
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Say what the table, or a column, is for."""
-    change = open_table(target, storage_option).set_comment(comment, column)
-    what = "the table" if column is None else f"column {column}"
-    _tell(change, f"the comment of {what} is {'set' if comment else 'removed'}", as_json=as_json)
-
-
-@alter.command(
-    epilog=examples(
-        "weft alter set-ttl lake/orders_wide --rows '90 days' --by order_ts",
-        "weft alter set-ttl lake/orders_wide --never",
-    )
-)
-def set_ttl(
-    target: Target,
-    rows: Annotated[str | None, typer.Option(help="Age at which rows expire, for example 90 days.")] = None,
-    by: Annotated[
-        str | None, typer.Option(help="Column that says how old a row is; by default its last event counts.")
-    ] = None,
-    unit: Annotated[str | None, typer.Option(help="Of an integer column: seconds, milliseconds, microseconds.")] = None,
-    deletes: Annotated[
-        str | None, typer.Option(help="How long deletes stay known after their commit; by default as long as rows.")
-    ] = None,
-    within: Annotated[
-        str | None, typer.Option(help="What is older is removed within this time; by default a tenth of the shorter.")
-    ] = None,
-    never: Annotated[bool, typer.Option("--never", help="Keep rows and deletes for ever again.")] = False,
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Set how long rows and deletes are kept, instead of the setting before. Services of the table apply it."""
-    with usage_errors():
-        if never == any((rows, by, unit, deletes, within)):
-            raise InvalidInput("give either --never, or --rows or --deletes", hint='--rows "90 days" --by order_ts')
-    table = open_table(target, storage_option)
-    change = table.set_ttl(rows=rows, by=by, unit=unit, deletes=deletes, within=within)
-    done = "rows and deletes are kept for ever" if never else "the time to live is set"
-    _tell(change, done, as_json=as_json)
-    if not (never or as_json):
-        console().print("weft services, weft run with a section ttl, and weft apply-ttl apply it", style="dim")
-
-
-@alter.command(epilog=examples("weft alter set-overlays lake/orders_wide true"))
-def set_overlays(
-    target: Target,
-    on: Annotated[bool, typer.Argument(metavar="true|false", help="Whether compactions may write overlays.")],
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Let compactions write only the column groups that have changed, beside the base files (storage/FORMAT.md)."""
-    change = open_table(target, storage_option).set_overlays(on)
-    done = "compactions write overlays" if on else "compactions write whole base files, and end the overlays"
-    _tell(change, done, as_json=as_json)
-
-
-@alter.command(epilog=examples("weft alter set-index lake/orders_wide email,phone"))
-def set_index(
-    target: Target,
-    columns: Annotated[str, typer.Argument(help="Names of columns, separated by commas; '' for none.")],
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Let compactions write Bloom filters of these columns, by which reads with COLUMN = VALUE skip row groups."""
-    names = column_names([columns] if columns.strip() else None) or ()
-    change = open_table(target, storage_option).set_index(names)
-    _tell(change, f"base files get an index of {columns}" if names else "base files get no index", as_json=as_json)
-
-
-@alter.command(
-    epilog=examples(
-        "weft alter add-reference lake/orders_wide customer ../customers --on customer_id --column name --column tier"
-    )
-)
-def add_reference(
-    target: Target,
-    name: Annotated[str, typer.Argument(help="Name of the reference.")],
-    table: Annotated[
-        str, typer.Argument(help="Location of the other table; a relative path starts at the location of this table.")
-    ],
-    on: Annotated[
-        list[str], typer.Option(help="A column that holds the key of the other table. Repeat it for several, in order.")
-    ],
-    column: Annotated[
-        list[str] | None, typer.Option(help="A column of the other table to show. May be repeated; default: all.")
-    ] = None,
-    prefix: Annotated[str | None, typer.Option(help="Put before these names; default: NAME_.")] = None,
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Show the columns of another table beside those of this one, joined by a foreign key."""
-    change = open_table(target, storage_option).add_reference(
-        name, table, column_names(on) or (), columns=column_names(column), prefix=prefix
-    )
-    _tell(change, f"reference {name} to {table} is added", as_json=as_json)
-
-
-@alter.command(epilog=examples("weft alter drop-reference lake/orders_wide customer"))
-def drop_reference(
-    target: Target,
-    name: Annotated[str, typer.Argument(help="Name of the reference.")],
-    storage_option: StorageOption = None,
-    as_json: Json = False,
-) -> None:
-    """Drop a reference. Older snapshots keep its columns."""
-    change = open_table(target, storage_option).drop_reference(name)
-    _tell(change, f"reference {name} is dropped", as_json=as_json)
+def _index(columns: Sequence[str]) -> str:
+    return f"an index of {','.join(columns)}" if columns else "no index"
 
 
 def _pair(text: str, separator: str, option: str, form: str) -> tuple[str, str]:
@@ -268,3 +120,42 @@ def _pair(text: str, separator: str, option: str, form: str) -> tuple[str, str]:
     if not found or not value.strip():
         raise InvalidInput(f"{option} {text!r} is not {form}", hint="give the option once for every column")
     return name, value.strip()
+
+
+_EXAMPLES: Final = """
+weft alter add-column lake/orders_wide payment tip double
+weft alter add-column lake/orders_wide order channel string --default web
+weft alter add-group lake/orders_wide shipment --column 'carrier string' --column 'ship_ts timestamp' \
+--ordering ship_ts --stream shipments
+weft alter add-stream lake/orders_wide corrections --group order --on-delete ignore
+weft alter widen lake/orders_wide amount 'decimal(18,2)'
+weft alter set-default lake/orders_wide status unknown
+weft alter set-comment lake/orders_wide 'Orders and payments'
+weft alter set-comment lake/orders_wide 'in EUR' --column paid
+weft alter set-ttl lake/orders_wide --rows '90 days' --by order_ts
+weft alter set-ttl lake/orders_wide --never
+weft alter set-overlays lake/orders_wide true
+weft alter set-index lake/orders_wide email,phone
+weft alter add-reference lake/orders_wide customer ../customers --on customer_id --column name --column tier
+weft alter drop-reference lake/orders_wide customer
+"""
+_DONE: Final[Mapping[str, Callable[[Any], str]]] = {
+    "add_column": lambda change: f"column {change.name} is added to group {change.group}",
+    "add_group": lambda change: f"group {change.name} is added",
+    "add_stream": lambda change: f"stream {change.name} is added",
+    "widen_column": lambda change: f"column {change.name} is {change.type}",
+    "set_default": lambda change: (
+        f"column {change.name} shows {'NULL' if change.value is None else change.value} where its group is absent"
+    ),
+    "set_comment": lambda change: (
+        f"the comment of {f'column {change.column}' if change.column else 'the table'} is "
+        f"{'set' if change.comment else 'removed'}"
+    ),
+    "set_ttl": lambda change: "the time to live is set" if change.ttl() else "rows and deletes are kept for ever",
+    "set_overlays": lambda change: f"compactions write {'overlays' if change.on else _WHOLE_FILES}",
+    "set_index": lambda change: f"base files get {_index(change.columns)}",
+    "add_reference": lambda change: f"reference {change.name} to {change.table} is added",
+    "drop_reference": lambda change: f"reference {change.name} is dropped",
+}
+for _kind, _done in _DONE.items():
+    _add_command(_kind, _done)

@@ -399,7 +399,7 @@ def test_a_comment_that_cannot_be_set_is_refused(table: Table) -> None:
     head = table.state().head
     with pytest.raises(NotFound, match="the table has no column 'nope'"):
         table.set_comment("x", "nope")
-    with pytest.raises(InvalidInput, match=r"columns\.status\.comment"):
+    with pytest.raises(InvalidInput, match="set_comment: comment: is a number, and must be a text"):
         table.set_comment(7, "status")  # type: ignore[arg-type]
     assert table.state().head == head
 

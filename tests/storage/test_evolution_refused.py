@@ -70,7 +70,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
         "merged by 'tests.mergers:balance', which was written for its types",
     ),
     "a group without streams": (lambda t: t.add_group("x", {"y": "int"}), InvalidInput, "no stream writes the group"),
-    "streams as text": (lambda t: t.add_group("x", {"y": "int"}, streams="orders"), InvalidInput, "is a string"),
+    "streams as text": (lambda t: t.add_group("x", {"y": "int"}, streams="orders"), InvalidInput, "streams: is a text"),
     "a stream that is not there": (
         lambda t: t.add_group("x", {"y": "int"}, streams=["ordres"]),
         NotFound,

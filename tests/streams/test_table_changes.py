@@ -9,18 +9,10 @@ from pathlib import Path
 import pytest
 
 from storage import Table
+from storage.alter import SetComment, SetDefault, WidenColumn
 from storage.engine import format_type, schema_properties
 from storage.errors import InvalidInput, TableError
-from streams.catalog.table_changes import (
-    AddColumn,
-    Change,
-    RemoveProperty,
-    SetComment,
-    SetDefault,
-    SetProperty,
-    WidenColumn,
-    apply_changes,
-)
+from streams.catalog.table_changes import NewColumn, Part, RemoveProperty, SetProperty, apply_changes
 
 CONFIG = {
     "key": ["order_id"],
@@ -58,34 +50,44 @@ def table(tmp_path: Path) -> Table:
 
 
 def test_columns_join_the_group_of_the_column_that_they_follow(table: Table) -> None:
-    apply_changes(table, [AddColumn("tip", "decimal(9,2)", 1, "status"), AddColumn("note", "string", after="tip")])
+    apply_changes(table, [NewColumn("tip", "decimal(9,2)", 1, "status"), NewColumn("note", "string", after="tip")])
     assert table.schema.group("order").columns == ("status", "order_ts", "tip", "note")
     assert str(table.schema.column("tip").default) == "1.00"
 
 
+def test_a_statement_is_one_entry(table: Table) -> None:
+    head = table.state().head
+    columns = [NewColumn("tip", "int", 1, "status"), NewColumn("note", "string", after="tip")]
+    apply_changes(table, [*columns, WidenColumn(name="tip", type="bigint"), SetProperty("ttl.rows", "90 days")])
+    assert table.state().head == head + 1
+    assert format_type(table.schema.column("tip").type) == "bigint"
+    apply_changes(table, [SetProperty("comment", "x"), SetProperty("index", "note"), RemoveProperty("ttl")])
+    assert (table.state().head, table.schema.index, table.schema.ttl) == (head + 2, ("note",), None)
+
+
 def test_a_table_with_one_group_needs_no_name_of_it(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "c", CUSTOMERS)
-    apply_changes(table, [AddColumn("tier", "string")])
+    apply_changes(table, [NewColumn("tier", "string")])
     assert table.schema.group("c").columns == ("name", "tier")
 
 
 def test_types_and_defaults(table: Table) -> None:
-    apply_changes(table, [WidenColumn("order_ts", "bigint"), SetDefault("status", "new")])
+    apply_changes(table, [WidenColumn(name="order_ts", type="bigint"), SetDefault(name="status", value="new")])
     assert format_type(table.schema.column("order_ts").type) == "bigint"
     assert table.schema.column("status").default == "new"
-    apply_changes(table, [SetDefault("status", None)])
+    apply_changes(table, [SetDefault(name="status", value=None)])
     assert table.schema.column("status").default is None
 
 
 def test_comments(table: Table) -> None:
-    added = AddColumn("tip", "double", after="status", comment="for the driver")
-    apply_changes(table, [added, SetComment("status", "of today"), SetProperty("comment", "all orders")])
+    added = NewColumn("tip", "double", after="status", comment="for the driver")
+    apply_changes(table, [added, SetComment(comment="of today", column="status"), SetProperty("comment", "all orders")])
     schema = table.schema
     assert [schema.column(name).comment for name in ("status", "tip")] == ["of today", "for the driver"]
     assert schema.comment == schema_properties(schema)["comment"] == "all orders"
     apply_changes(table, [SetProperty("ttl.rows", "90 days")])
     assert table.schema.comment == "all orders"
-    apply_changes(table, [RemoveProperty("comment"), SetComment("status", "")])
+    apply_changes(table, [RemoveProperty("comment"), SetComment(comment="", column="status")])
     assert (table.schema.comment, table.schema.column("status").comment) == ("", "")
     assert "comment" not in schema_properties(table.schema)
 
@@ -126,16 +128,21 @@ def test_overlays(table: Table) -> None:
     assert "overlays" not in schema_properties(table.schema)
 
 
-REFUSED: dict[str, tuple[Sequence[Change], str, str]] = {
-    "no group": ([AddColumn("tip", "double")], "does not say to which group", "AFTER status for group order"),
-    "after a key column": ([AddColumn("tip", "double", after="order_id")], "'order_id' is in no group", "AFTER status"),
-    "no function": ([AddColumn("n", "bigint", after="clicks")], "needs an aggregate function", "add_column"),
+REFUSED: dict[str, tuple[Sequence[Part], str, str]] = {
+    "no group": ([NewColumn("tip", "double")], "does not say to which group", "AFTER status for group order"),
+    "after a key column": ([NewColumn("tip", "double", after="order_id")], "'order_id' is in no group", "AFTER status"),
+    "no function": ([NewColumn("n", "bigint", after="clicks")], "needs an aggregate function", "add_column"),
     "second of two columns": (
-        [AddColumn("tip", "double", after="status"), AddColumn("bad", "int", "x", after="status")],
+        [NewColumn("tip", "double", after="status"), NewColumn("bad", "int", "x", after="status")],
         "columns.bad.default: 'x' is not a int",
         "a value of the column's type",
     ),
-    "narrower": ([WidenColumn("clicks", "int")], "int is not a wider form", "add a column"),
+    "a type and then a default that does not fit": (
+        [WidenColumn(name="order_ts", type="bigint"), SetDefault(name="status", value=5)],
+        "columns.status.default: 5 is not a string",
+        "a value of the column's type",
+    ),
+    "narrower": ([WidenColumn(name="clicks", type="int")], "int is not a wider form", "add a column"),
     "unknown property": ([SetProperty("colour", "red")], "property 'colour' is unknown", "known: key"),
     "key": (
         [SetProperty("key", "status")],
