@@ -1,9 +1,10 @@
 """The first schedule that finds each mutant, recorded so that its test runs one schedule instead of a search.
 
-    python -m tests.simulation.seeds --jobs 2            search again for all mutants and write the file
+    python -m tests.simulation.seeds             search for mutants whose recorded schedule finds nothing
+    python -m tests.simulation.seeds --anew      search for all mutants
 
-Any change of the requests that the code makes to its store makes other schedules. Then a recorded one may no longer
-find its mutant; the test searches for another, which takes longer, and the nightly loop records anew.
+Any change of the requests that the code makes to its store makes other schedules, so a recorded one may no longer find
+its mutant. Then the test searches for another one, which takes longer. The nightly loop searches anew for all.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ def search(name: str) -> int | None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="seeds", description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
-    jobs = parser.parse_args().jobs
-    with ProcessPoolExecutor(jobs) as pool:
-        seeds = dict(zip(MUTANTS, pool.map(search, MUTANTS), strict=True))
+    parser.add_argument("--anew", action="store_true", help="search for all mutants from the first schedule on")
+    options = parser.parse_args()
+    with ProcessPoolExecutor(options.jobs) as pool:
+        seeds = dict(zip(MUTANTS, pool.map(search if options.anew else find_seed, MUTANTS), strict=True))
     FILE.write_text("".join(f"{seed}\t{name}\n" for name, seed in seeds.items() if seed is not None), encoding="utf-8")
     missed = [name for name, seed in seeds.items() if seed is None]
     print(f"{len(seeds) - len(missed)} of {len(seeds)} mutants are found")
