@@ -1,6 +1,6 @@
 """The first schedule that finds each mutant, recorded so that its test runs one schedule instead of a search.
 
-    python -m tests.simulation.seeds             search for mutants whose recorded schedule finds nothing
+    python -m tests.simulation.seeds             search for those that are not rare and not found by the recorded schedule
     python -m tests.simulation.seeds --anew      search for all mutants
 
 Any change of the requests that the code makes to its store makes other schedules, so a recorded one may no longer find
@@ -50,10 +50,13 @@ def main() -> int:
     parser.add_argument("--anew", action="store_true", help="search for all mutants from the first schedule on")
     options = parser.parse_args()
     with ProcessPoolExecutor(options.jobs) as pool:
-        seeds = dict(zip(MUTANTS, pool.map(search if options.anew else find_seed, MUTANTS), strict=True))
-    FILE.write_text("".join(f"{seed}\t{name}\n" for name, seed in seeds.items() if seed is not None), encoding="utf-8")
-    missed = [name for name, seed in seeds.items() if seed is None]
-    print(f"{len(seeds) - len(missed)} of {len(seeds)} mutants are found")
+        names = [name for name, mutant in MUTANTS.items() if options.anew or not mutant.rare]
+        results = dict(zip(names, pool.map(search if options.anew else find_seed, names), strict=True))
+    seeds = {**recorded(), **results}
+    lines = [f"{seeds[name]}\t{name}\n" for name in MUTANTS if seeds.get(name) is not None]
+    FILE.write_text("".join(lines), encoding="utf-8")
+    missed = [name for name, seed in results.items() if seed is None]
+    print(f"{len(results) - len(missed)} of {len(results)} mutants are found")
     for name in missed:
         print(f"{MAX_SCHEDULES} schedules did not notice: {name}", file=sys.stderr)
     return 1 if missed else 0
