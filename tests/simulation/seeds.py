@@ -1,6 +1,6 @@
 """The first schedule that finds each mutant, recorded so that its test runs one schedule instead of a search.
 
-    python -m tests.simulation.seeds             search for those that are not rare and not found by the recorded schedule
+    python -m tests.simulation.seeds             search for common mutants that the recorded schedule does not find
     python -m tests.simulation.seeds --anew      search for all mutants
 
 Any change of the requests that the code makes to its store makes other schedules, so a recorded one may no longer find
