@@ -19,6 +19,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ _COMMON = {
 }
 _WITHOUT_SHRINKING = [phase for phase in Phase if phase is not Phase.shrink]
 
-settings.register_profile("quick", max_examples=30, phases=_WITHOUT_SHRINKING, **_COMMON)
+settings.register_profile("quick", max_examples=20, phases=_WITHOUT_SHRINKING, **_COMMON)
 settings.register_profile("fast", max_examples=5, phases=_WITHOUT_SHRINKING, **_COMMON)
 settings.register_profile("mutation", max_examples=10, phases=_WITHOUT_SHRINKING, derandomize=True, **_COMMON)
 settings.register_profile("shrink", max_examples=200, **_COMMON)
@@ -78,9 +79,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(durations.Recorder(writes=not hasattr(config, "workerinput")))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add the markers that follow from the test itself; put the longest files first, in the same order everywhere."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Add the markers that follow from the test itself, before pytest selects by marker; then put the longest files
+    first, in the same order everywhere.
+    """
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("laws")
@@ -93,12 +96,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=longer)
         left_out = {id(item) for item in longer}
         items[:] = [item for item in items if id(item) not in left_out]
-    items.sort(key=_place)
+    yield
+    seconds_of_files = durations.wall_seconds_of_files(items)
+    items.sort(key=lambda item: (_separate_place(item), -seconds_of_files[item.nodeid.partition("::")[0]]))
 
 
-def _place(item: pytest.Item) -> tuple[int, float]:
-    last = _SEPARATE.index(item.path.name) + 1 if item.path.name in _SEPARATE else 0
-    return last, -durations.wall_seconds_of_files().get(item.nodeid.partition("::")[0], 0.0)
+def _separate_place(item: pytest.Item) -> int:
+    return _SEPARATE.index(item.path.name) + 1 if item.path.name in _SEPARATE else 0
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -1,8 +1,8 @@
 """What tests cost: recorded by a run with ``--record-durations``, used to choose the fast loop and to order all loops.
 
 `durations.tsv` has a line for each test that took longer than `SHORTEST_RECORDED`: CPU seconds of its process and of
-those that it started, wall seconds, and its node id. A recording needs Linux. A test that is not in the file counts as
-quick, so a new one is run everywhere until the next recording:
+those that it started, wall seconds, and its node id. A recording needs Linux. It removes the lines of tests that no
+longer exist. A test that is not in the file counts as quick, so a new one is run everywhere until the next recording:
 
     bash deploy/test.sh --ci --record-durations
 
@@ -14,9 +14,9 @@ from __future__ import annotations
 import functools
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -26,6 +26,7 @@ FILE: Final = Path(__file__).with_name("durations.tsv")
 SHORTEST_RECORDED: Final = 0.2
 """CPU or wall seconds. Shorter tests are most of all, and cost little."""
 _PROPERTY: Final = "duration"
+_COLLECTED: Final = "collected"
 
 
 @functools.cache
@@ -38,12 +39,12 @@ def recorded() -> Mapping[str, Cost]:
     return costs
 
 
-@functools.cache
-def wall_seconds_of_files() -> Mapping[str, float]:
-    """The recorded wall seconds of all tests of a file together, by the path in its node ids."""
+def wall_seconds_of_files(items: Iterable[pytest.Item]) -> Mapping[str, float]:
+    """The recorded wall seconds of these tests of a file together, by the path in their node ids."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    for node_id, cost in recorded().items():
-        seconds[node_id.partition("::")[0]] += cost.seconds
+    for item in items:
+        cost = recorded().get(item.nodeid)
+        seconds[_path(item.nodeid)] += 0.0 if cost is None else cost.seconds
     return seconds
 
 
@@ -51,6 +52,10 @@ def is_quick(item: pytest.Item, seconds: float) -> bool:
     """Whether a test took at most so many seconds when it was recorded, or is in every loop."""
     cost = recorded().get(item.nodeid)
     return cost is None or _longest(cost) <= seconds or item.get_closest_marker("smoke") is not None
+
+
+def _path(node_id: str) -> str:
+    return node_id.partition("::")[0]
 
 
 def _longest(cost: Cost) -> float:
@@ -63,6 +68,14 @@ class Recorder:
     def __init__(self, *, writes: bool) -> None:
         self._writes = writes
         self._costs: dict[str, Cost] = {}
+        self._collected: set[str] = set()
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self._collected.add(item.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._collected.update(getattr(node, "workeroutput", {}).get(_COLLECTED, ()))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -84,10 +97,20 @@ class Recorder:
                     wall, cpu = seconds  # type: ignore[misc]
                     self._costs[report.nodeid] = Cost(wall, cpu)
 
-    def pytest_sessionfinish(self) -> None:
+    @pytest.hookimpl(trylast=True)  # the first process has then heard of all others
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if not self._writes:
+            session.config.workeroutput[_COLLECTED] = sorted(self._collected)  # type: ignore[attr-defined]
             return
-        costs = {name: cost for name, cost in recorded().items() if name not in self._costs}
+        # Unless single tests were asked for, a file that was collected shows which tests it has.
+        files = {_path(name) for name in self._collected} if "::" not in str(session.config.args) else set()
+        kept = {
+            name
+            for name in recorded().keys() - self._costs.keys()
+            if name in self._collected
+            or (_path(name) not in files and (session.config.rootpath / _path(name)).exists())
+        }
+        costs = {name: recorded()[name] for name in kept}
         costs |= {name: cost for name, cost in self._costs.items() if _longest(cost) > SHORTEST_RECORDED}
         lines = [f"{costs[name].cpu:.1f}\t{costs[name].seconds:.1f}\t{name}\n" for name in sorted(costs)]
         FILE.write_text("".join(lines), encoding="utf-8")

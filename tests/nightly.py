@@ -109,6 +109,7 @@ def all_parts(scale: float = 1.0) -> list[Part]:
     side_by_side = ("-n", jobs, "--dist", "loadfile", "--no-loadscope-reorder")
     return [
         Part("tests", 120, [_pytest("-m", "nightly", *side_by_side)]),
+        Part("seeds", 120, [_python("-m", "tests.simulation.seeds", "--anew", "--jobs", jobs)]),
         Part("simulation", 60 * hours + 15, [_python("tests/simulate.py", "--hours", str(hours), "--jobs", jobs)]),
         Part(
             "laws",

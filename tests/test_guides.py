@@ -57,6 +57,7 @@ def test_what_is_measured_can_be_measured() -> None:
             assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), command
 
 
+@pytest.mark.extended
 def test_recovery_is_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_guide(GUIDES / "recovery.md", tmp_path)

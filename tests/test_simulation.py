@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SEED = os.environ.get("SIM_SEED")
 SCHEDULES = int(os.environ.get("SIM_SCHEDULES", "2000"))
 PART = 125  # schedules per test, which take about twenty seconds
-FIRST_PART = 50  # of the first test, which the fast loop runs
+FIRST_PART = 50  # of the first test, all that the full loop runs
 FULL_SCHEDULES = FIRST_PART + PART  # here; the others are in tests.test_more_schedules
 PARTS = [(0, FIRST_PART), (FIRST_PART, FULL_SCHEDULES)]
 REPLAYED = [3, 17, 71]  # one without faults, and two with all kinds of faults
@@ -34,7 +34,7 @@ _entries: Counter[str] = Counter()
 
 @pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
 @pytest.mark.parametrize(
-    ("first", "end"), [pytest.param(*part, marks=pytest.mark.slow if part[0] else ()) for part in PARTS]
+    ("first", "end"), [pytest.param(*part, marks=pytest.mark.extended if part[0] else ()) for part in PARTS]
 )
 def test_schedules(first: int, end: int) -> None:
     for seed in range(first, min(end, SCHEDULES)):
@@ -51,7 +51,7 @@ def test_this_schedule() -> None:
     assert outcome.failure is None, report(outcome, len(outcome.trace))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.skipif(SEED is not None or SCHEDULES < 2 * PART, reason="few schedules do not meet everything")
 def test_every_kind_of_fault_and_entry_occurred() -> None:
     assert set(Fault) - set(_faults) == set()

@@ -121,6 +121,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.extended
 def test_of_two_at_once_the_second_waits_and_both_work(project: Path, start: Start) -> None:
     (project / "hold").touch()
     first = start()

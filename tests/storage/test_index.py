@@ -111,7 +111,12 @@ def random_filter(source: random.Random) -> pc.Expression:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(4, 30))]
+    "seed",
+    [
+        *range(4),
+        *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(4, 8)),
+        *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(8, 30)),
+    ],
 )
 def test_reads_by_value_give_every_row(seed: int) -> None:
     source = random.Random(seed)

@@ -111,7 +111,7 @@ def differences(before: Rows, after: Rows) -> dict[int, str]:
     return changed | dict.fromkeys(before.keys() - after.keys(), "delete")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 6))])
 @pytest.mark.parametrize("small_group_bytes", [0, 2 << 20], ids=["own files", "shared files"])
 def test_all_reads_are_exact_while_buckets_are_split_and_merged(seed: int, small_group_bytes: int) -> None:
     """Writers, compactions of some file groups, folds, splits up and down, in any order."""
@@ -254,7 +254,9 @@ def test_each_file_group_is_read_once_and_its_parts_are_written(
     assert table.verify().ok
 
 
-@pytest.mark.parametrize("buckets", [8, 1], ids=["split", "merge"])
+@pytest.mark.parametrize(
+    "buckets", [pytest.param(8, marks=pytest.mark.extended, id="split"), pytest.param(1, id="merge")]
+)
 @pytest.mark.slow
 def test_a_split_that_dies_at_any_request_is_completed(tmp_path: Path, buckets: int) -> None:
     """By a compaction, or by another split; a writer goes on after each death, and reads are exact before and after."""

@@ -22,7 +22,7 @@ SECONDS = 120
 ROWS = 20  # of a commit
 
 WRITER = """
-import sys
+import sys, time
 from storage import Table
 from tests.storage.shop import orders
 uri, lane, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -31,6 +31,7 @@ with Table.open(uri).writer("orders", lane) as writer:
         start = first + number * 20
         writer.append(orders(*range(start, start + 20), status=lane, ts=2))
         print(start + 20, flush=True)
+        time.sleep(0.05)  # a split takes seconds: faster writers only make the table larger
 """
 STALE = """
 import sys

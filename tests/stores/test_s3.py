@@ -307,6 +307,7 @@ def test_a_store_that_ignores_the_condition_is_refused_and_nothing_is_changed(pl
     assert len(store.list(Path("_weft")) + store.list(Path("log"))) == len(before)
 
 
+@pytest.mark.extended
 def test_the_race_test_finds_a_store_that_checks_and_then_writes() -> None:
     """A test of the race test: on such a store all racers win, and the probe alone could not detect it."""
     with moto_server(looking_first(RACERS)) as backend:

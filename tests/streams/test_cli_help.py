@@ -131,6 +131,7 @@ def complete(shell: str, folder: Path, lines: Sequence[tuple[str, ...]]) -> list
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("shell", SCRIPTS)
 def test_a_real_shell_completes_commands_options_and_what_the_table_has(shell: str, folder: Path) -> None:
     if shutil.which(shell) is None:

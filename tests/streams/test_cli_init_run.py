@@ -164,6 +164,7 @@ def test_a_registry_that_is_away_leaves_the_fields_to_the_user(tmp_path: Path, b
     assert written["table"]["config"]["groups"]["orders"]["ordering"] == ["at"]
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 def test_change_events_run_as_they_were_found(tmp_path: Path, broker: EmbeddedBroker) -> None:

@@ -226,6 +226,7 @@ def test_a_missing_topic_is_shown_until_it_exists(tmp_path: Path, runs: list[Run
         assert "the topic ordres exists now after " in (tmp_path / ".weft/p/logs/sa.log").read_text()
 
 
+@pytest.mark.extended
 def test_a_run_that_ends_waits_once_for_a_missing_topic(tmp_path: Path, broker: EmbeddedBroker) -> None:
     path = kafka_pipeline(tmp_path, broker, "cli-never")
     whole = yaml.safe_load(path.read_text())
@@ -266,6 +267,7 @@ def test_a_running_query_survives_an_outage_of_the_broker(tmp_path: Path, runs: 
         assert run.process.returncode == 0
 
 
+@pytest.mark.extended
 def test_a_second_run_of_a_pipeline_is_refused_unless_the_first_is_dead(
     tmp_path: Path, no_broker: int, runs: list[Running]
 ) -> None:
@@ -311,6 +313,7 @@ def test_a_running_writer_compacts_its_table(tmp_path: Path, broker: EmbeddedBro
     assert rows == [{"id": key, "a": f"v{round_}", "at": round_} for key in range(4)]
 
 
+@pytest.mark.extended
 def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
     path = lonely_pipeline(tmp_path, no_broker)
     whole = yaml.safe_load(path.read_text())

@@ -82,6 +82,7 @@ def test_check_names_the_columns_for_which_a_batch_is_refused(case: tuple[Config
     assert named == wrong
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

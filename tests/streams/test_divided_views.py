@@ -84,7 +84,7 @@ def plan(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
-@pytest.mark.parametrize("seed", seeds(2, 7))
+@pytest.mark.parametrize("seed", seeds(1, 7))
 @pytest.mark.usefixtures("views")
 def test_answers_are_those_of_merged_rows(spark: SparkSession, table: Table, seed: int) -> None:
     source = random.Random(seed)

@@ -355,6 +355,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, path: str, content: bytes | N
 # --- with Spark ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_the_expressions_for_all_formats_in_one_table(spark: SparkSession, pipelines: Pipelines) -> None:

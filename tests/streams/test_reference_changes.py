@@ -82,6 +82,7 @@ def brief(rows: list[dict[str, Any]], *columns: str) -> Rows:
     )
 
 
+@pytest.mark.extended
 def test_a_query_delivers_orders_of_changed_customers_across_restarts(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:

@@ -153,7 +153,7 @@ JOINS = [
 
 
 @pytest.mark.parametrize("key_type", KEYS)
-@pytest.mark.parametrize("seed", seeds(2, 5))
+@pytest.mark.parametrize("seed", seeds(1, 5))
 def test_the_answer_is_that_without_runtime_filters(
     spark: SparkSession, tmp_path: Path, key_type: str, seed: int
 ) -> None:
@@ -165,9 +165,11 @@ def test_the_answer_is_that_without_runtime_filters(
     found: list[str] = []
     create_relation_view(spark, "wide", replace(planner, tuning=tuning, on_scan=lambda facts: found.append(str(facts))))
     small(spark, tmp_path / "small", key_type, source)
+    # A type matters where values of keys are read, not for every kind of join. The nightly loop runs all.
+    queries = JOINS if key_type == "bigint" or seed > 1 else JOINS[::3]
     differing, runtime = [], 0
     with setting(spark, "spark.sql.codegen.wholeStage", "false"):
-        for query in JOINS:
+        for query in queries:
             frame = spark.sql(query)
             filtered = answers(frame)
             runtime += "filtered at run time" in executed(frame)
@@ -177,7 +179,7 @@ def test_the_answer_is_that_without_runtime_filters(
                     differing.append((query, set(filtered) ^ set(answers(right))))
                 assert "filtered at run time" not in executed(right)
     assert differing == []
-    assert runtime >= 4
+    assert runtime >= (4 if queries is JOINS else 2)
 
 
 def runs_of(text: str) -> list[int]:

@@ -247,7 +247,7 @@ spark.stop()
 
 @pytest.mark.spark
 @pytest.mark.timeout(START_SECONDS + 60)
-@pytest.mark.parametrize("by_submit", [False, True])
+@pytest.mark.parametrize("by_submit", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_a_real_session(tmp_path: Path, *, by_submit: bool) -> None:
     script, wrapper = tmp_path / "show.py", tmp_path / "task-python"
     script.write_text(SHOW)

@@ -32,6 +32,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
+@pytest.mark.extended
 def test_avro_values_and_keys_with_headers_while_the_schema_changes(
     spark: SparkSession, broker: EmbeddedBroker, registry: SchemaRegistry, tmp_path: Path
 ) -> None:

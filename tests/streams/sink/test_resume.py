@@ -98,6 +98,7 @@ def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+@pytest.mark.extended
 def test_an_undone_stream_is_read_again_and_others_are_not_affected(topic: Topic, table: Table, tmp_path: Path) -> None:
     with table.writer("prices") as prices:
         prices.append(pa.table({"id": [1], "price": [1.0], "priced": [1.0]}))
@@ -145,6 +146,7 @@ def test_a_completely_undone_stream_restarts_at_its_first_batch(topic: Topic, ta
     assert live_messages(table) == 20
 
 
+@pytest.mark.extended
 def test_a_start_that_crashed_before_its_first_commit_is_resumed(topic: Topic, table: Table, tmp_path: Path) -> None:
     topic.send(10)
     topic.run_from_checkpoint(tmp_path)
@@ -176,6 +178,7 @@ def test_a_start_that_crashed_before_its_first_commit_is_resumed(topic: Topic, t
     assert len(rows(table)) == 23
 
 
+@pytest.mark.extended
 def test_a_recreated_topic_is_not_resumed(topic: Topic, table: Table, tmp_path: Path) -> None:
     topic.send(20)
     topic.run_from_checkpoint(tmp_path)

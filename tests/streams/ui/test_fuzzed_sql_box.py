@@ -28,6 +28,7 @@ def fuzz(seed: int, statements: int, *without: str, calls: bool = False) -> dict
     return report
 
 
+@pytest.mark.extended
 def test_no_statement_does_anything_but_answer() -> None:
     report = fuzz(1, 20)
     assert report["problems"] == []
