@@ -67,18 +67,18 @@ def format_type(arrow_type: pa.DataType) -> str:
     if pa.types.is_map(arrow_type):
         return f"map<{format_type(arrow_type.key_type)},{format_type(arrow_type.item_type)}>"
     if pa.types.is_struct(arrow_type):
-        return f"struct<{','.join(f'{_quoted(field.name)}:{format_type(field.type)}' for field in arrow_type)}>"
+        return f"struct<{','.join(f'{_quote(field.name)}:{format_type(field.type)}' for field in arrow_type)}>"
     name = _NAMES.get(arrow_type)
     if name is None:
-        raise InvalidInput(f"Arrow type {arrow_type} has no Spark SQL type name in weft", hint=_supported())
+        raise InvalidInput(f"Arrow type {arrow_type} has no Spark SQL type name in weft", hint=_supported_types())
     return name
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
 
 
-def _supported() -> str:
+def _supported_types() -> str:
     return f"supported: {', '.join(_SIMPLE)}, decimal(p,s), array<t>, map<k,v>, struct<name:t,...>"
 
 
@@ -106,7 +106,7 @@ class _Parser:
         return result
 
     def _error(self) -> InvalidInput:
-        return InvalidInput(f"{self._text!r} is not a column type", hint=_supported())
+        return InvalidInput(f"{self._text!r} is not a column type", hint=_supported_types())
 
     def _take(self) -> str:
         if self._next >= len(self._tokens):

@@ -64,16 +64,16 @@ class Footers:
         """The footer of a file if it is in the cache."""
         key = (store.uri, file)
         with self._lock:
-            found = self._cached.get(key)
-            if found is not None:
+            footer = self._cached.get(key)
+            if footer is not None:
                 self._cached.move_to_end(key)
-        return found
+        return footer
 
     def get(self, store: ObjectStore, file: FileRef, read: Callable[[], pq.FileMetaData]) -> Footer:
         """The footer of a file; calls ``read`` if it is not in the cache, without holding a lock."""
-        found = self.cached(store, file)
-        if found is not None:
-            return found
+        cached = self.cached(store, file)
+        if cached is not None:
+            return cached
         key = (store.uri, file)
         footer = Footer.of(read())
         with self._lock:
@@ -81,8 +81,8 @@ class Footers:
                 self._cached[key] = footer
                 self._bytes += footer.metadata.serialized_size
             while self._bytes > self._max_bytes and len(self._cached) > 1:
-                _, dropped = self._cached.popitem(last=False)
-                self._bytes -= dropped.metadata.serialized_size
+                _, evicted = self._cached.popitem(last=False)
+                self._bytes -= evicted.metadata.serialized_size
         return footer
 
 

@@ -31,16 +31,16 @@ class LastRowGroups:
         self._kept[file.path] = decoded
         self._bytes += decoded.size
         while self._bytes > KEPT_BYTES and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
-            self._bytes -= dropped.size
+            _, evicted = self._kept.popitem(last=False)
+            self._bytes -= evicted.size
 
     def rows(self, file: FileRef, part: FilePart) -> dict[str, pa.Array] | None:
         """The rows of a part; None unless all of them are kept."""
-        kept = self._kept.get(file.path)
-        if kept is None or part.first < kept.first or part.first + part.rows > kept.end:
+        row_group = self._kept.get(file.path)
+        if row_group is None or part.first < row_group.first or part.first + part.rows > row_group.end:
             return None
         self._kept.move_to_end(file.path)
-        return {name: column.slice(part.first - kept.first, part.rows) for name, column in kept.rows.items()}
+        return {name: column.slice(part.first - row_group.first, part.rows) for name, column in row_group.rows.items()}
 
 
 class _Decoded(NamedTuple):

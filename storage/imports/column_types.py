@@ -28,55 +28,55 @@ def column_types(schema: pa.Schema) -> dict[str, str]:
     Raises:
         InvalidInput: Columns have a type that weft cannot store. The message names all of them.
     """
-    found: dict[str, str] = {}
-    refused: list[str] = []
+    types: dict[str, str] = {}
+    unknown: list[str] = []
     for field in schema:
-        stored = _stored(field.type)
-        if stored is None:
-            refused.append(f"{field.name} ({field.type})")
+        kind = _storage_type(field.type)
+        if kind is None:
+            unknown.append(f"{field.name} ({field.type})")
         else:
-            found[field.name] = format_type(stored)
-    if refused:
+            types[field.name] = format_type(kind)
+    if unknown:
         raise InvalidInput(
-            f"weft has no type for column {', '.join(refused)}", hint="leave them out with --leave-out, or cast them"
+            f"weft has no type for column {', '.join(unknown)}", hint="leave them out with --leave-out, or cast them"
         )
-    return found
+    return types
 
 
-def _stored(given: pa.DataType) -> pa.DataType | None:
+def _storage_type(kind: pa.DataType) -> pa.DataType | None:
     """The type in the table; None if there is none."""
-    if isinstance(given, pa.BaseExtensionType):
-        return _stored(given.storage_type)
-    if pa.types.is_dictionary(given):
-        return _stored(given.value_type)
-    if given in _WIDER:
-        return _WIDER[given]
-    if pa.types.is_decimal(given):
-        fits = given.precision <= _MAX_PRECISION and 0 <= given.scale <= given.precision
-        return pa.decimal128(given.precision, given.scale) if fits else None
-    if pa.types.is_timestamp(given):
-        return pa.timestamp("us", tz="UTC") if given.tz else pa.timestamp("us")
-    if pa.types.is_large_string(given) or pa.types.is_string_view(given):
+    if isinstance(kind, pa.BaseExtensionType):
+        return _storage_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _storage_type(kind.value_type)
+    if kind in _WIDER:
+        return _WIDER[kind]
+    if pa.types.is_decimal(kind):
+        fits = kind.precision <= _MAX_PRECISION and 0 <= kind.scale <= kind.precision
+        return pa.decimal128(kind.precision, kind.scale) if fits else None
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC") if kind.tz else pa.timestamp("us")
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if pa.types.is_large_binary(given) or pa.types.is_binary_view(given) or pa.types.is_fixed_size_binary(given):
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
         return pa.binary()
-    if pa.types.is_nested(given):
-        return _nested(given)
+    if pa.types.is_nested(kind):
+        return _nested_type(kind)
     simple = (pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_floating, pa.types.is_string)
-    if any(test(given) for test in simple) or pa.types.is_binary(given) or pa.types.is_date32(given):
-        return given
+    if any(test(kind) for test in simple) or pa.types.is_binary(kind) or pa.types.is_date32(kind):
+        return kind
     return None
 
 
-def _nested(given: pa.DataType) -> pa.DataType | None:
+def _nested_type(given: pa.DataType) -> pa.DataType | None:
     if pa.types.is_map(given):
-        key, item = _stored(given.key_type), _stored(given.item_type)
+        key, item = _storage_type(given.key_type), _storage_type(given.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     if pa.types.is_list(given) or pa.types.is_large_list(given) or pa.types.is_fixed_size_list(given):
-        item = _stored(given.value_type)
+        item = _storage_type(given.value_type)
         return None if item is None else pa.list_(pa.field("element", item))
     if pa.types.is_struct(given):
-        fields = [(field.name, _stored(field.type)) for field in given]
+        fields = [(field.name, _storage_type(field.type)) for field in given]
         return None if any(kind is None for _, kind in fields) else pa.struct(fields)
     return None
 

@@ -67,10 +67,10 @@ def _check_name(location: str) -> None:
     """
     if "/" not in location and not Path(location).is_dir():
         return
-    found = sorted(Path(location).glob(f"metadata/*{_METADATA}"), key=lambda path: path.stat().st_mtime)
+    metadata_files = sorted(Path(location).glob(f"metadata/*{_METADATA}"), key=lambda path: path.stat().st_mtime)
     hint = (
-        f"give its newest metadata file: {found[-1]}"
-        if found
+        f"give its newest metadata file: {metadata_files[-1]}"
+        if metadata_files
         else "give a metadata file below it, metadata/*.metadata.json"
     )
     raise InvalidInput(

@@ -168,14 +168,14 @@ def _column(kind: str, comment: str) -> str | dict[str, str]:
 
 
 def _partitions(declared: Declared, report: Report) -> list[str]:
-    named = ", ".join(declared.partition_by)
-    if not named:
+    partition_names = ", ".join(declared.partition_by)
+    if not partition_names:
         return []
     if set(declared.partition_by) <= set(declared.key):
-        report.add("partition columns", named, Fate.CARRIED, "partition_by")
+        report.add("partition columns", partition_names, Fate.CARRIED, "partition_by")
         return list(declared.partition_by)
     note = "a key must stay in one partition: add the columns to the key, or do without; reads skip files by statistics"
-    report.add("partition columns", named, Fate.MISSING, note)
+    report.add("partition columns", partition_names, Fate.MISSING, note)
     return []
 
 
@@ -192,7 +192,7 @@ def _group(draft: GroupDraft, columns: Mapping[str, str]) -> dict[str, Any]:
 
 def _stream(draft: GroupDraft) -> dict[str, Any]:
     on_delete = draft.on_delete
-    names = [next(iter(given)) if isinstance(given, Mapping) else given for given in draft.functions.values()]
+    names = [next(iter(item)) if isinstance(item, Mapping) else item for item in draft.functions.values()]
     if not all(find_function(name).retractable for name in names):
         on_delete = "ignore"  # these functions cannot take back what a delete removes
     stream: dict[str, Any] = {"groups": [draft.name]}
@@ -204,14 +204,14 @@ def _stream(draft: GroupDraft) -> dict[str, Any]:
 def bucket_count(option: str, value: str, report: Report) -> int | None:
     """The number of buckets for a declared number: the next power of two; None for the default."""
     try:
-        given = int(value)
+        requested = int(value)
     except ValueError:
-        given = 0
-    if given < 1:
+        requested = 0
+    if requested < 1:
         report.add(option, value, Fate.UNUSED, "the number of buckets is fixed in weft; the default is used")
         return None
-    buckets = min(1 << (given - 1).bit_length(), MAX_BUCKETS)
-    if buckets == given:
+    buckets = min(1 << (requested - 1).bit_length(), MAX_BUCKETS)
+    if buckets == requested:
         report.add(option, value, Fate.CARRIED, "buckets")
     else:
         report.add(option, value, Fate.DIFFERS, f"buckets: {buckets}, because it must be a power of two")

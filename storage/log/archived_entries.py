@@ -52,10 +52,10 @@ class Archives:
         Raises:
             CorruptData: An archive is damaged.
         """
-        wanted = list(slots)
-        chunks = sorted({(lane, self.chunks.of(seq)) for lane, seq in wanted} - self._known)
-        asked = sum(lane != TABLE_LANE for lane, _ in chunks)
-        if asked > self._tuning.archive_single_requests and self.announced is not None:
+        slot_list = list(slots)
+        chunks = sorted({(lane, self.chunks.of(seq)) for lane, seq in slot_list} - self._known)
+        request_count = sum(lane != TABLE_LANE for lane, _ in chunks)
+        if request_count > self._tuning.archive_single_requests and self.announced is not None:
             announced, free = self.announced()  # reads the table lane, which requests archives of the table lane only
             ends = {**announced, TABLE_LANE: self.chunks.last_slot(self.chunks.of(free) - 1)}
             last = self.chunks.last_slot
@@ -65,7 +65,7 @@ class Archives:
             for (lane, chunk), data in zip(part, self._get([archive_path(*key) for key in part]), strict=True):
                 if data is not None:
                     self._keep(decode_archive(data, lane, chunk, self.chunks))
-        return any(self.knows(slot) for slot in wanted)
+        return any(self.knows(slot) for slot in slot_list)
 
     def ask_after_put(self, slot: Slot, before: Slot | None) -> tuple[bool, bytes | None]:
         """Whether a slot is archived, and the object in the slot ``before`` it; None if there is none.
@@ -91,15 +91,15 @@ class Archives:
         """
         lane, seq = slot
         chunk = self.chunks.of(seq)
-        held = self._open.get((lane, chunk))
-        if held is None:
+        archive = self._open.get((lane, chunk))
+        if archive is None:
             path = archive_path(lane, chunk)
             data = self._store.get(path)
             if data is None:
                 raise missing(path)
-            held = decode_archive(data, lane, chunk, self.chunks)
-            self._keep(held)
-        return held.content(seq)
+            archive = decode_archive(data, lane, chunk, self.chunks)
+            self._keep(archive)
+        return archive.content(seq)
 
     def read(self, slots: Sequence[Slot]) -> list[bytes | None]:
         """Bytes of the entries in slots, in that order; None for a free slot."""
@@ -114,20 +114,20 @@ class Archives:
 
     def in_slots(self, slots: Sequence[Slot]) -> dict[Slot, bytes | None]:
         """Content of the slots that are not known to be archived; None for a slot without an object."""
-        asked = [slot for slot in slots if not self.knows(slot)]
-        return dict(zip(asked, self._get([slot_path(*slot) for slot in asked]), strict=True))
+        unarchived = [slot for slot in slots if not self.knows(slot)]
+        return dict(zip(unarchived, self._get([slot_path(*slot) for slot in unarchived]), strict=True))
 
     def _get(self, paths: Sequence[Path]) -> Sequence[bytes | None]:
         if len(paths) <= 1:
             return [self._store.get(path) for path in paths]
         return self._store.get_many(paths)
 
-    def _keep(self, found: Archive) -> None:
-        key = (found.lane, found.chunk)
+    def _keep(self, opened_archive: Archive) -> None:
+        key = (opened_archive.lane, opened_archive.chunk)
         with self._lock:
             self._known.add(key)
             self._open.pop(key, None)
-            self._open[key] = found
+            self._open[key] = opened_archive
             limit = self._tuning.archive_kept_bytes
             while len(self._open) > 1 and sum(len(archive.body) for archive in self._open.values()) > limit:
                 del self._open[next(iter(self._open))]

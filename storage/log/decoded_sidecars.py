@@ -37,19 +37,19 @@ class Decoded(Generic[T]):
             return self._decode(data)
         digest = hashlib.sha256(data).digest()
         with self._lock:
-            known = self._known.get(digest)
-            if known is not None:
+            cached = self._known.get(digest)
+            if cached is not None:
                 self._known.move_to_end(digest)
-                return known[1]
-        found = self._decode(data)  # without the lock: at worst, two threads decode the same sidecar
+                return cached[1]
+        decoded = self._decode(data)  # without the lock: at worst, two threads decode the same sidecar
         with self._lock:
             if digest not in self._known:
-                self._known[digest] = len(data), found
+                self._known[digest] = len(data), decoded
                 self._bytes += len(data)
             while self._bytes > self._max_bytes:
                 _, (size, _) = self._known.popitem(last=False)
                 self._bytes -= size
-        return found
+        return decoded
 
     def clear(self) -> None:
         """Forget all of them."""

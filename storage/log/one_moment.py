@@ -89,10 +89,10 @@ class OneMoment:
 
         A round that is needed anyway is used if it probably is the last one: it reads few slots of each lane.
         """
-        committed = sum(found == self._round for found in self._commit_in.values())
-        if (self._looks < self._most or self._has_waited) and committed > RESTLESS_LANES:
+        new_commits = sum(round_number == self._round for round_number in self._commit_in.values())
+        if (self._looks < self._most or self._has_waited) and new_commits > RESTLESS_LANES:
             return
-        if not self._has_waited and committed > MANY_LANES:
+        if not self._has_waited and new_commits > MANY_LANES:
             self._has_waited = True
             return
         early = self._early()

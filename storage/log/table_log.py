@@ -107,8 +107,8 @@ class TableLog:
                 window, doubts = self.env.tuning.first_table_window, None
                 self._opened_at = self._state.head if self._state is not None else 0
                 self._look_at = self._opened_at + self.env.tuning.table_checkpoint_every
-            known = self._state.head if self._state is not None else 0
-            for fresh in self.commit_log.read_on(TABLE_LANE, known, window=window, doubts=doubts):
+            head = self._state.head if self._state is not None else 0
+            for fresh in self.commit_log.read_on(TABLE_LANE, head, window=window, doubts=doubts):
                 self._state = fold_table(self._state, table_entries(fresh))
                 self.commit_log.forget_before(TABLE_LANE, fresh[-1].seq)
             if self._state is not None:
@@ -175,8 +175,8 @@ class TableLog:
     def has_ended(self, lane: LaneName) -> bool:
         """Whether a lane is closed, in a state at least as new as the last one that was read, or was retired (C6)."""
         assert self._state is not None, "the table was opened"
-        known = self._state.lanes.get(lane)
-        return self.was_retired(lane) if known is None else known.closed is not None
+        lane_state = self._state.lanes.get(lane)
+        return self.was_retired(lane) if lane_state is None else lane_state.closed is not None
 
     def was_retired(self, lane: LaneName) -> bool:
         """Whether a lane was added and retired (C6). Its entries stay in the store.
@@ -291,14 +291,14 @@ class TableLog:
             )
             if any(self.commit_log.archives.knows(slot) for slot in doubts):
                 continue  # the table lane has entries after T, in an archive
-            seen = state.head if rounds.is_one or not moment else state.head - 1
-            if seen < state.head:
+            table_seen = state.head if rounds.is_one or not moment else state.head - 1
+            if table_seen < state.head:
                 _check_says_what_it_has_seen(state, tails)
             lanes = {}
             for lane, tail in tails.items():
-                known = start.get(lane, 0)
-                lanes[lane] = known + _committed(lane_entries(tail), state.rev, seen)
-                self.commit_log.forget_before(lane, known)
+                base_seq = start.get(lane, 0)
+                lanes[lane] = base_seq + _count_valid(lane_entries(tail), state.rev, table_seen)
+                self.commit_log.forget_before(lane, base_seq)
             if state.readable_at(lanes):
                 return HeadCut(state, Cut(state.head, lanes), rounds.is_one or moment)
         raise CorruptData(
@@ -316,17 +316,17 @@ class TableLog:
         Raises:
             NotOneMoment: A version without rule W9 has committed in between.
         """
-        known = {
+        starts = {
             name: state.seen.get(name, 0) if lane.closed is None else lane.closed for name, lane in state.lanes.items()
         }
         until = {
             lane: max(seq, ends.get(lane, 0)) if state.lanes[lane].closed is None else seq
-            for lane, seq in known.items()
+            for lane, seq in starts.items()
         }
-        tails = self.commit_log.read_tails({lane: (seq, until[lane]) for lane, seq in known.items()})
+        tails = self.commit_log.read_tails({lane: (seq, until[lane]) for lane, seq in starts.items()})
         _check_says_what_it_has_seen(state, tails)
         seen = state.head - 1
-        return {lane: known[lane] + _committed(lane_entries(tail), state.rev, seen) for lane, tail in tails.items()}
+        return {lane: starts[lane] + _count_valid(lane_entries(tail), state.rev, seen) for lane, tail in tails.items()}
 
     def longest_cut(self, table: int, lanes: cut.Seqs) -> tuple[TableState, Cut]:
         """The snapshot of the longest prefix up to ``table`` for which R3 holds with ``lanes``, cut off by R2.
@@ -341,14 +341,14 @@ class TableLog:
     def _readable(self, table: int, lanes: cut.Seqs) -> TableState:
         """The longest prefix up to ``table`` whose slices and folds contain nothing after ``lanes``."""
         while table:
-            found: TableState | None = None
+            readable: TableState | None = None
             first = table
             for state in self._states_up_to(table):
                 first = min(first, state.head)
                 if state.readable_at(state.complete(lanes)):
-                    found = state
-            if found is not None:
-                return found
+                    readable = state
+            if readable is not None:
+                return readable
             table = first - 1
         raise CorruptData(
             "the first entry of the table lane contains slices, so it is not a CREATE",
@@ -361,11 +361,11 @@ class TableLog:
 
     def heads(self, state: TableState, known: cut.Seqs | None = None) -> dict[LaneName, int]:
         """Last entry of every lane; the search begins at entries that ``state`` or ``known`` prove to exist."""
-        there = _proved(state, known)
+        existing = _proved_entries(state, known)
         open_lanes = [lane.name for lane in state.lanes.values() if lane.closed is None]
         # A closed lane is not searched: a claim may follow its end.
-        found = self.commit_log.last_where({lane: (there.get(lane, 0), None) for lane in open_lanes})
-        return {lane.name: found[lane.name] if lane.closed is None else lane.closed for lane in state.lanes.values()}
+        ends = self.commit_log.last_where({lane: (existing.get(lane, 0), None) for lane in open_lanes})
+        return {lane.name: ends[lane.name] if lane.closed is None else lane.closed for lane in state.lanes.values()}
 
     def observe_heads(
         self, state: TableState, known: cut.Seqs | None = None, lanes: Collection[LaneName] | None = None
@@ -377,14 +377,14 @@ class TableLog:
             known: An entry that exists, by lane.
             lanes: Some lanes of ``state``; None for all.
         """
-        wanted = [lane for lane in state.lanes.values() if lanes is None or lane.name in lanes]
+        observed = [lane for lane in state.lanes.values() if lanes is None or lane.name in lanes]
         # A closed lane need not be read: the stamp of the DONE that closed it is larger (W2).
-        found = {lane.name: lane.closed for lane in wanted if lane.closed is not None}
-        open_lanes = [lane.name for lane in wanted if lane.closed is None]
+        heads = {lane.name: lane.closed for lane in observed if lane.closed is not None}
+        open_lanes = [lane.name for lane in observed if lane.closed is None]
         for lane, entry in self.last_entries(state, open_lanes, known).items():
-            found[lane] = entry.seq if entry is not None else 0
+            heads[lane] = entry.seq if entry is not None else 0
             self.stamps.observe(entry.stamp if entry is not None else 0)
-        return found
+        return heads
 
     def follow(self, at: Cut) -> TableState:
         """Read what a cut has; later stamps of this process will be larger than the stamps of its commits.
@@ -396,9 +396,9 @@ class TableLog:
             NotFound: The table has no such entry or lane.
         """
         state = self.refresh()
-        known = {lane: seq for lane, seq in at.lanes.items() if seq}
-        found = self.commit_log.last_entries(known)  # those of retired lanes stay in the store
-        missing = [f"entry {seq} of {describe_lane(lane)}" for lane, seq in known.items() if not found.get(lane)]
+        cut_seqs = {lane: seq for lane, seq in at.lanes.items() if seq}
+        newest = self.commit_log.last_entries(cut_seqs)  # those of retired lanes stay in the store
+        missing = [f"entry {seq} of {describe_lane(lane)}" for lane, seq in cut_seqs.items() if not newest.get(lane)]
         if at.table > state.head:
             missing.append(f"entry {at.table} of the table lane")
         if missing:
@@ -406,7 +406,7 @@ class TableLog:
                 f"the table at {self.store.uri} has no {missing[0]}, which cut {at} names",
                 hint="use a cut of this table that weft returned, unchanged",
             )
-        for entry in found.values():
+        for entry in newest.values():
             self.stamps.observe(entry.stamp if entry is not None else 0)
         return state
 
@@ -414,8 +414,8 @@ class TableLog:
         self, state: TableState, lanes: Collection[LaneName], known: cut.Seqs | None = None
     ) -> dict[LaneName, Header | None]:
         """The last entry of some lanes, None of an empty one; the search begins where that of `heads` does."""
-        there = _proved(state, known)
-        return self.commit_log.last_entries({lane: there.get(lane, 0) for lane in lanes})
+        existing = _proved_entries(state, known)
+        return self.commit_log.last_entries({lane: existing.get(lane, 0) for lane in lanes})
 
     def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
         """The snapshot of a cut.
@@ -462,21 +462,21 @@ class TableLog:
 
         def fits(past: TableState) -> bool:
             return (past.restored, past.rewritten) == (state.restored, state.rewritten) and all(
-                reached.get(lane, 0) <= seq for reached in past.slices.cuts() for lane, seq in last_kept.items()
+                slice_cut.get(lane, 0) <= seq for slice_cut in past.slices.cuts() for lane, seq in last_kept.items()
             )
 
         if fits(state):
             return state
         table = state.head - 1
         while table >= state.oldest_continued:
-            found: TableState | None = None
+            newest: TableState | None = None
             first = table
             for past in self._states_up_to(table):
                 first = min(first, past.head)
                 if past.head >= state.oldest_retained and fits(past):
-                    found = past
-            if found is not None:
-                return found
+                    newest = past
+            if newest is not None:
+                return newest
             table = first - 1
         return None
 
@@ -497,19 +497,19 @@ class TableLog:
                 if isinstance(entry, Data) and not cut.in_spans(spans, entry.seq):
                     live.extend((entry, file) for file in entry.files)
         indexes = self.commit_log.indexes([file for _, file in live])
-        found = [
+        live_files = [
             LiveFile(entry.lane, entry.seq, arrival(entry.stamp, state.lanes[entry.lane].lane_id), file, index)
             for (entry, file), index in zip(live, indexes, strict=True)
         ]
         # The sort is stable: files of one commit keep their order.
-        return sorted(found, key=lambda live: live.arrival)
+        return sorted(live_files, key=lambda live: live.arrival)
 
     def _fold_files(self, state: TableState) -> list[LiveFile]:
         live = [(fold, file) for fold in state.folds for file in fold.files]
         indexes = self.commit_log.indexes([file for _, file in live])
         # Indexes of folds that are not live any more are dropped; a read of an older snapshot fetches them again.
-        known, self._folded = self._folded, {file.file.path: file for _, file in live}
-        self.commit_log.forget_indexes([file for path, file in known.items() if path not in self._folded])
+        previous, self._folded = self._folded, {file.file.path: file for _, file in live}
+        self.commit_log.forget_indexes([file for path, file in previous.items() if path not in self._folded])
         return [
             LiveFile(TABLE_LANE, fold.slot, 0, file, index, fold.to)
             for (fold, file), index in zip(live, indexes, strict=True)
@@ -520,24 +520,24 @@ class TableLog:
         # The result is usually after the archived entries, so the search starts at their end.
         archived = self._state.archived if self._state is not None else {}
         old = {lane: archived[lane] for lane, head in heads.items() if 0 < archived.get(lane, 0) < head}
-        reached = self.commit_log.last_where({lane: (seq, seq + 1) for lane, seq in old.items()}, holds)
+        last_old = self.commit_log.last_where({lane: (seq, seq + 1) for lane, seq in old.items()}, holds)
         bounds = {lane: (0, head) for lane, head in heads.items()}
-        bounds |= {lane: (seq, heads[lane]) if seq > old[lane] else (0, seq) for lane, seq in reached.items()}
+        bounds |= {lane: (seq, heads[lane]) if seq > old[lane] else (0, seq) for lane, seq in last_old.items()}
         return self.commit_log.last_where(bounds, holds)
 
 
-def _proved(state: TableState, known: cut.Seqs | None) -> cut.Seqs:
+def _proved_entries(state: TableState, known: cut.Seqs | None) -> cut.Seqs:
     """An entry of each lane that certainly exists: in a slice or a fold, named by the table lane, or ``known``."""
-    there = cut.highest(state.seen, known or {})
-    for reached in state.reached():
-        there = cut.highest(there, reached)
-    return there
+    proved = cut.highest(state.seen, known or {})
+    for slice_cut in state.reached():
+        proved = cut.highest(proved, slice_cut)
+    return proved
 
 
-def _committed(tail: list[LaneEntry], rev: int, seen: int) -> int:
+def _count_valid(tail: list[LaneEntry], rev: int, table_seen: int) -> int:
     """Number of entries that belong to a snapshot with this revision and prefix of the table lane (rule R2)."""
     for count, entry in enumerate(tail):
-        if not _belongs_to(entry, rev, seen):
+        if not _belongs_to(entry, rev, table_seen):
             return count
     return len(tail)
 

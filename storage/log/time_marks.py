@@ -24,9 +24,9 @@ def publish_mark(table_log: TableLog) -> Mark:
     Raises:
         Conflict, CommitUnknown, StoreUnavailable: See `TableLog.publish`.
     """
-    made = table_log.publish(lambda state: _mark(table_log, state, {}))
-    assert made is not None, "a mark is made or refused"
-    return made
+    mark = table_log.publish(lambda state: _mark(table_log, state, {}))
+    assert mark is not None, "a mark is made or refused"
+    return mark
 
 
 def _mark(table_log: TableLog, state: TableState, known: cut.Seqs) -> Mark:
@@ -64,13 +64,13 @@ class Marker:
         def build(state: TableState) -> Mark | None:
             if state.mark != newest or self._table_log.clock.now_ms() < state.committed_at_ms:
                 return None  # another process was first, or its clock is ahead
-            made = _mark(self._table_log, state, known or {})
-            idle = unless_idle and state.mark == state.head and cut.within(made.lanes, state.seen)
-            return None if idle else made
+            mark = _mark(self._table_log, state, known or {})
+            idle = unless_idle and state.mark == state.head and cut.within(mark.lanes, state.seen)
+            return None if idle else mark
 
         with contextlib.suppress(TableError):
-            made = self._table_log.publish(build)
-            self._mark = made.seq if made is not None else self._mark
+            mark = self._table_log.publish(build)
+            self._mark = mark.seq if mark is not None else self._mark
         # After a failure, too, this process waits a minute before it tries again.
         self._since_ms = self._table_log.clock.now_ms()
 

@@ -106,7 +106,7 @@ def write_rows(
     ignored = unordered = 0
     try:
         for chunk in _chunks(rows, ticket.env.tuning.log_file_bytes):
-            events = _prepared(ticket, chunk, on_problems)
+            events = _prepare(ticket, chunk, on_problems)
             ignored += events.ignored
             unordered += events.unordered
             seen.append(see(events.rows, events.groups, ticket.watched))
@@ -123,7 +123,7 @@ def write_rows(
     return Written(tuple(files), ignored, combine_seen(seen), unordered)
 
 
-def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:
+def _prepare(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:
     if on_problems is None:
         return prepare(chunk, ticket.schema, ticket.stream)
     events, problems = prepare_good(chunk, ticket.schema, ticket.stream)
@@ -139,12 +139,12 @@ def _chunks(rows: pa.Table | pa.RecordBatchReader, limit: int) -> Iterator[pa.Ta
         return
     pending: list[pa.RecordBatch] = []
     size = 0
-    seen = False
+    has_batches = False
     for batch in rows:
         pending.append(batch)
         size += batch.nbytes
         if size >= limit:
             yield pa.Table.from_batches(pending, rows.schema)
-            pending, size, seen = [], 0, True
-    if pending or not seen:
+            pending, size, has_batches = [], 0, True
+    if pending or not has_batches:
         yield pa.Table.from_batches(pending, rows.schema)

@@ -40,8 +40,8 @@ class AvroFormat(WorkerFormat):
         no_options(settings.options)
         return cls(tuple(sorted(settings.registry.items())))
 
-    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
-        return partial(decode_records, AvroSettings(declared, self._registry)), rows_type(declared)
+    def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
+        return partial(decode_records, AvroSettings(row_schema, self._registry)), rows_type(row_schema)
 
     def extras(self, parsed: Column) -> Extras:
         return Extras(schema_id=parsed["schema_id"])
@@ -50,8 +50,8 @@ class AvroFormat(WorkerFormat):
 class ProtobufFormat(AvroFormat):
     """One message of Protobuf per message."""
 
-    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
-        return partial(decode_protobuf, ProtobufSettings(declared, self._registry)), rows_type(declared)
+    def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
+        return partial(decode_protobuf, ProtobufSettings(row_schema, self._registry)), rows_type(row_schema)
 
 
 class JsonSchemaFormat(JsonFormat):

@@ -130,14 +130,14 @@ def decode_avro_events(settings: AvroSettings, values: pa.Array) -> pa.StructArr
     events: list[tuple[Any, EventReader] | str | None] = [
         (value[1], reader_of(value[0])) if isinstance(value, tuple) else value for value in _data(split, values)
     ]
-    decoded = decode_events(events, settings.declared, placeholder=settings.placeholder, metadata=settings.metadata)
+    columns = decode_events(events, settings.declared, placeholder=settings.placeholder, metadata=settings.metadata)
     fields = list(avro_events_type(settings.declared, settings.metadata))
-    return pa.StructArray.from_arrays([*decoded.flatten(), pa.array(split.ids, pa.int32())], fields=fields)
+    return pa.StructArray.from_arrays([*columns.flatten(), pa.array(split.ids, pa.int32())], fields=fields)
 
 
-def avro_events_type(declared: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
+def avro_events_type(row_schema: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
     """Type of what `decode_avro_events` returns."""
-    return pa.struct([*events_type(declared, metadata), pa.field("schema_id", pa.int32())])
+    return pa.struct([*events_type(row_schema, metadata), pa.field("schema_id", pa.int32())])
 
 
 @lru_cache(maxsize=8)
@@ -186,15 +186,15 @@ def registered_type(schema: Any, client: RegistryClient) -> AvroType:
     return parse_avro([*_all_references(schema, client, set()), schema.schema_str])
 
 
-def _all_references(schema: Any, client: RegistryClient, seen: set[tuple[str, int]]) -> list[str]:
+def _all_references(schema: Any, client: RegistryClient, visited: set[tuple[str, int]]) -> list[str]:
     """The texts of all schemas that one refers to, each after those that it needs itself."""
     texts = []
     for reference in schema.references or ():
-        if (reference.subject, reference.version) in seen:
+        if (reference.subject, reference.version) in visited:
             continue
-        seen.add((reference.subject, reference.version))
-        found = client.version(reference.subject, reference.version)
-        texts += [*_all_references(found, client, seen), found.schema_str]
+        visited.add((reference.subject, reference.version))
+        version = client.version(reference.subject, reference.version)
+        texts += [*_all_references(version, client, visited), version.schema_str]
     return texts
 
 

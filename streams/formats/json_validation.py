@@ -117,8 +117,8 @@ def _load(client: RegistryClient, schema_id: SchemaId) -> Any:
         raise UnknownSchema(f"schema {schema_id} is not a JSON Schema: {text[:_SHOWN]}") from None
     kind = extend(kind, {"uniqueItems": _unique_items})
     resources = [(name, DRAFT202012.detect(document).create_resource(document)) for name, document in documents.items()]
-    known: Any = Registry().with_resources(resources)
-    return kind(plain, registry=known)
+    registry_with_parts: Any = Registry().with_resources(resources)
+    return kind(plain, registry=registry_with_parts)
 
 
 def referenced_documents(schema: Any, client: RegistryClient) -> Mapping[str, Any]:
@@ -128,17 +128,17 @@ def referenced_documents(schema: Any, client: RegistryClient) -> Mapping[str, An
         UnknownSchema: The registry lacks one.
         ValueError: One is not JSON.
     """
-    found: dict[str, Any] = {}
-    _add_documents(schema, client, found)
-    return found
+    documents: dict[str, Any] = {}
+    _add_documents(schema, client, documents)
+    return documents
 
 
-def _add_documents(schema: Any, client: RegistryClient, found: dict[str, Any]) -> None:
+def _add_documents(schema: Any, client: RegistryClient, documents: dict[str, Any]) -> None:
     for reference in schema.references or ():
-        if reference.name not in found:
+        if reference.name not in documents:
             inner = client.version(reference.subject, reference.version)
-            found[reference.name] = json.loads(inner.schema_str)
-            _add_documents(inner, client, found)
+            documents[reference.name] = json.loads(inner.schema_str)
+            _add_documents(inner, client, documents)
 
 
 def _unique_items(validator: Any, unique: Any, instance: Any, _schema: Any) -> Iterator[Any]:

@@ -149,18 +149,18 @@ def plan_path(plan: Plan) -> Path:
 
 def _parse(where: str, lane: str, number: int, data: bytes) -> Plan:
     try:
-        found: dict[str, Any] = parse_json(data)
-        if found["version"] != _VERSION:
+        content: dict[str, Any] = parse_json(data)
+        if content["version"] != _VERSION:
             raise CorruptData(f"{where} is from a newer version of weft", hint="upgrade weft")
-        letters = {file: [(first, last) for first, last in spans] for file, spans in found["letters"].items()}
+        letters = {file: [(first, last) for first, last in spans] for file, spans in content["letters"].items()}
         return Plan(
             lane=lane,
             number=number,
-            id=found["id"],
-            kind=found["kind"],
-            made_at_ms=found["made_at_ms"],
-            where=found["where"],
-            fenced=found["fenced"],
+            id=content["id"],
+            kind=content["kind"],
+            made_at_ms=content["made_at_ms"],
+            where=content["where"],
+            fenced=content["fenced"],
             letters=letters,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

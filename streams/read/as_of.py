@@ -31,20 +31,20 @@ def parse_moment(text: str) -> dt.datetime:
     return _with_zone(moment)
 
 
-def parse_point(given: Any) -> Any:
+def parse_point(value: Any) -> Any:
     """Parse a point: text with a colon is a time or a cut, other text the name of a savepoint. None stays None.
 
     Raises:
         InvalidInput: The text contains a colon but is neither a time nor a cut, or the time has no zone.
         ValueError: The value is neither a text nor a datetime.
     """
-    if isinstance(given, str) and ":" in given and not is_cut(given):
-        return parse_moment(given)
-    if isinstance(given, dt.datetime):
-        return _with_zone(given)
-    if not isinstance(given, str | None):
+    if isinstance(value, str) and ":" in value and not is_cut(value):
+        return parse_moment(value)
+    if isinstance(value, dt.datetime):
+        return _with_zone(value)
+    if not isinstance(value, str | None):
         raise ValueError("not a time, a name or a cut")  # noqa: TRY004 - what pydantic takes for a wrong value
-    return given
+    return value
 
 
 def warn_if_unsettled(point: Point | None, snapshot: Snapshot) -> None:
@@ -54,9 +54,9 @@ def warn_if_unsettled(point: Point | None, snapshot: Snapshot) -> None:
     """
     if not isinstance(point, dt.datetime) or snapshot.settled:
         return
-    told = (snapshot.table_log.store.uri, point, str(snapshot.cut))
-    if told not in _TOLD:
-        _TOLD.append(told)
+    warning_key = (snapshot.table_log.store.uri, point, str(snapshot.cut))
+    if warning_key not in _TOLD:
+        _TOLD.append(warning_key)
         logging.getLogger("weft").warning(
             "as_of %s is %s now, but may still change: no mark was recorded since (weft mark)",
             point.isoformat(),

@@ -119,8 +119,8 @@ def _pack_venv(
         raise InvalidInput(
             f"{root} cannot be packed: {error}", hint="install its packages without --editable"
         ) from None
-    needed = _python_below(python_prefix) if python_prefix else str(Path(sys.executable).resolve())
-    return Packed(output, len(environment), output.stat().st_size, needed)
+    python_path = _python_below(python_prefix) if python_prefix else str(Path(sys.executable).resolve())
+    return Packed(output, len(environment), output.stat().st_size, python_path)
 
 
 def _python_below(prefix: str) -> str:
@@ -143,13 +143,13 @@ def _without_links(file: Any, root: Path, python: Path) -> Iterator[Any]:
     if file.target.startswith("bin/python"):
         yield type(file)(str(python), file.target) if python.is_symlink() else file
         return
-    found = source.resolve()
-    if found.is_dir():
-        for inner in sorted(found.rglob("*")):
+    target = source.resolve()
+    if target.is_dir():
+        for inner in sorted(target.rglob("*")):
             if inner.is_file():
-                yield type(file)(str(inner), f"{file.target}/{inner.relative_to(found).as_posix()}")
-    elif found.exists():  # a dangling link is left out
-        yield type(file)(str(found), file.target)
+                yield type(file)(str(inner), f"{file.target}/{inner.relative_to(target).as_posix()}")
+    elif target.exists():  # a dangling link is left out
+        yield type(file)(str(target), file.target)
 
 
 def _pack_conda(root: Path, output: Path, patterns: Sequence[str], compress_level: int) -> Packed:

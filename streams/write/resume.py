@@ -115,17 +115,17 @@ class ResumePoint:
                     hint="give starting_offsets: earliest, or offsets by topic and partition",
                 )
             return default
-        wanted = list(self.offsets) if topics is None else topics
-        if not set(wanted) & set(self.offsets):
+        sources = list(self.offsets) if topics is None else topics
+        if not set(sources) & set(self.offsets):
             raise InvalidInput(
-                f"lane {self.lane!r} was written from topics {', '.join(self.offsets)}, not from {', '.join(wanted)}",
+                f"lane {self.lane!r} was written from topics {', '.join(self.offsets)}, not from {', '.join(sources)}",
                 hint="to continue with other topics give the writer a new checkpoint and takeover: true",
             )
         # A partition that is missing from the recorded offsets was never read.
         return json.dumps(
             {
                 topic: {**self.offsets.get(topic, {}), ANY_PARTITION: EARLIEST, **self.identities.get(topic, {})}
-                for topic in wanted
+                for topic in sources
             }
         )
 
@@ -177,11 +177,11 @@ def resume_point(
         InvalidInput: The lane's last live commit has not recorded the position of its source.
     """
     state = lane_progress(uri, lane, storage_options)
-    known = [read_checkpoint(spark, folder) for folder in (checkpoint, *sibling_folders(spark, checkpoint, MARK))]
-    for stored in known:
-        if stored.query_id and stored.query_id == state.query_id and _difference(spark, state, stored) is None:
-            return ResumePoint(lane, stored.folder, False, None, state.source)
-    damaged = {stored.folder for stored in known if stored.damaged}
+    checkpoints = [read_checkpoint(spark, folder) for folder in (checkpoint, *sibling_folders(spark, checkpoint, MARK))]
+    for candidate in checkpoints:
+        if candidate.query_id and candidate.query_id == state.query_id and _difference(spark, state, candidate) is None:
+            return ResumePoint(lane, candidate.folder, False, None, state.source)
+    damaged = {candidate.folder for candidate in checkpoints if candidate.damaged}
     folder = f"{checkpoint}{MARK}{_name_of(state)}"
     names = itertools.chain([folder], (f"{folder}-{number}" for number in itertools.count(2)))
     folder = next(name for name in names if name not in damaged)
@@ -203,7 +203,7 @@ def resume_point(
 
 
 def check_follows(
-    spark: SparkSession, uri: str, storage_options: Mapping[str, Any] | None, lane: str, stored: Checkpoint
+    spark: SparkSession, uri: str, storage_options: Mapping[str, Any] | None, lane: str, found_checkpoint: Checkpoint
 ) -> None:
     """Refuse a checkpoint that does not agree with the lane.
 
@@ -211,10 +211,10 @@ def check_follows(
         GapError: It has finished batches that are not, or no longer, in the table; it does not know batches that are
             in the table; or files of it are missing. Nothing was claimed.
     """
-    if not stored.query_id and not stored.damaged:
+    if not found_checkpoint.query_id and not found_checkpoint.damaged:
         return  # the query has not begun
     state = lane_progress(uri, lane, storage_options)
-    if (problem := _difference(spark, state, stored)) is not None:
+    if (problem := _difference(spark, state, found_checkpoint)) is not None:
         raise problem
 
 
@@ -226,10 +226,10 @@ def _difference(spark: SparkSession, state: LaneProgress, stored: Checkpoint) ->
         return GapError(f"checkpoint {stored.folder} lacks files: something has deleted a part of it", hint=_OLDER_HINT)
     if _is_behind(spark, state, stored):
         live, folder = state.batches[stored.query_id], stored.folder
-        known = "no batch" if stored.last is None else f"batches up to {stored.last}"
+        finished = "no batch" if stored.last is None else f"batches up to {stored.last}"
         return GapError(
-            f"the table has batches of this query up to {live}, but checkpoint {folder} has finished {known}, and has "
-            "not planned the next one as it is in the table: it is an older copy, or files of it are missing",
+            f"the table has batches of this query up to {live}, but checkpoint {folder} has finished {finished}, "
+            "and has not planned the next one as it is in the table: it is an older copy, or files of it are missing",
             hint=_OLDER_HINT,
         )
     return None
@@ -263,8 +263,8 @@ def _is_behind(spark: SparkSession, state: LaneProgress, stored: Checkpoint) -> 
         return True
     if stored.query_id != state.query_id:
         return False  # another query has written since, and only its position is known
-    planned = read_offsets(spark, stored.folder, live)
-    return bool(planned and state.source) and planned != state.source
+    planned_offsets = read_offsets(spark, stored.folder, live)
+    return bool(planned_offsets and state.source) and planned_offsets != state.source
 
 
 def _name_of(state: LaneProgress) -> str:

@@ -53,7 +53,7 @@ def add_key(rows: DataFrame, raw: Column, key: StructType, key_format: MessageFo
 
     def judged(parsed: Column) -> Column:
         reason = F.when(raw.isNotNull(), key_format.reason(parsed, raw, key)).cast("string")
-        decoded = F.when(raw.isNotNull() & reason.isNull(), key_format.message(parsed))
-        return F.struct(decoded.alias(DECODED_KEY), reason.alias(KEY_REASON))
+        key_value = F.when(raw.isNotNull() & reason.isNull(), key_format.message(parsed))
+        return F.struct(key_value.alias(DECODED_KEY), reason.alias(KEY_REASON))
 
     return rows.select("*", F.inline(F.transform(F.array(key_format.parse(raw, key)), judged)))

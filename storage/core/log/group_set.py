@@ -52,14 +52,14 @@ class GroupSet(Collection[FileGroup]):
     @classmethod
     def of(cls, groups: Iterable[FileGroup]) -> GroupSet:
         """The set of some distinct file groups."""
-        ordered = sorted(groups)
-        runs = groupby(ordered, key=lambda group: (group.partition, group.bits))
+        sorted_groups = sorted(groups)
+        runs = groupby(sorted_groups, key=lambda group: (group.partition, group.bits))
         # Differences of neighbouring buckets compress to a hundredth of the buckets, since most are 1.
         lists = [[*run, _gaps(group.bucket for group in several)] for run, several in runs]
         text = json.dumps(lists, separators=(",", ":"), ensure_ascii=False).encode()
-        bits = sorted({group.bits for group in ordered})
+        bits = sorted({group.bits for group in sorted_groups})
         # The packed bytes are not base64, so they are not validated.
-        return cls(StoredGroups.model_construct(count=len(ordered), bits=bits, size=len(text), packed=pack(text)))
+        return cls(StoredGroups.model_construct(count=len(sorted_groups), bits=bits, size=len(text), packed=pack(text)))
 
     @classmethod
     def load(cls, stored: StoredGroups | list[FileGroup]) -> GroupSet:

@@ -112,8 +112,8 @@ class Needed:
         lanes = {lane: restore.last_kept.get(lane, ENDLESS) for lane in state.lanes}
         self._add_entries(restore.covered, lanes, {**state.rolled_back, **restore.rolled_back})
 
-    def _add_files(self, made: Iterable[SliceFile | LogFile]) -> None:
-        self.files.update(stored.path for one in made for stored in one.objects)
+    def _add_files(self, files: Iterable[SliceFile | LogFile]) -> None:
+        self.files.update(object_ref.path for one in files for object_ref in one.objects)
 
     def _add_entries(self, start: cut.Seqs, lanes: cut.Seqs, rolled_back: cut.SpansByLane) -> None:
         self.in_slices = start if self.in_slices is None else cut.lowest(self.in_slices, start)

@@ -39,12 +39,12 @@ def stored_bounds(schema: TableSchema, groups: Iterable[Group], slices: Sequence
     """
     bounds = {}
     for group in groups:
-        of_group = [made.ordering_max for made in slices if made is not None and group.id in made.groups]
+        of_group = [item.ordering_max for item in slices if item is not None and group.id in item.groups]
         if mode_of(group).replaces and group.ordering and all(group.id in largest for largest in of_group):
             ordering_type = schema.column_by_name[group.ordering[0]].type
-            stored = decode_scalars((largest[group.id] for largest in of_group), ordering_type)
-            known = [value for value in stored if value is not None]
-            bounds[group.id] = pa.scalar(max(known) if known else None, ordering_type)
+            values = decode_scalars((largest[group.id] for largest in of_group), ordering_type)
+            valid = [value for value in values if value is not None]
+            bounds[group.id] = pa.scalar(max(valid) if valid else None, ordering_type)
     return bounds
 
 

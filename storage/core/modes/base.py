@@ -161,15 +161,15 @@ class MergeMode(ABC):
         group: Group,
         columns: Mapping[str, Column],
         changed: Collection[str],
-        wanted: Collection[str],
+        requested: Collection[str],
     ) -> tuple[str, ...]:
-        """Slice columns that `renewed` needs to produce any of ``wanted``; empty if it has nothing to do.
+        """Slice columns that `renewed` needs to produce any of ``requested``; empty if it has nothing to do.
 
         Args:
             group: The group.
             columns: The table's columns by name.
             changed: Columns of the group that were added or changed since the registers were made.
-            wanted: Slice columns, of any groups.
+            requested: Slice columns, of any groups.
         """
         return ()
 
