@@ -93,7 +93,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A condition of which only the columns are known. Only Arrow can evaluate it, so it has no `to_arrow`."""
+    """A condition that only names its columns. Only Arrow can evaluate it, so it has no `to_arrow`."""
 
     columns: frozenset[str]
 

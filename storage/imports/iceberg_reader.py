@@ -60,7 +60,7 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
 
 
 def _check_name(location: str) -> None:
-    """Refuse the location of a table, which is no name in a catalog.
+    """Refuse a location where a name in a catalog is expected.
 
     Raises:
         InvalidInput: It is a path or a URL. The hint names the newest metadata file if it is a local folder with one.

@@ -103,7 +103,7 @@ class CommitLog:
             window: Slots of the first round.
             known: An entry that exists, 0 if none is known. A later one saves rounds of requests.
             doubts: If no entry is found, the free slot is appended to this list, and the caller has to request the
-                archive of its chunk (rule A2). None: this method requests it.
+                archive of its chunk (A2). None: this method requests it.
         """
         tuning = self._env.tuning
         most = tuning.read_part_entries

@@ -161,7 +161,7 @@ class Tail:
         self._ended, self._window = False, 1
 
     def doubtful(self) -> list[int]:
-        """Slots whose archives must be requested after the slots were read (rule A2)."""
+        """Slots whose archives must be requested after the slots were read (A2)."""
         last = [self._seq] if len(self.found) > self._sure else []
         return [*last, self._stopped] if self._stopped else last
 

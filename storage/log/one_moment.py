@@ -1,4 +1,4 @@
-"""Whether the ends of several lanes, which were read one beside the other, are their ends at one moment (R7, S31).
+"""Whether the ends of several lanes, read at the same time, are their ends at one moment (PROTOCOL.md, R7, S31).
 
 A commit may become visible in a lane after a reader has read that lane, and the commit of a program that has seen it
 before the reader reads the lane of that one. Then the reader has the second commit without the first:
@@ -45,7 +45,7 @@ class OneMoment:
 
         Args:
             known: An entry of each lane that existed before the first round; lanes without one may be left out.
-            belongs: Whether a commit belongs to the cut if its lane reaches that far (rule R2).
+            belongs: Whether a commit belongs to the cut if its lane reaches that far (PROTOCOL.md, R2).
             looks: Rounds in which lanes may be read again.
         """
         self._known, self._belongs, self._looks, self._most = known, belongs, looks, looks

@@ -62,7 +62,7 @@ class _Pin(BaseModel):
 
 
 def pin(env: Environment, at: Cut, keep: dt.timedelta) -> Pin:
-    """Write a pin. It is valid if the table lane, read again *afterwards*, still keeps the snapshot (rule R4).
+    """Write a pin. It is valid if the table lane, read again *afterwards*, still keeps the snapshot (PROTOCOL.md, R4).
 
     Raises:
         InvalidInput: ``keep`` is not positive.

@@ -268,14 +268,14 @@ class TableLog:
         return next_header(TABLE_LANE, state or NO_ENTRY, epoch=0, table_rev=0, stamps=self.stamps, env=self.env)
 
     def newest_cut(self, *, moment: bool = False) -> HeadCut:
-        """The head snapshot: reads T first, and every lane strictly after it (rules R1 to R3, R7).
+        """The head snapshot: reads T first, and every lane strictly after it (PROTOCOL.md, R1 to R3, R7).
 
         Args:
             moment: If it is not certain that the newest cut is one moment, return the moment at which the newest entry
                 of the table lane was published. It has every commit that was acknowledged before.
 
         Raises:
-            NotOneMoment: ``moment`` is set, and a version without rule W9 commits at the same time.
+            NotOneMoment: ``moment`` is set, and a version without rule W9 of PROTOCOL.md commits at the same time.
         """
         for _ in range(MAX_READ_TRIES):
             # The archives of the slot after T and of the lanes are requested together, which saves a round.
@@ -314,7 +314,7 @@ class TableLog:
             ends: The last entry of each lane, read after that entry was visible; 0 of lanes that are missing.
 
         Raises:
-            NotOneMoment: A version without rule W9 has committed in between.
+            NotOneMoment: A version without rule W9 of PROTOCOL.md has committed in between.
         """
         starts = {
             name: state.seen.get(name, 0) if lane.closed is None else lane.closed for name, lane in state.lanes.items()
@@ -443,7 +443,7 @@ class TableLog:
         return state, wanted
 
     def check_kept(self, at: Cut) -> None:
-        """Refuse a snapshot whose files cleaning may have deleted (rule R4).
+        """Refuse a snapshot whose files cleaning may have deleted (PROTOCOL.md, R4).
 
         Raises:
             SnapshotExpired: The snapshot has expired, and no savepoint, pin or open compaction keeps it.
@@ -535,7 +535,7 @@ def _proved_entries(state: TableState, known: cut.Seqs | None) -> cut.Seqs:
 
 
 def _count_valid(tail: list[LaneEntry], rev: int, table_seen: int) -> int:
-    """Number of entries that belong to a snapshot with this revision and prefix of the table lane (rule R2)."""
+    """Number of entries that belong to a snapshot with this revision and prefix of the table lane (R2)."""
     for count, entry in enumerate(tail):
         if not _belongs_to(entry, rev, table_seen):
             return count
@@ -549,7 +549,7 @@ def _belongs_to(entry: LaneEntry, rev: int, seen: int) -> bool:
 
 
 def _check_says_what_it_has_seen(state: TableState, tails: Mapping[LaneName, list[Entry]]) -> None:
-    """Check that every commit that the table lane does not name says what its writer had read of it (rule W9).
+    """Check that every commit that the table lane does not name says what its writer had read of it (PROTOCOL.md, W9).
 
     Raises:
         NotOneMoment: A commit does not.
@@ -571,7 +571,7 @@ def _check_says_what_it_has_seen(state: TableState, tails: Mapping[LaneName, lis
 
 
 def check_promised(state: TableState, at: Cut) -> None:
-    """Refuse a snapshot that has expired and is not a savepoint (rule R4, S16 CleanSafe).
+    """Refuse a snapshot that has expired and is not a savepoint (PROTOCOL.md, R4, S16 CleanSafe).
 
     Raises:
         SnapshotExpired: Cleaning may delete its files, or has done so.

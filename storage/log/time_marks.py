@@ -1,4 +1,4 @@
-"""Marks: entries of the table lane that record which commits exist at a time, which settles times (S24 TimeStable).
+"""Marks: entries of the table lane that record which commits exist at a time, which settles times (PROTOCOL.md, S24).
 
 Processes that write to the table record a mark about once a minute. A mark that cannot be recorded is not an error: the
 next mark covers more commits.

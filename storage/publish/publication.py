@@ -72,7 +72,7 @@ def is_one_moment(snapshot: Snapshot) -> bool:
     tails = snapshot.table_log.commit_log.read_tails(
         {lane: (start, snapshot.cut.lanes[lane]) for lane, start in starts.items()}
     )
-    # Commits of retired lanes are not looked at. Their lanes were closed in the state of this prefix (C6).
+    # Commits of retired lanes are not looked at. Their lanes were closed in the state of this prefix (PROTOCOL.md, C6).
     newest, oldest_later = max(0, state.complete_from - 1), state.head + 1
     for lane, tail in tails.items():
         end = state.covered.get(lane, 0)

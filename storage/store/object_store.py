@@ -134,11 +134,11 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, path: Path) -> None:
-        """Remove an object; a missing one is no error."""
+        """Remove an object; a missing object is not an error."""
         ...
 
     def delete_many(self, paths: Sequence[Path]) -> None:
-        """Remove objects; missing ones are no error. After a failure some may be left."""
+        """Remove objects; missing objects are not an error. After a failure some may be left."""
         ...
 
 

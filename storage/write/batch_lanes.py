@@ -1,4 +1,4 @@
-"""Which lane a batch without a query id takes: one that no writer is in, so that lanes do not grow with batches (W10).
+"""Which lane a batch without a query id takes: one without a writer, so that lanes stay few (PROTOCOL.md, W10).
 
 A batch finishes its lane with its own commit, and a later batch takes it with a claim in the very next slot. Of several
 that take one lane at the same time one wins the slot. The others did not fence it: they take another lane. So a stream

@@ -1,4 +1,4 @@
-"""Tracks what a writer has read of the other lanes, so that its commits are ordered after theirs (rules W2, W7).
+"""Tracks what a writer has read of the other lanes, so that its commits are ordered after theirs (PROTOCOL.md, W2, W7).
 
 If versions have equal ordering values, the larger arrival wins, and an arrival begins with a stamp. A stamp is larger
 than every stamp that its process has read, whatever the clock says. So a writer reads the lanes before it commits.

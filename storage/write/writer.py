@@ -138,7 +138,7 @@ class Writer:
         return self
 
     def _enter_lane(self) -> TableState:
-        """Claim the lane in a table state without a restore in progress (W1, W2)."""
+        """Claim the lane in a table state without a restore in progress (PROTOCOL.md, W1, W2)."""
         for _ in range(MAX_CLAIM_TRIES):
             table = complete_fencing_barrier(self._table_log)
             if self._one_batch:
@@ -308,7 +308,7 @@ class Writer:
             The commit, or the earlier commit of ``batch``.
 
         Raises:
-            InvalidInput: A column, type or row is wrong, or ``seen`` is no cut. Nothing was changed.
+            InvalidInput: A column, type or row is wrong, or ``seen`` is not a cut. Nothing was changed.
             NotFound: The table does not have what ``seen`` names. Nothing was changed.
             Fenced: A newer writer has claimed the lane. Nothing was changed.
             GapError: ``batch`` is not the next one of its query. Nothing was changed.
@@ -373,7 +373,7 @@ class Writer:
             seen: See `append`. It may have been read after the commit has begun.
 
         Raises:
-            InvalidInput: The ticket is not from the last `begin`, or ``seen`` is no cut.
+            InvalidInput: The ticket is not from the last `begin`, or ``seen`` is not a cut.
             NotFound, Fenced, CommitUnknown: See `append`.
             SplitBrain: Another process writes under the same claim.
         """

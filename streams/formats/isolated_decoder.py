@@ -37,7 +37,7 @@ ISOLATE: Final = "weft.isolate"
 ANSWER_SECONDS: Final = 120.0
 """A child that has not decoded some values by then is ended, as if they had ended it."""
 MAX_DEATHS: Final = 10_000
-"""Of the children of one batch of values. More than these have a common cause, which is no message."""
+"""Limit of child processes that may end while one batch is decoded. If more end, no single message is the cause."""
 _TRIES: Final = 2
 _LENGTH: Final = struct.Struct("!Q")
 _RESULT, _ERROR, _DIED = b"R", b"E", b"D"
@@ -181,7 +181,7 @@ class _Process:
 def main() -> None:
     """Decode what comes from standard input, until its end."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is not an answer
     decode: Decode = pickle.loads(_receive(sys.stdin.buffer)[1])  # noqa: S301 - written by our own worker
     with contextlib.suppress(EOFError):
         while True:

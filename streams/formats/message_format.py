@@ -21,7 +21,7 @@ class FormatSettings:
     Attributes:
         options: ``format_options`` of the source, as written.
         registry: Settings of the schema registry's client; empty if the pipeline has none. May hold secrets.
-        exact: Fields of which nothing is rounded, because they name a row. The other formats round nothing.
+        exact: Fields whose values are not rounded, because they identify a row. The other formats round nothing.
         expressions: SQL of `select` and `where`, so that a format can leave out what nobody uses.
     """
 

@@ -56,7 +56,7 @@ _SHAPES: Final[Mapping[str, Mapping[str, str]]] = {
     "google.type.Decimal": {"value": "STRING"},
     "confluent.type.Decimal": {"value": "BYTES", "scale": "INT32"},
 }
-"""Message types whose values are no records, and the fields that they must have: a schema may define another one."""
+"""Message types whose values are not records, and the fields that they must have: a schema may define another one."""
 LARGEST_BYTES: Final = 512 * 1024 * 1024
 """Largest memory of the parsed messages of one value."""
 _FIELD_BYTES: Final = 8
@@ -456,7 +456,7 @@ def _is_known(message: Any, name: str) -> bool:
 
 
 def _nanoseconds(value: Any) -> Any:
-    """Nanoseconds since 1970 of a timestamp; an object, which is no time, if its nanoseconds are not those of one."""
+    """Nanoseconds since 1970 of a timestamp; an object that no time equals if its nanoseconds are out of range."""
     return value.seconds * 1_000_000_000 + value.nanos if 0 <= value.nanos < 1_000_000_000 else {}
 
 

@@ -47,7 +47,7 @@ def topic_names(servers: str) -> list[str]:
         servers: Addresses of brokers, as Kafka's bootstrap servers.
 
     Raises:
-        InvalidInput: This is no address.
+        InvalidInput: ``servers`` is not an address.
         SourceUnavailable, SourceRefused: The brokers do not answer, or refuse access.
     """
     options = {"kafka.bootstrap.servers": servers, "subscribe": "any"}

@@ -178,7 +178,7 @@ class LetterFolder:
 
 
 def delete(store: ObjectStore, path: str) -> None:
-    """Delete an object; a missing one is no error.
+    """Delete an object; a missing object is not an error.
 
     Raises:
         StoreUnavailable: The store does not answer.

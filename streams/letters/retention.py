@@ -101,7 +101,7 @@ def _may_go(survey: Survey, file: LetterFile) -> bool:
 
 
 def _forget_plans(survey: Survey, remaining: set[str], before_ms: int) -> None:
-    """Delete old plans of which no letter is left. The newest plan stays, because it holds the last number."""
+    """Delete old plans whose letters are all gone. The newest plan stays, because it holds the last number."""
     for plan in survey.plans[:-1]:
         # A committed replay also says which run its own letters are of.
         runs = any(survey.runs.get(path.partition("/")[0]) is plan for path in remaining)

@@ -110,7 +110,7 @@ class ReadOnlyQueries:
         Raises:
             InvalidInput: It is another statement.
             pyspark.errors.ParseException: It is no SQL.
-            pyspark.errors.AnalysisException: It is no query of what there is.
+            pyspark.errors.AnalysisException: It is not a query of existing tables and columns.
         """
         plan = self._session.sessionState().sqlParser().parsePlan(sql)
         self._check(plan)

@@ -201,7 +201,7 @@ def _folders(root: Path) -> Iterator[Path]:
     """Folders of weft's packages that are imported from outside of the environment."""
     for name in _PACKAGES:
         file = importlib.import_module(name).__file__
-        assert file is not None, "weft's packages are no namespaces"
+        assert file is not None, "weft's packages are not namespace packages"
         folder = Path(file).resolve().parent
         if not folder.is_relative_to(root.resolve()):
             yield folder

@@ -14,7 +14,7 @@ needs an expression that has a value for tombstones, for example ``coalesce(ts, 
 
 Unless it has another format, a key is a JSON object, a single value (a JSON value, or any text for a string), or either
 of them in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. It names a row, so nothing of it is
-changed: a text keeps its spaces, and a number with more digits than its type has is no key.
+changed: a text keeps its spaces, and a number with more digits than its type has is not a key.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ def within(smaller: Seqs, larger: Seqs) -> bool:
 def only(seqs: Seqs, lanes: Container[LaneName]) -> dict[LaneName, int]:
     """The part of a cut that is in some lanes.
 
-    A cut from before a lane was retired names the lane, a later one does not. Both have all its entries (C6), so they
-    are compared in the lanes that the later table state has.
+    A cut from before a lane was retired names the lane, a later one does not. Both have all its entries
+    (PROTOCOL.md, C6), so they are compared in the lanes that the later table state has.
     """
     return {lane: seq for lane, seq in seqs.items() if lane in lanes}
 

@@ -22,7 +22,7 @@ Seqs = dict[LaneName, int]
 
 
 class FileGroup(NamedTuple):
-    """Where a key is stored: partition folder ("" for none), bucket bits and bucket number (S15 KeySingleHome).
+    """Where a key is stored: partition folder ("" for none), bucket bits and bucket number (PROTOCOL.md, S15).
 
     A tuple, because planning a read looks up every file group several times, and tuples hash quickly.
     """

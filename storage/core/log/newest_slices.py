@@ -1,4 +1,4 @@
-"""The newest slice of every file group, most of which nobody looks at.
+"""The newest slice of every file group; nobody looks at most of them.
 
 A process that opens a table gets the slices of its checkpoint *packed*: parts of about a thousand neighbouring file
 groups, compressed, each with the range of its file groups. Those of a large table stay in the store. A part is read
@@ -8,8 +8,8 @@ with the file groups, and a look-up reads the parts of its keys.
     parts     [a .. f][g .. m][n .. z]     packed: of the checkpoint, or of an earlier state
     newer          d        k              unpacked: slices of entries after that
 
-New slices must be made from the newest ones (S10 CutChain). If those are packed, the new ones are taken at their word,
-and the check is made when the part is unpacked, which is before it is packed again.
+New slices must be made from the newest ones (PROTOCOL.md, S10). If those are packed, the new ones are taken at their
+word, and the check is made when the part is unpacked, which is before it is packed again.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class Slices(Mapping[FileGroup, SliceFile]):
         return item.cut if item is not None else NOTHING
 
     def cuts(self) -> Collection[cut.Seqs]:
-        """Cuts of which the highest entry of each lane is that of all slices; with few duplicates."""
+        """Cuts that together have the highest entry of each lane over all slices; with few duplicates."""
         if self._all is None:
             return [self.reached, *distinct_cuts(self._newer.values())]
         return distinct_cuts(self._all.values())

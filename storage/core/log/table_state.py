@@ -1,6 +1,6 @@
 """State of the table, computed from a prefix of the table lane.
 
-The state is a function of a contiguous prefix; folding a prefix in two steps gives the same state as in one (S2, S19).
+The state is a function of a contiguous prefix; applying it in two steps gives the same state (PROTOCOL.md, S2, S19).
 It has the newest slice of every file group and the folds on top of it, but no history: an older state is that of a
 shorter prefix. So memory is proportional to the size of the table, not to the length of its history.
 """
@@ -126,14 +126,14 @@ class TableState:
         rev: Slot of the newest CREATE, SCHEMA or DONE of a restore.
         schema_rev: Slot of the newest CREATE or SCHEMA.
         restored: Slot of the newest DONE of a restore; 0 if there is none.
-        lanes: In the order in which they were added, without those that were retired (C6).
+        lanes: In the order in which they were added, without those that were retired (PROTOCOL.md, C6).
         slices: The newest slice of each file group.
         covered: For each lane, an entry up to which every row is in a slice, even if the cuts of some slices are older.
         folds: Oldest first. The folds of a file group follow its slice without gaps.
         folded: For each lane, an entry up to which every row is in a slice or in a fold.
         plans: Open compactions and folds, by plan id.
         savepoints: Savepoints by name.
-        oldest_retained: Snapshots of shorter prefixes are expired, except savepoints (S16 CleanSafe).
+        oldest_retained: Snapshots of shorter prefixes are expired, except savepoints (PROTOCOL.md, S16 CleanSafe).
         intent: The INTENT of the fencing barrier that is open; None if there is none.
         rolled_back: Spans (after, up to) that restores have rolled back, by lane (S18 RolledBackNeverVisible).
         archived: Last slot of each lane that may be archived ("" is the table lane); lanes without one are left out.
@@ -233,7 +233,7 @@ class TableState:
         return at.table >= self.oldest_retained or any(kept.at == at for kept in self.savepoints.values())
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
-        """Whether a snapshot up to ``lanes`` contains every entry that slices and folds contain (rule R3)."""
+        """Whether a snapshot up to ``lanes`` contains every entry that slices and folds contain (PROTOCOL.md, R3)."""
         return all(cut.within(cut.only(end, self.lanes), lanes) for end in (self.covered, *self.reached()))
 
     def complete(self, lanes: cut.Seqs) -> dict[LaneName, int]:

@@ -28,7 +28,7 @@ Bounds = Mapping[int, pa.Scalar]
 def stored_bounds(schema: TableSchema, groups: Iterable[Group], slices: Sequence[SliceFile | None]) -> Bounds:
     """The bounds of some slices, of those groups in which they decide anything.
 
-    These are groups of which nothing older remains below a larger first ordering value
+    These are groups where nothing older remains below a larger first ordering value
     (`storage.core.modes.base.MergeMode.replaces`). Without ordering columns the arrival decides, of which slices have
     no statistics.
 

@@ -1,4 +1,4 @@
-"""Changes: how the rows of one file group differ between two snapshots (S21 IncrementalComplete).
+"""Changes: how the rows of one file group differ between two snapshots (PROTOCOL.md, S21 IncrementalComplete).
 
 Both sides are read under the schema of the later snapshot. A row is in the result if it is visible on one side only, or
 if it is visible on both and a column group differs in presence or in a value. So events that lost, replayed commits,

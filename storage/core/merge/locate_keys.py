@@ -1,4 +1,4 @@
-"""Which file group a key lives in: there is exactly one (S15 KeySingleHome).
+"""Which file group a key lives in: there is exactly one (PROTOCOL.md, S15 KeySingleHome).
 
 ``rows`` are the key columns, and maybe others, with the types that the table has.
 """

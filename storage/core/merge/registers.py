@@ -4,8 +4,8 @@ A fold holds events that were merged with each other, but not with the slice bel
 column group one register or none. The columns are those of a slice. Values are those of the register; they are NULL
 where the group is absent or has no register, and defaults are not filled in. A group has a register in a row exactly if
 one of its hidden columns is not NULL: an event that leaves all of them NULL (a retraction of nothing, a merger that
-keeps nothing) means nothing to any mode. Registers merge associatively and commutatively (S13), so it does not matter
-which events a fold holds, as long as it holds each of them once (S11 ExactlyOnceFold).
+keeps nothing) means nothing to any mode. Registers merge associatively and commutatively (PROTOCOL.md, S13), so it does
+not matter which events a fold holds, as long as it holds each of them once (PROTOCOL.md, S11 ExactlyOnceFold).
 """
 
 from __future__ import annotations

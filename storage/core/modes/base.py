@@ -1,8 +1,8 @@
 """What a merge mode provides, and the values it works on. MERGE.md says what each mode means.
 
 A *register* is the merge state of one key in one group: its values, its arrival (non-null exactly when the group is
-present) and whatever else its mode keeps. Registers merge associatively and commutatively (S13), and
-each event is merged exactly once (S11), so a compaction at any time changes no read (M3).
+present) and whatever else its mode keeps. Registers merge associatively and commutatively (PROTOCOL.md, S13), and
+each event is merged exactly once (PROTOCOL.md, S11), so a compaction at any time changes no read (MERGE.md, M3).
 
 Code outside `storage.core.modes` never asks which mode a group has. It asks the mode what it needs to know, by the
 flags and methods of `MergeMode`.

@@ -1,8 +1,8 @@
 """Mode ``latest``: the event with the largest version wins the whole group; its NULLs are values.
 
 If the winner is a delete, the group is absent. The register keeps the version of the delete as its floor, so that a
-late older event never brings anything back (S14). A register is an upsert (arrival set) or a delete (floor set), never
-both.
+late older event never brings anything back (PROTOCOL.md, S14). A register is an upsert (arrival set) or a delete (floor
+set), never both.
 """
 
 from __future__ import annotations

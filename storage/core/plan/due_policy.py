@@ -21,7 +21,7 @@ File groups that are not due for compaction are due for a **fold** when together
 that are not folded. Each fold that replaces the folds before it writes all that waits again. So a fold is postponed
 while it would be small compared to these, up to `MAX_POSTPONED` times the number of commits.
 
-A clock is used only for ``age``: it affects when work is done, never what a read returns (S22 ClockFree).
+A clock is used only for ``age``: it affects when work is done, never what a read returns (PROTOCOL.md, S22 ClockFree).
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def cut_runs(folds: Sequence[GroupFold], schema: TableSchema, run_bytes: int) ->
 
 
 def may_publish(state: TableState, group_fold: FoldedGroup, to: cut.Seqs) -> bool:
-    """Whether a file group's part of a fold up to ``to`` begins where its slice and folds end in ``state`` (F3).
+    """Whether a file group's part of a fold up to ``to`` begins where its slice and folds end (PROTOCOL.md, F3).
 
     A fold of everything after the slice replaces the folds before it, so it must contain everything that they contain,
     and more: otherwise it need not be published.

@@ -30,7 +30,7 @@ def mostly_unreferenced(
         slices: All slices of a snapshot.
         leaving: File groups that are compacted anyway; they are not in the result.
         heads: Last entry of the snapshot in each lane. A slice with this cut is not compacted: its successor would have
-            the same cut (rule K3).
+            the same cut (PROTOCOL.md, K3).
     """
     staying = [file_slice.slice for file_slice in slices if file_slice.slice and file_slice.group not in leaving]
     referenced_rows: Counter[Path] = Counter()

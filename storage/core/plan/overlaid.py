@@ -70,7 +70,7 @@ def overlaid_groups(slices: Iterable[FileSlice], heads: cut.Seqs) -> frozenset[F
     Args:
         slices: Slices of a snapshot.
         heads: Last entry of the snapshot in each lane. A slice with this cut is not compacted: its successor would have
-            the same cut (rule K3).
+            the same cut (PROTOCOL.md, K3).
     """
     return frozenset(
         file_slice.group

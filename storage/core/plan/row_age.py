@@ -115,7 +115,7 @@ def _old(schema: TableSchema, rows: Arrays, limits: AgeLimits, newest_delete: An
 
 
 def _only_deletes(schema: TableSchema, rows: Arrays, newest_delete: Any) -> Mask:
-    """Rows of which nothing but deletes is known: no group is present, and no group has state without a floor."""
+    """Mask of rows that have only deletes: no group is present, and no group has state without a floor."""
     result: Mask = newest_delete != _UNKNOWN
     for group in schema.groups:
         result = result & np.asarray(rows[names.arrival(group.id)].is_null())

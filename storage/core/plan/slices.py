@@ -263,7 +263,7 @@ _group: Final = operator.itemgetter(0)
 
 
 def whole_files(slices: Sequence[FileSlice]) -> frozenset[Path]:
-    """Base files of which every row belongs to one of these slices, without log ranges.
+    """Base files whose rows all belong to these slices, which have no log ranges.
 
     A shared file may have rows of file groups that have a newer slice in another file; these rows are unused.
     """
@@ -424,7 +424,7 @@ def _live(
     *,
     folds: bool,
 ) -> npt.NDArray[np.bool_]:
-    """Mask of the ranges that are read, so that each event is read once (S11 ExactlyOnceFold).
+    """Mask of the ranges that are read, so that each event is read once (PROTOCOL.md, S11 ExactlyOnceFold).
 
     A range of a fold is read if its file group reads the fold; a range of a commit if the commit is after the slice and
     the folds of its file group.

@@ -140,7 +140,7 @@ class PinnedPlanner(Protocol):
     def plan_first(
         self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
     ) -> ReadPlan | None:
-        """Plan a scan of a part of which the query needs only the first rows.
+        """Plan a scan of a part when the query needs only its first rows.
 
         Every filter is `exact`. Each task returns those of its rows that may be among the first. None if all rows are
         read, because Spark finds the first ones itself, or faster. If `first.in_all`, `has_first` has said that one
