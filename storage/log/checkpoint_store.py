@@ -24,7 +24,7 @@ from storage.core.log.cut import Span, in_spans
 from storage.core.log.lane_state import LaneState
 from storage.core.log.newest_slices import SlicePart, Slices
 from storage.core.log.sealed import digest
-from storage.core.log.table_state import TableState, fold_table
+from storage.core.log.table_state import TableState, apply_entries
 from storage.core.names import (
     TABLE_LANE,
     LaneName,
@@ -199,7 +199,7 @@ class Checkpoints:
         """
         log = log.uncached()
         older = self.newest_table(log, head - 1)
-        state = fold_table(older, read_table_lane(log, older.head if older is not None else 0, head))
+        state = apply_entries(older, read_table_lane(log, older.head if older is not None else 0, head))
         last = state.head if state is not None else 0
         if state is None or last != head:
             raise CorruptData(

@@ -17,7 +17,7 @@ from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry
 from storage.core.log.file_refs import LogFile
-from storage.core.log.table_state import TableState, fold_table
+from storage.core.log.table_state import TableState, apply_entries
 from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, describe_lane, slot_path
 from storage.core.plan.slices import LiveFile
 from storage.environment import Environment
@@ -109,7 +109,7 @@ class TableLog:
                 self._look_at = self._opened_at + self.env.tuning.table_checkpoint_every
             head = self._state.head if self._state is not None else 0
             for fresh in self.commit_log.read_on(TABLE_LANE, head, window=window, doubts=doubts):
-                self._state = fold_table(self._state, table_entries(fresh))
+                self._state = apply_entries(self._state, table_entries(fresh))
                 self.commit_log.forget_before(TABLE_LANE, fresh[-1].seq)
             if self._state is not None:
                 self._state = self._with_few_newer(self._state)
@@ -141,8 +141,8 @@ class TableLog:
         newest = self.checkpoints.newest_table(self.commit_log, state.head)
         if newest is None or newest.head <= self._opened_at:
             return state
-        again = fold_table(newest, read_table_lane(self.commit_log.uncached(), newest.head, state.head))
-        assert again is not None, "folding entries gives a state"
+        again = apply_entries(newest, read_table_lane(self.commit_log.uncached(), newest.head, state.head))
+        assert again is not None, "entries give a state"
         if (again.head, again.head_id) != (state.head, state.head_id):
             return state  # an entry is missing; whoever needs it reports it
         self._opened_at, self._look_at = newest.head, newest.head + self.env.tuning.table_checkpoint_every
@@ -218,8 +218,8 @@ class TableLog:
         if state is not None:
             yield state
         for entry in read_table_lane(self.commit_log, state.head if state is not None else 0, table):
-            state = fold_table(state, [entry])
-            assert state is not None, "folding an entry gives a state"
+            state = apply_entries(state, [entry])
+            assert state is not None, "an entry gives a state"
             yield state
         self.commit_log.forget_before(TABLE_LANE, table)
 

@@ -456,7 +456,7 @@ def _is_known(message: Any, name: str) -> bool:
 
 
 def _nanoseconds(value: Any) -> Any:
-    """Nanoseconds since 1970 of a timestamp; an object that no time equals if its nanoseconds are out of range."""
+    """Nanoseconds since 1970 of a timestamp; if they are out of range, an object that no conversion accepts."""
     return value.seconds * 1_000_000_000 + value.nanos if 0 <= value.nanos < 1_000_000_000 else {}
 
 

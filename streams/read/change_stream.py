@@ -7,9 +7,9 @@ begins at ``starting`` (``earliest`` if it is left out, see `streams.read.stream
 The offset of a query is a cut, which Spark stores in the checkpoint. Cuts never change, so a batch that is planned
 again after a restart has exactly the same rows (PROTOCOL.md, S9, S21). The offset also has the id of the table, because
 the cut may be valid, but wrong, in another table that is created later at the same URI. A new query begins with the
-empty offset, which Spark does not store. Its first batch ends at the first cut; it has all rows as inserts if the query starts at
-``earliest``, otherwise no rows. If a table is compacted and nothing is written, batches have no rows, but the offset
-advances and so does not expire. If the offset has expired or was invalidated by a restore, the query fails with
+empty offset, which Spark does not store. Its first batch ends at the first cut; it has all rows as inserts if the query
+starts at ``earliest``, otherwise no rows. If a table is compacted and nothing is written, batches have no rows, but the
+offset advances and so does not expire. If the offset has expired or was invalidated by a restore, the query fails with
 `OffsetExpired` or `OffsetInvalidated`; the hint says how to continue.
 
 With columns of references the offset names the cuts of all tables, and a row whose referenced row has changed is in the

@@ -1,6 +1,6 @@
 """State of a writer's lane: what the next writer of the lane must know (PROTOCOL.md, S2, S3, S6).
 
-The state is a function of a contiguous prefix of the lane and of the spans that restores have rolled back. Folding a
+The state is a function of a contiguous prefix of the lane and of the spans that restores have rolled back. Applying a
 prefix in two steps gives the same state as in one.
 """
 

@@ -357,7 +357,7 @@ class Slices(Mapping[FileGroup, SliceFile]):
 
 
 def _pack(slices: Mapping[FileGroup, StoredSlice], *, first: bool) -> list[SlicePart]:
-    """Slices as parts: one, unless it would be very large; ``first``: unless it would be larger than usual."""
+    """Pack slices into parts of `PART_SLICES`. If ``first`` is false, up to twice as many are one part."""
     items = [item for _, item in sorted(slices.items(), key=lambda pair: pair[0])]
     count = -(-len(items) // PART_SLICES) if len(items) > 2 * PART_SLICES or first else 1
     bounds = [len(items) * i // count for i in range(count + 1)]

@@ -48,7 +48,7 @@ def overlapping(group: FileGroup, levels: Iterable[int], has: Callable[[FileGrou
 
 
 def may_follow(slices: Slices, folded: GroupUnion, offered: Sequence[AnyOffered]) -> list[AnyOffered]:
-    """Those of the offered slices that may be the next ones of their file groups, if all of them are in one entry.
+    """The offered slices that may become the newest ones of their file groups, if one entry publishes all of them.
 
     Args:
         slices: The newest slices.

@@ -249,7 +249,7 @@ class TableState:
         yield from (fold.to for fold in self.folds)
 
 
-def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> TableState | None:
+def apply_entries(state: TableState | None, entries: Iterable[TableEntry]) -> TableState | None:
     """State after further entries of the table lane; None before the first entry.
 
     Raises:

@@ -80,7 +80,7 @@ class ChangeShape:
                 hint="list the columns that you need, without this one",
             )
         if before and not shape.values:
-            raise InvalidInput(f"{BEFORE} is empty for key columns alone", hint="list further columns")
+            raise InvalidInput(f"{BEFORE} would be empty: only key columns are listed", hint="list value columns, too")
         return shape
 
     @cached_property

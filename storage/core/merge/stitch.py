@@ -193,7 +193,7 @@ class Stitch:
         return frame, new_keys
 
     def _blank(self, key_columns: Arrays, count: int) -> dict[str, pa.Array]:
-        """Rows of new keys: defaults, and no state."""
+        """New rows for keys: value columns have their defaults, and state columns are NULL."""
         frame = {}
         for name in self.columns:
             if name in key_columns:
