@@ -213,7 +213,7 @@ def decode_scalars(values: Iterable[Any], arrow_type: pa.DataType) -> list[Any]:
 
 
 def _decoder(arrow_type: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes a value of its JSON form; None if they are the same."""
+    """The function that makes a value from its JSON form; None if they are the same."""
     if pa.types.is_floating(arrow_type):
         return float.fromhex
     if pa.types.is_decimal(arrow_type):

@@ -69,7 +69,7 @@ class ForeignTable:
     comment: str | None = None
 
     def declared(self, leave_out: Sequence[str] = ()) -> Declared:
-        """What the table declares, without some columns.
+        """The declaration of the table, without some columns.
 
         Raises:
             InvalidInput: A column to leave out does not exist, or a column has a type that weft cannot store.

@@ -46,7 +46,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class ImportResult(Shown):
-    """What an import did.
+    """The result of an import.
 
     Attributes:
         uri: Location of the table.

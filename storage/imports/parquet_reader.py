@@ -19,7 +19,7 @@ _TABLES: Final = {
     "iceberg": "metadata/*.metadata.json",
     "paimon": "schema/schema-*",
 }
-"""What is in the folder of a table of another format. Its Parquet files alone have rows that the table has deleted."""
+"""Paths that only a table of that format has. Its Parquet files alone would give rows that the table has deleted."""
 
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:

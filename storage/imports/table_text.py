@@ -51,7 +51,7 @@ _WITHOUT_LENGTH: Final = ("tinyint", "smallint", "int", "bigint", "string", "bin
 
 @dataclass(frozen=True, slots=True)
 class TableText:
-    """What a text says.
+    """The table that a text declares, and its dialect.
 
     Attributes:
         dialect: Whose options they are.

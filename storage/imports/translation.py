@@ -1,4 +1,4 @@
-"""What a translation of foreign options takes and gives, and the parts that all dialects share.
+"""Input and result of a translation of foreign options, and the parts that all dialects share.
 
 A translation never fails because of an option: what has no counterpart is reported. It fails if no table can be made,
 for example without a key.
@@ -23,7 +23,7 @@ NOT_NEEDED: Final = "weft decides this itself, or has a setting for it in the pi
 
 
 class Fate(StrEnum):
-    """What became of an option.
+    """What happened to an option.
 
     CARRIED: the configuration means the same.
     DIFFERS: the configuration means something similar; the note says what differs.
@@ -39,7 +39,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OptionReport:
-    """What became of one option.
+    """What happened to one option, for the report.
 
     Attributes:
         option: Its name, or a clause such as ``PRIMARY KEY``.
@@ -56,7 +56,7 @@ class OptionReport:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a foreign table declares about itself.
+    """The declaration of a foreign table.
 
     Attributes:
         columns: Spark SQL type names by column, in the order of the table.

@@ -38,7 +38,7 @@ _VERSION: Final = re.compile(r"v(\d+)\.metadata\.json")
 
 
 class FolderCatalog(NoopCatalog):
-    """As much of a catalog as a publication needs: create a table, load it, commit to it."""
+    """A catalog in a folder, with what a publication needs: create a table, load it, commit to it."""
 
     def __init__(self, name: str, **properties: str) -> None:
         """Open nothing yet.
@@ -58,7 +58,7 @@ class FolderCatalog(NoopCatalog):
         super().__init__(name, **properties)
 
     def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
-        """Nothing: a namespace is a folder."""
+        """Do nothing: a namespace is a folder."""
 
     def create_table(
         self,

@@ -48,7 +48,7 @@ class _DeletesWriter(ManifestWriterV2):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What the current snapshot of a published table lists.
+    """The manifests and files of the current snapshot of a published table.
 
     Attributes:
         data: Its data manifests, with their live entries.

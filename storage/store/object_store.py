@@ -93,7 +93,7 @@ class ObjectStore(Protocol):
         ...
 
     def open_output(self, path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Like `put`, for an object that is written in parts. It exists after the block, unless that raised."""
+        """Write an object in parts, otherwise as `put`. It exists after the block, unless that raised."""
         ...
 
     def get(self, path: Path) -> bytes | None:

@@ -21,7 +21,7 @@ GRANULARITY_SECONDS: Final = 1.0  # object stores give times in whole seconds
 
 @dataclass(frozen=True, slots=True)
 class StoreProbe:
-    """What a store does.
+    """The abilities of a store, as a probe has found them.
 
     Attributes:
         exclusive: A second create of one name was refused, and changed nothing. Without it no table is safe.

@@ -52,7 +52,7 @@ class WriteTicket:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task has written.
+    """The result of a task: its files and counts.
 
     Attributes:
         files: Log files, in the order of the rows.

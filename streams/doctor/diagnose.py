@@ -1,4 +1,4 @@
-"""All checks of a pipeline, in the order in which a user would mend what they find. START HERE for `weft doctor`."""
+"""Runs all checks of a pipeline, in the order in which a user would repair problems. START HERE for `weft doctor`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _MAGIC_OF_GUID: Final = b"\1"
 
 
 class AvroFormat(WorkerFormat):
-    """One record of Avro per message."""
+    """The format of messages that are one Avro record."""
 
     names_schema = True
 
@@ -48,7 +48,7 @@ class AvroFormat(WorkerFormat):
 
 
 class ProtobufFormat(AvroFormat):
-    """One message of Protobuf per message."""
+    """The format of messages that are one Protobuf message."""
 
     def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
         return partial(decode_protobuf, ProtobufSettings(row_schema, self._registry)), rows_type(row_schema)
@@ -111,6 +111,6 @@ def _has_guid(value: Column) -> Column:
 
 
 def _data(value: Column) -> Column:
-    """What follows the id of the schema."""
+    """The bytes after the id of the schema."""
     start = F.when(_has_guid(value), GUID_BYTES).otherwise(HEADER_BYTES) + 1
     return F.substring(value.cast("binary"), start, F.lit(2**31 - 1))

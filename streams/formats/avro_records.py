@@ -199,7 +199,7 @@ def _all_references(schema: Any, client: RegistryClient, visited: set[tuple[str,
 
 
 def _data(split: Split[WriterSchema], values: pa.Array) -> Iterator[tuple[SourceType, Any] | str | None]:
-    """Of each value its type and datum, or the reason why it has none, or None.
+    """The type and datum of each value, or the reason why it has none; None for NULL.
 
     A union of several types is one of them: that which was written.
     """

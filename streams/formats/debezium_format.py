@@ -70,7 +70,7 @@ class DebeziumAvroFormat(DebeziumFormat):
         metadata: frozenset[str] = frozenset(),
         registry: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """As for JSON, with the settings of the registry's client."""
+        """Create the format as `DebeziumFormat`, with the settings of the registry's client."""
         super().__init__(options, metadata)
         self._registry = registry
 

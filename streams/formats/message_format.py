@@ -1,4 +1,4 @@
-"""What a message format provides."""
+"""Interface of message formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streams.formats.format_options import no_options
 
 @dataclass(frozen=True, slots=True)
 class FormatSettings:
-    """What a format is created with.
+    """Settings of a format.
 
     Attributes:
         options: ``format_options`` of the source, as written.

@@ -265,7 +265,7 @@ def registry_client(settings: tuple[tuple[str, str], ...]) -> RegistryClient:
 
 
 def fetch_each(ids: Collection[SchemaId], fetch: Callable[[SchemaId], T]) -> dict[SchemaId, T | str]:
-    """What is fetched for each id, or the reason why it cannot be had.
+    """The fetched value of each id, or the reason why there is none.
 
     Ids that the registry does not know are asked for once more after `UNKNOWN_SECONDS`.
 

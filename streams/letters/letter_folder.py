@@ -1,4 +1,4 @@
-"""What became of each dead letter of a lane: waiting, being replayed, replayed, or not final.
+"""State of each dead letter of a lane: waiting, being replayed, replayed, or not final.
 
 Nothing is moved or rewritten when letters are replayed: *the commit of a replay is what marks its letters*. The state
 of a letter follows from the folder and the table alone:
@@ -40,7 +40,7 @@ _TRIES: Final = 10
 
 
 class State(StrEnum):
-    """What became of a letter."""
+    """State of a letter."""
 
     WAITING = "waiting"
     REPLAYING = "replaying"
@@ -49,7 +49,7 @@ class State(StrEnum):
 
 
 class PlanState(StrEnum):
-    """What became of a plan."""
+    """State of a plan."""
 
     DONE = "done"
     OPEN = "open"

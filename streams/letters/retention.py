@@ -21,7 +21,7 @@ from streams.letters.plans import plan_path
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What was deleted.
+    """The letters that were deleted.
 
     Attributes:
         files: Number of files.

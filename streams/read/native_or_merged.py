@@ -457,7 +457,7 @@ class PinnedSnapshot:
         return replace(scan, slices=slices, skipped=len(of_part) - len(slices), whole=scan.whole | in_part)
 
     def _pieces(self, file_slice: FileSlice, part: Part) -> Sequence[FileSlice]:
-        """What FILES or REST reads of a file group."""
+        """The parts of a file group that FILES or REST reads."""
         division = self.divided.get(file_slice.group)
         if division is not None:
             return (division.rest,) if part is Part.REST else division.untouched

@@ -20,7 +20,7 @@ _MOST: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class JavaCause:
-    """One exception of a chain.
+    """An exception in a chain of causes.
 
     Attributes:
         classes: Names of its class and all superclasses.

@@ -21,7 +21,7 @@ from pyspark import SparkContext
 __all__ = ["CannotCompile", "new_object", "source_of"]
 
 _constructors: weakref.WeakKeyDictionary[SparkContext, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""Of each class, by context; a `CannotCompile` of one that this Spark does not compile."""
+"""Constructor of each class, by context; a `CannotCompile` if this Spark does not compile the class."""
 _compiling: Final = threading.Lock()
 
 

@@ -67,7 +67,7 @@ _FIXED_AT_START: Final = (DRIVER_MEMORY, JAVA_OPTIONS, DEFAULT_JAVA_OPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the settings of a session depend on besides the pipeline file.
+    """Surroundings of a session: what its settings depend on besides the pipeline file.
 
     Attributes:
         cores: Cores of this machine that the session may use.

@@ -143,7 +143,7 @@ def python_problem(error: BaseException) -> InvalidInput | None:
 
 
 def problem_in(cause: JavaCause) -> InvalidInput | None:
-    """What one exception of the JVM says about the Python of workers, see `python_problem`."""
+    """The problem with the Python of workers that a JVM exception reports, see `python_problem`."""
     if "java.io.IOException" in cause.classes and (match := _NO_PYTHON.match(cause.message)):
         return InvalidInput(f"Spark cannot start a Python worker: there is no {match.group(1)}", hint=INSTALL_HINT)
     if "PYTHON" not in cause.condition or any(True for _ in _signed_notes(cause.message)):

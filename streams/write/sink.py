@@ -368,7 +368,7 @@ class _Attend(StreamingQueryListener):
         self._spark, self._run_id, self._writer, self._end = spark, run_id, writer, end
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Spark calls this after a batch, and if there was none. Sends a heartbeat of the writer."""

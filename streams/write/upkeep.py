@@ -1,4 +1,4 @@
-"""What a writer does for its table besides writing: compaction in its process, and back-pressure.
+"""Upkeep of a table by its writer: compaction in the process of the writer, and back-pressure.
 
 A thread looks at the table after commits, at most once in a given time, with a table object of its own. So neither a
 slow store nor a long merge delays a batch:
@@ -71,7 +71,7 @@ class InlineCompaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """What a writer does besides writing.
+    """Settings of a writer's upkeep.
 
     Attributes:
         compaction: None: it does not compact.
@@ -97,7 +97,7 @@ class Upkeep:
 
 
 def upkeep_of(pipeline: Pipeline, reporter: Reporter, stop: StopSignal) -> Upkeep:
-    """What the writers of a pipeline do besides writing, shown in the status and the log of one of them."""
+    """Upkeep by the writers of a pipeline, shown in the status and the log of one of them."""
     compaction = back_pressure = None
     section, pressure = pipeline.compaction, pipeline.back_pressure
     if section is not None and pipeline.compacts_inline:

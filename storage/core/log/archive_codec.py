@@ -52,7 +52,7 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """One archived chunk.
+    """The entries of one archived chunk.
 
     Attributes:
         lane: The lane of the entries.

@@ -29,7 +29,7 @@ ERASE: Final = "erase"
 """Reader and writer feature of a table from which keys were erased (PROTOCOL.md, "Erase")."""
 
 REWRITTEN: Final = "rows may be rewritten"
-"""What a table with the feature `ERASE` may have, in words."""
+"""Describes, for messages, what a table with the feature `ERASE` may have."""
 
 TTL: Final = "ttl"
 """Writer feature of a table with a time to live, which a schema change by a version without it would drop."""

@@ -206,7 +206,7 @@ class TableState:
         return levels | {max((self.schema.bucket_bits, *levels))}
 
     def overlapped(self, groups: Collection[FileGroup]) -> set[FileGroup]:
-        """Those of some file groups that overlap one of other bits: of them, of a slice, or of a fold."""
+        """Those file groups that overlap one with other bits, which is among them too, or has a slice or a fold."""
         levels = self.levels | {group.bits for group in groups}
         if len(levels) == 1:
             return set()

@@ -105,7 +105,7 @@ def _find_untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | Non
 
 
 def _supplied_masks(ranges: Sequence[LogRange], schema: TableSchema, columns: Sequence[str]) -> dict[str, Mask]:
-    """By column, a mask of the NULLs that count as values; empty if no range has such a NULL."""
+    """Masks of the NULLs that count as values, by column; empty if no range has such a NULL."""
     if not any(names.SUPPLIED in log_range.columns for log_range in ranges):
         return {}
     return {

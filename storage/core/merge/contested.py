@@ -22,7 +22,7 @@ from storage.core.schema.table_schema import TableSchema
 from storage.core.types import decode_scalars
 
 Bounds = Mapping[int, pa.Scalar]
-"""By id of a column group, the largest first ordering value of some slices; NULL if they have no such value."""
+"""The largest first ordering value of some slices, by id of the column group; NULL if they have none."""
 
 
 def stored_bounds(schema: TableSchema, groups: Iterable[Group], slices: Sequence[SliceFile | None]) -> Bounds:

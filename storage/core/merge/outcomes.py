@@ -25,7 +25,7 @@ _DELETES: Final = frozenset({Op.DELETE_GROUP, Op.DELETE_ROW})
 
 
 class Result(StrEnum):
-    """What became of a version: it wins its group or a column of it, it is one of many that count, or it loses."""
+    """Result of a version: it wins its group or a column of it, it is one of many that count, or it loses."""
 
     WINS = "wins"
     COUNTS = "counts"
@@ -57,7 +57,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What one event, or one version in a register, says about a column group of the key.
+    """One event, or one version in a register, of a column group of the key.
 
     Attributes:
         arrival: Arrival of its commit; 0 for a merged result without an upsert.
@@ -74,7 +74,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one version.
+    """The result of one version, and its reason.
 
     Attributes:
         result: Whether it wins.
@@ -133,7 +133,7 @@ class _Contest:
     numbers: Sequence[int]
 
     def whole(self) -> dict[int, Outcome]:
-        """One version wins the whole group."""
+        """The outcomes if one version wins the whole group."""
         winner = self._newest(self.numbers)
         deletes = self.versions[winner].op != Op.UPSERT
         rank = self._ranks()
@@ -183,7 +183,7 @@ class _Contest:
     def _ask(
         self, mode: MergeMode, group: Group, numbers: Sequence[int], *, as_upserts: bool = False
     ) -> dict[str, int | None]:
-        """By value column of ``group``, the number of the version whose value a mode shows; None if it shows none."""
+        """Number of the version whose value a mode shows, by value column of ``group``; None if it shows none."""
         versions = [self.versions[number] for number in numbers]
         columns = dict(self.columns) | {name: Column(0, name, pa.int64()) for name in group.values}
         values = {

@@ -24,7 +24,7 @@ from storage.core.modes.versions import History, newer, pick
 
 
 class Aggregate(MergeMode):
-    """One function per value column."""
+    """The merge mode `aggregate`: each value column has a function."""
 
     name = "aggregate"
     retracts = True

@@ -1,4 +1,4 @@
-"""What a merge mode provides, and the values it works on. MERGE.md says what each mode means.
+"""Interface of merge modes, and the values that they work on. MERGE.md says what each mode means.
 
 A *register* is the merge state of one key in one group: its values, its arrival (non-null exactly when the group is
 present) and whatever else its mode keeps. Registers merge associatively and commutatively (PROTOCOL.md, S13), and
@@ -66,7 +66,7 @@ class Registers:
 
 
 class MergeMode(ABC):
-    """One merge mode; stateless.
+    """A merge mode. It has no state.
 
     Attributes:
         name: In the configuration, and in the table's feature ``merge-<name>``.
@@ -107,7 +107,7 @@ class MergeMode(ABC):
 
     @property
     def spelling(self) -> str:
-        """What a user writes as ``merge`` to get this mode."""
+        """The text that users write as ``merge``."""
         return self.name
 
     @property
@@ -180,7 +180,7 @@ class MergeMode(ABC):
         added: Collection[str],
         rows: Arrays,
     ) -> Arrays:
-        """What older registers must hold under the current schema, where that is not just NULL in an added column.
+        """Columns that older registers have under the current schema, except added columns that are just NULL.
 
         Args:
             group: The group as it is now.

@@ -82,7 +82,7 @@ class Extents:
 
     @classmethod
     def joined(cls, several: Sequence[Extents]) -> Extents:
-        """All of several parts."""
+        """The extents of several parts as one."""
         if len(several) == 1:
             return several[0]
         return cls(
@@ -92,7 +92,7 @@ class Extents:
         )
 
     def near(self, others: Extents) -> Extents:
-        """Those of these parts that may have keys in common with one of the others."""
+        """The parts that may have keys in common with another one."""
         _, starts = keys.in_order(others.least)
         _, ends = keys.in_order(others.largest)
         # More of the others begin up to the end of the part than end before its beginning.

@@ -1,4 +1,4 @@
-"""What file groups cost in memory, from what a plan knows of them: rows, stored bytes and the schema.
+"""Estimates the memory that file groups need, from their rows, stored bytes and the schema.
 
 Stored bytes alone say little: integers that repeat are stored in a bit and need eight bytes each in memory, and a
 column that is held apart needs kilobytes, however few rows it has. So a file group costs

@@ -1,4 +1,4 @@
-"""In which files of a slice its columns are: overlays replace column groups of a base file (FORMAT.md, "Overlays")."""
+"""Finds the file of each column of a slice: overlays replace column groups of a base file (FORMAT.md, "Overlays")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs a reader that file groups have logs. Pure functions.
+"""Estimates how much more a reader reads because file groups have logs.
 
 A reader fetches the base of a file group and the blocks of log files that have rows of it. Blocks are fetched whole.
 """
@@ -19,7 +19,7 @@ SMALL_TABLE_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadCost:
-    """What a read of a whole snapshot costs.
+    """The cost of a read of a whole snapshot.
 
     Attributes:
         amplification: Bytes that it fetches, divided by the bytes of the table when it is compacted. File groups that

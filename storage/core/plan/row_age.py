@@ -25,7 +25,7 @@ _UNKNOWN: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class AgeLimits:
-    """What counts as old at one moment. Times are Unix milliseconds.
+    """The times before which rows and deletes are old, at one moment. Times are Unix milliseconds.
 
     Attributes:
         by: The column that says how old a row is; "": its last event.

@@ -24,7 +24,7 @@ __all__ = ["CallbackConnections", "connections_of"]
 CHECK_SECONDS: Final = 10.0
 """Time between two checks, while there are connections."""
 NEW_CONNECTIONS: Final = 64
-"""With so many new ones the check is not waited for."""
+"""If so many connections are new, the check does not wait."""
 
 _noted: Final = threading.local()
 _of_gateways: Final[weakref.WeakKeyDictionary[Any, CallbackConnections]] = weakref.WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""All uses of JVM classes of Spark by the live view: their names, how they are called, and whether this Spark has them.
+"""All JVM classes of Spark that the live view uses: their names, how they are called, and whether this Spark has them.
 
 Everything that the other modules of this package need from the JVM is a method of `Jvm`. If Spark moves a class, only
 this module changes. It uses these properties of Spark 4.3, found by reading its source:

@@ -97,7 +97,7 @@ class JoinedColumns:
 
 
 class PinnedPlanner(Protocol):
-    """One state of a table: all plans of a query are made from it."""
+    """One state of a table, from which all plans of a query are made."""
 
     def schema(self) -> StructType:
         """All columns that `plan` can return, in order. The view takes those of `joins` from the join."""

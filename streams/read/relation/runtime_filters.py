@@ -58,7 +58,7 @@ class FilteredAtRunTime(WithoutMetrics):
 
     @property
     def effect(self) -> str:
-        """What runtime filters have changed last, for EXPLAIN; empty if there were none."""
+        """The last change by runtime filters, for EXPLAIN; empty if there was none."""
         return self._effect
 
     @callback
