@@ -158,7 +158,7 @@ class _Parser:
         if not (1 <= precision <= _MAX_DECIMAL_PRECISION and scale <= precision):
             raise InvalidInput(
                 f"{self._text!r}: decimal({precision},{scale}) is out of range",
-                hint=f"precision 1 to {_MAX_DECIMAL_PRECISION}, scale at most the precision",
+                hint=f"use a precision from 1 to {_MAX_DECIMAL_PRECISION}, and a scale of at most the precision",
             )
         return pa.decimal128(precision, scale)
 
@@ -181,7 +181,9 @@ class _Parser:
             if mark != ",":
                 raise self._error()
         if len({fold_case(field.name) for field in fields}) != len(fields):
-            raise InvalidInput(f"{self._text!r} has a field name twice", hint="Spark SQL ignores case: rename one")
+            raise InvalidInput(
+                f"{self._text!r} has a field name twice", hint="rename one of them: Spark SQL ignores case"
+            )
         return pa.struct(fields)
 
 

@@ -61,7 +61,7 @@ def read_row_groups(
         chosen: Whether to read a row group, given its statistics.
         parts: The rows to read, ascending and without overlap; None for all rows.
         last: Decoded rows of the last reads. They are used if they contain the (single) part, and updated otherwise.
-            Requires that ``chosen`` accepts every row group.
+            Requires that ``chosen`` chosen every row group.
         slice_ordinals: Values of an additional column ``names.SLICE_ORDINAL``, one for each part, or one for the whole
             file; None to leave the column out.
         overlays: Overlays of the base file; ``last`` is not used if there are any.

@@ -99,9 +99,9 @@ def hash_value(value: Any, arrow_type: pa.DataType) -> int:
     return int(hash_values(pa.array([value], arrow_type))[0])
 
 
-def may_contain(stored: pa.Buffer, values: Iterable[Any], arrow_type: pa.DataType) -> bool:
+def may_contain(content: pa.Buffer, values: Iterable[Any], arrow_type: pa.DataType) -> bool:
     """Whether a stored filter of a column of this type may contain one of some values; false is certain."""
-    bloom_filter = BloomFilter.parse(stored.to_pybytes())
+    bloom_filter = BloomFilter.parse(content.to_pybytes())
     if bloom_filter is None:
         return True
     hashes = []

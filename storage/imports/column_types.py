@@ -68,15 +68,15 @@ def _storage_type(kind: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _nested_type(given: pa.DataType) -> pa.DataType | None:
-    if pa.types.is_map(given):
-        key, item = _storage_type(given.key_type), _storage_type(given.item_type)
+def _nested_type(nested: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_map(nested):
+        key, item = _storage_type(nested.key_type), _storage_type(nested.item_type)
         return None if key is None or item is None else pa.map_(key, item)
-    if pa.types.is_list(given) or pa.types.is_large_list(given) or pa.types.is_fixed_size_list(given):
-        item = _storage_type(given.value_type)
+    if pa.types.is_list(nested) or pa.types.is_large_list(nested) or pa.types.is_fixed_size_list(nested):
+        item = _storage_type(nested.value_type)
         return None if item is None else pa.list_(pa.field("element", item))
-    if pa.types.is_struct(given):
-        fields = [(field.name, _storage_type(field.type)) for field in given]
+    if pa.types.is_struct(nested):
+        fields = [(field.name, _storage_type(field.type)) for field in nested]
         return None if any(kind is None for _, kind in fields) else pa.struct(fields)
     return None
 

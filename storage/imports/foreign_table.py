@@ -117,7 +117,7 @@ def open_foreign(
     """
     module, package = _READERS[kind]
     if package and importlib.util.find_spec(package) is None:
-        raise InvalidInput(f"reading {kind} needs {package}", hint=f"pip install 'weft[{kind}]'")
+        raise InvalidInput(f"reading {kind} needs {package}", hint=f"install it: pip install 'weft[{kind}]'")
     reader = importlib.import_module(f"storage.imports.{module}")
     with _read_errors(kind, location):
         foreign_table: ForeignTable = reader.open_table(location, version, dict(options or {}))

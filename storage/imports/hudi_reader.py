@@ -67,7 +67,9 @@ def _clearer(error: Exception) -> Exception:
 def _open_version(table: HudiTable, location: str, version: str | None) -> ForeignTable:
     commit = table.get_timeline().get_latest_commit_timestamp()
     if commit is None:
-        raise InvalidInput(f"the Hudi table at {location} has no commit", hint="there is nothing to import")
+        raise InvalidInput(
+            f"the Hudi table at {location} has no commit", hint="check the location: there is nothing to import"
+        )
     at = commit if version is None else version
     _check_names(table)
     if version is not None:

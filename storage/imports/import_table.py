@@ -163,7 +163,7 @@ def _check_columns(source: ForeignTable, schema: TableSchema, stream: str) -> No
     for column in schema.columns:
         if column.name not in source.schema.names:
             raise InvalidInput(
-                f"the source has no column {column.name!r}", hint=f"its columns: {', '.join(source.schema.names)}"
+                f"the source has no column {column.name!r}", hint=f"use its columns: {', '.join(source.schema.names)}"
             )
     for group in schema.groups:
         for function in group.functions:
@@ -314,7 +314,7 @@ def _write(ticket: WriteTicket, source: ForeignTable, progress: Progress | None)
             remove_log_file(ticket.env.store, file)
         raise CorruptData(
             f"the source says that it has {total} rows, {count} were read, and {rows + result.rows_ignored} written",
-            hint="is it being changed? import a fixed version",
+            hint="import a fixed version: the table may have changed meanwhile",
         )
     return result
 

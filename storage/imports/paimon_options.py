@@ -96,7 +96,7 @@ class _Paimon:
         if engine not in {"deduplicate", "partial-update", "aggregation", "first-row"}:
             raise InvalidInput(
                 f"{_ENGINE}: there is no merge engine {engine!r}",
-                hint="merge engines: deduplicate, partial-update, aggregation, first-row",
+                hint="use one of deduplicate, partial-update, aggregation, first-row",
             )
         sequence = split_names(self._options.get(_SEQUENCE, ""))
         check_columns_exist(_SEQUENCE, sequence, self._declared.columns)

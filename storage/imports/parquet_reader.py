@@ -57,5 +57,5 @@ def _refuse_table(files: fsspec.AbstractFileSystem, path: str, location: str) ->
         if files.glob(f"{inside}/{pattern}") if pattern else files.exists(inside):
             raise InvalidInput(
                 f"{location} is a table of {kind}: its files also have rows that it has replaced or deleted",
-                hint=f"--from {kind} reads what it shows",
+                hint=f"read it with --from {kind}",
             )

@@ -147,7 +147,7 @@ def build_configuration(
     drafts = [draft for draft in groups if draft.columns]
     if not drafts:
         raise InvalidInput(
-            "the source has no columns besides its key", hint="a table needs a column group: leave no columns out"
+            "the source has no columns besides its key", hint="leave fewer columns out: a table needs a column group"
         )
     config: dict[str, Any] = {"comment": declared.comment} if declared.comment else {}
     config["key"] = key

@@ -40,15 +40,15 @@ lanes alone: it shows whether they rest. A look at all the others would take sev
 class OneMoment:
     """Records in which round each lane was found to end, and in which the last commit of each lane was found."""
 
-    def __init__(self, known: Seqs, belongs: Callable[[Data], bool], looks: int = MOST_LOOKS) -> None:
+    def __init__(self, existing: Seqs, belongs: Callable[[Data], bool], looks: int = MOST_LOOKS) -> None:
         """Begin before the first round.
 
         Args:
-            known: An entry of each lane that existed before the first round; lanes without one may be left out.
+            existing: An entry of each lane that existed before the first round; lanes without one may be left out.
             belongs: Whether a commit belongs to the cut if its lane reaches that far (PROTOCOL.md, R2).
             looks: Rounds in which lanes may be read again.
         """
-        self._known, self._belongs, self._looks, self._most = known, belongs, looks, looks
+        self._known, self._belongs, self._looks, self._most = existing, belongs, looks, looks
         self._round = 0
         self._has_waited = False
         self._noted: dict[LaneName, int] = {}

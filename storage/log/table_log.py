@@ -208,7 +208,7 @@ class TableLog:
         if table == state.head:
             return state
         if not 1 <= table < state.head:
-            raise NotFound(f"the table lane has {state.head} entries, not {table}", hint="is it a cut of this table?")
+            raise NotFound(f"the table lane has {state.head} entries, not {table}", hint="use a cut of this table")
         *_, past = self._states_up_to(table)
         return past
 
@@ -244,7 +244,7 @@ class TableLog:
                 self._save_checkpoint(entry.seq)
                 return entry
         raise Conflict(
-            f"lost {MAX_PUBLISH_TRIES} races for the table lane", hint="fewer processes should compact this table"
+            f"lost {MAX_PUBLISH_TRIES} races for the table lane", hint="let fewer processes compact this table"
         )
 
     def _save_checkpoint(self, head: int) -> None:
@@ -417,30 +417,30 @@ class TableLog:
         existing = _proved_entries(state, known)
         return self.commit_log.last_entries({lane: existing.get(lane, 0) for lane in lanes})
 
-    def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
+    def exact_cut(self, requested: Cut) -> tuple[TableState, Cut]:
         """The snapshot of a cut.
 
         Raises:
             NotFound: The table has no such entry or lane, or was never in that state.
             SnapshotExpired: Cleaning has expired the snapshot.
         """
-        state = self.at(wanted.table)
-        self.check_kept(wanted)
-        for lane, seq in wanted.lanes.items():
+        state = self.at(requested.table)
+        self.check_kept(requested)
+        for lane, seq in requested.lanes.items():
             entry = self.commit_log.entry(lane, seq) if lane in state.lanes and seq else None
             if lane not in state.lanes or (seq and entry is None):
-                raise NotFound(f"cut {wanted}: lane {lane!r} has no entry {seq}", hint="is it a cut of this table?")
+                raise NotFound(f"cut {requested}: lane {lane!r} has no entry {seq}", hint="use a cut of this table")
             if entry is not None and entry.table_rev > state.rev:
                 raise NotFound(
-                    f"cut {wanted}: lane {lane!r} is ahead of the table lane",
+                    f"cut {requested}: lane {lane!r} is ahead of the table lane",
                     hint="use a cut that weft returned, unchanged",
                 )
-        if not state.readable_at(wanted.lanes):
+        if not state.readable_at(requested.lanes):
             raise NotFound(
-                f"cut {wanted} was never a state of the table: its slices hold more",
+                f"cut {requested} was never a state of the table: its slices hold more",
                 hint="use a cut that weft returned, unchanged",
             )
-        return state, wanted
+        return state, requested
 
     def check_kept(self, at: Cut) -> None:
         """Refuse a snapshot whose files cleaning may have deleted (PROTOCOL.md, R4).
@@ -526,9 +526,9 @@ class TableLog:
         return self.commit_log.last_where(bounds, holds)
 
 
-def _proved_entries(state: TableState, known: cut.Seqs | None) -> cut.Seqs:
-    """An entry of each lane that certainly exists: in a slice or a fold, named by the table lane, or ``known``."""
-    proved = cut.highest(state.seen, known or {})
+def _proved_entries(state: TableState, existing: cut.Seqs | None) -> cut.Seqs:
+    """An entry of each lane that certainly exists: in a slice or a fold, named by the table lane, or ``existing``."""
+    proved = cut.highest(state.seen, existing or {})
     for slice_cut in state.reached():
         proved = cut.highest(proved, slice_cut)
     return proved
@@ -584,13 +584,13 @@ def check_promised(state: TableState, at: Cut) -> None:
         )
 
 
-def check_writable(state: TableState, known: frozenset[str]) -> None:
-    """Refuse to write to a table with a writer feature that is not ``known``.
+def check_writable(state: TableState, features: frozenset[str]) -> None:
+    """Refuse to write to a table with a writer feature that is not ``features``.
 
     Raises:
         UnsupportedFormat: The table has such a feature.
     """
-    unknown = sorted(state.writer_features - known)
+    unknown = sorted(state.writer_features - features)
     if unknown:
         raise UnsupportedFormat(
             f"the table uses features that this version cannot write: {', '.join(unknown)}", hint="upgrade weft"

@@ -29,11 +29,11 @@ def publish_mark(table_log: TableLog) -> Mark:
     return mark
 
 
-def _mark(table_log: TableLog, state: TableState, known: cut.Seqs) -> Mark:
-    """A mark that follows a state; ``known``: an entry that exists by lane, which saves requests."""
+def _mark(table_log: TableLog, state: TableState, existing: cut.Seqs) -> Mark:
+    """A mark that follows a state; ``existing``: an entry that exists by lane, which saves requests."""
     began = max(table_log.clock.now_ms(), state.committed_at_ms)
     # The stamp of the mark must be larger than those of the commits that it names (T1), so it is taken afterwards.
-    lanes = cut.highest(state.seen, table_log.observe_heads(state, known))
+    lanes = cut.highest(state.seen, table_log.observe_heads(state, existing))
     header = table_log.header(state)
     header = header.model_copy(update={"committed_at_ms": max(began, header.committed_at_ms)})
     return Mark(**header, began_at_ms=began, lanes=lanes)

@@ -60,7 +60,7 @@ def delta_schema(schema: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
     if wrong:
         raise InvalidInput(
             f"column {', '.join(map(repr, wrong))} has a name that Delta does not allow",
-            hint="names have none of ' ,;{}()=', tab and newline: name the other columns",
+            hint="publish the other columns; names in Delta have none of ' ,;{}()=', tab and newline",
         )
     struct = _struct([pa.field(name, schema.column(name).type) for name in columns])
     for field in struct["fields"]:

@@ -29,7 +29,7 @@ def check_installed() -> None:
         InvalidInput: It is not installed.
     """
     if find_spec("pyiceberg") is None:
-        raise InvalidInput("publishing as Iceberg needs pyiceberg", hint="pip install 'weft[iceberg]'")
+        raise InvalidInput("publishing as Iceberg needs pyiceberg", hint="install it: pip install 'weft[iceberg]'")
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:

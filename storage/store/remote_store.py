@@ -119,7 +119,7 @@ class RemoteStore:
         except (ValueError, TypeError, ImportError) as error:
             raise InvalidInput(
                 f"cannot open {uri!r}: {error}",
-                hint=f"is the extra weft[{kind.extra}] installed, and are the storage options those of fsspec?",
+                hint=f"check that weft[{kind.extra}] is installed, and that the storage options are those of fsspec",
             ) from error
 
     def _connect(self) -> None:
@@ -325,7 +325,7 @@ class RemoteStore:
             raise StoreUnavailable(
                 f"{len(failed)} of {len(paths)} objects were not deleted; {failed[0].get('Key')}: "
                 f"{failed[0].get('Code')} {failed[0].get('Message', '')}",
-                hint="may these credentials delete? Otherwise try again",
+                hint="check that these credentials may delete; then try again",
             )
 
     def _delete_one(self, path: Path) -> None:

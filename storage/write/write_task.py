@@ -102,14 +102,14 @@ def write_rows(
         StoreUnavailable: The store does not accept the files.
     """
     files: list[LogFile] = []
-    seen: list[dict[str, Seen]] = []
+    seen_by_chunk: list[dict[str, Seen]] = []
     ignored = unordered = 0
     try:
         for chunk in _chunks(rows, ticket.env.tuning.log_file_bytes):
             events = _prepare(ticket, chunk, on_problems)
             ignored += events.ignored
             unordered += events.unordered
-            seen.append(see(events.rows, events.groups, ticket.watched))
+            seen_by_chunk.append(see(events.rows, events.groups, ticket.watched))
             file = write_log_file(
                 ticket.env, ticket.schema, events, lane=ticket.lane, epoch=ticket.epoch, seq=ticket.seq, task=task
             )
@@ -120,7 +120,7 @@ def write_rows(
             # No entry can name these files yet.
             remove_log_file(ticket.env.store, file)
         raise
-    return Written(tuple(files), ignored, combine_seen(seen), unordered)
+    return Written(tuple(files), ignored, combine_seen(seen_by_chunk), unordered)
 
 
 def _prepare(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:

@@ -423,7 +423,7 @@ class Writer:
         if epoch > self._epoch and self._one_batch:
             owner = winner.owner if isinstance(winner, Claim) else "another writer"
             return Fenced(
-                f"lane {self._lane!r} was claimed for {owner}", hint="nothing of this batch was written: repeat it"
+                f"lane {self._lane!r} was claimed for {owner}", hint="repeat this batch: nothing of it was written"
             )
         if epoch > self._epoch:
             owner = winner.owner if isinstance(winner, Claim) else "another writer"
@@ -542,12 +542,12 @@ class Writer:
         if lane_state.stream != self._stream:
             raise Conflict(
                 f"lane {self._lane!r} belongs to stream {lane_state.stream!r}, not to {self._stream!r}",
-                hint="the stream of a lane cannot change: choose another lane name",
+                hint="choose another lane name: the stream of a lane cannot change",
             )
 
     def _check_open(self) -> None:
         if self._table_log.has_ended(self._lane):
-            raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
+            raise Conflict(f"lane {self._lane!r} is closed", hint="choose another name: a closed lane stays closed")
 
     def _claim(self, rolled_back: tuple[Span, ...]) -> None:
         """Rule W1: read the lane to its end, and publish a claim, which fences the previous writer."""
@@ -567,7 +567,7 @@ class Writer:
             read_on(self._table_log, self._lane, self._state)
         raise Conflict(
             f"lane {self._lane!r}: {self._owner} lost {MAX_CLAIM_TRIES} claims to {', '.join(dict.fromkeys(owners))}",
-            hint="two writers claim one lane repeatedly: stop one of them, or give it another lane",
+            hint="stop one of the writers, or give it another lane: they claim one lane repeatedly",
         )
 
     def _header(self, table_rev: int, table_seen: int | None = None) -> Header:

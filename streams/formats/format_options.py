@@ -47,7 +47,9 @@ def debezium_options(options: Mapping[str, str]) -> DebeziumOptions:
         if name in options and options[name] not in valid_values:
             raise InvalidInput(f"{name}: {options[name]!r} is not known", hint=f"use one of {', '.join(valid_values)}")
     if not options.get("unavailable_value", PLACEHOLDER):
-        raise InvalidInput("unavailable_value: is empty", hint="Debezium's setting unavailable.value.placeholder")
+        raise InvalidInput(
+            "unavailable_value: is empty", hint="give the value of Debezium's setting unavailable.value.placeholder"
+        )
     unmarked = Unmarked(options.get("timestamps"), options.get("decimals"))  # type: ignore[arg-type]  # checked above
     return DebeziumOptions(unmarked, options.get("unavailable_value", PLACEHOLDER))
 

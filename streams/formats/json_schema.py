@@ -84,8 +84,8 @@ def _json_sql(schema: Any, whole: Any, documents: Mapping[str, Any], within: fro
         if len(parts) != 1:
             raise NoType(SEVERAL_TYPES)
         return _json_sql(parts[0], whole, documents, within)
-    given = schema.get("type")
-    kinds = [kind for kind in (given if isinstance(given, list) else [given]) if kind not in {None, "null"}]
+    type_name = schema.get("type")
+    kinds = [kind for kind in (type_name if isinstance(type_name, list) else [type_name]) if kind not in {None, "null"}]
     if not kinds:
         kinds = _kinds_of_values(schema.get("enum") if "enum" in schema else [schema.get("const")])
     if set(kinds) == {"integer", "number"}:

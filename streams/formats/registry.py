@@ -245,7 +245,7 @@ def _new_client(settings: Mapping[str, str]) -> RegistryClient:
         text = str(error).replace(settings["url"], "url")
         raise InvalidInput(
             f"the settings of the schema registry are wrong: {text}",
-            hint="settings are those of confluent_kafka's SchemaRegistryClient: url, basic.auth.user.info, "
+            hint="use settings of confluent_kafka's SchemaRegistryClient: url, basic.auth.user.info, "
             "ssl.ca.location, ...",
         ) from None
     return RegistryClient(settings["url"].rsplit("@", 1)[-1], client, retries)

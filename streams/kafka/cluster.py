@@ -74,7 +74,7 @@ class Connection:
         except KafkaException as error:
             raise InvalidInput(
                 f"librdkafka does not accept the '{KAFKA_PREFIX}' options: {_text(error)}",
-                hint="settings are librdkafka's (CONFIGURATION.md there), not those of the Java client",
+                hint="use settings of librdkafka (its CONFIGURATION.md), not those of the Java client",
             ) from error
 
     def _note(self, error: KafkaError) -> None:

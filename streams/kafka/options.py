@@ -154,7 +154,7 @@ def _parse_topics(text: str | None) -> tuple[str, ...]:
         if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
             raise InvalidInput(
                 f"option 'subscribe': {topic!r} is not a topic name",
-                hint="1 to 249 letters, digits, '.', '_' or '-'; several topics are separated by commas, not patterns",
+                hint="use 1 to 249 letters, digits, '.', '_' or '-'; separate topics by commas, without patterns",
             )
     return tuple(topics)
 

@@ -25,22 +25,22 @@ _PATH: Final = "path"
 _STORE: Final = "storage_options"
 
 
-def options_given(given: Mapping[str, str]) -> dict[str, str]:
+def options_given(properties: Mapping[str, str]) -> dict[str, str]:
     """The options that the user gave, out of everything that Spark passes to a source.
 
     Raises:
         InvalidInput: A catalog table is created with ``storage_options``, or without a path.
     """
-    if not given.keys() >= _CREATED:
-        return dict(given)
-    options = {name.removeprefix(_OPTION): value for name, value in given.items() if name.startswith(_OPTION)}
+    if not properties.keys() >= _CREATED:
+        return dict(properties)
+    options = {name.removeprefix(_OPTION): value for name, value in properties.items() if name.startswith(_OPTION)}
     if any(name.lower() == _STORE for name in options):
         raise InvalidInput(
             "a table of Spark's catalog cannot have storage_options: they may contain secrets, and would be stored in "
             "the schema of the table",
             hint="put the credentials into the environment, or use CREATE TEMPORARY VIEW ... USING weft OPTIONS (...)",
         )
-    path = given.get(_PATH)
+    path = properties.get(_PATH)
     if not path:
         raise InvalidInput(
             "CREATE TABLE ... USING weft needs the table's location",

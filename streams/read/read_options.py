@@ -29,7 +29,7 @@ def split_names(value: Any) -> Any:
     return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
-def location_of(given: Mapping[str, str]) -> TableLocation:
+def location_of(raw: Mapping[str, str]) -> TableLocation:
     """The location of a table from the options ``path`` and ``storage_options`` (a JSON object).
 
     No error message contains the storage options, because they may contain secrets.
@@ -37,7 +37,7 @@ def location_of(given: Mapping[str, str]) -> TableLocation:
     Raises:
         InvalidInput: There is no path, or ``storage_options`` is not a JSON object.
     """
-    by_name = {name.lower(): value for name, value in given.items()}
+    by_name = {name.lower(): value for name, value in raw.items()}
     uri = by_name.get("path")
     if not uri:
         raise InvalidInput("format weft needs the table's location", hint='use .option("path", uri) or .load(uri)')

@@ -41,7 +41,7 @@ def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[
             key_values[name] = bytes.fromhex(value) if pa.types.is_binary(kind) else pa.scalar(value).cast(kind).as_py()
         except (pa.ArrowException, ValueError, OverflowError) as error:
             raise InvalidInput(
-                f"{argument} {text!r}: {value!r} is no {format_type(kind)}", hint=f"the key is ({shape})"
+                f"{argument} {text!r}: {value!r} is not a {format_type(kind)}", hint=f"the key is ({shape})"
             ) from error
     missing = [name for name in schema.key if name not in key_values]
     if missing:

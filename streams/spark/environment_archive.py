@@ -82,7 +82,7 @@ def pack_environment(
     if not output.name.endswith(SUFFIXES):
         raise InvalidInput(f"{output}: Spark does not unpack such a file", hint=f"use one of {', '.join(SUFFIXES)}")
     if output.exists() and not replace:
-        raise Conflict(f"{output} already exists", hint="nothing was changed; use another name, or --force")
+        raise Conflict(f"{output} already exists", hint="use another name, or --force; nothing was changed")
     root = Path(sys.prefix) if prefix is None else prefix
     patterns = [*(f"{_SITE}/{name}" for name in _LEFT_OUT), *exclude]
     if (root / "conda-meta").is_dir():
@@ -156,7 +156,7 @@ def _pack_conda(root: Path, output: Path, patterns: Sequence[str], compress_leve
     if any(_own_files(root)):
         raise InvalidInput(
             f"weft is not installed in the conda environment {root}",
-            hint="pip install weft there without --editable, and run its weft package",
+            hint="run pip install weft there without --editable, and run its weft package",
         )
     tool = _tool("conda_pack")
     try:

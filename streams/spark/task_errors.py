@@ -200,7 +200,7 @@ def _translate(translate: Callable[[Exception], TableError | None]) -> Iterator[
 def _tasks_failed(text: str) -> TasksFailed:
     return TasksFailed(
         f"Spark could not complete the tasks: {_first_cause(text)}",
-        hint="the logs of the executors say more; if they ran out of memory, give them more",
+        hint="read the logs of the executors; if they ran out of memory, give them more",
     )
 
 

@@ -204,7 +204,7 @@ def _refuse_alike(what: str, names: Mapping[str, object]) -> None:
     for name in names:
         if counts[name.lower()] > 1:
             raise InvalidInput(
-                f"{what} {name!r}: two names differ only in case", hint="Spark SQL ignores case: leave one out"
+                f"{what} {name!r}: two names differ only in case", hint="leave one out: Spark SQL ignores case"
             )
 
 
@@ -487,5 +487,5 @@ def _refusal(what: str, expression: str, messages: DataFrame, error: PySparkExce
     names = [name for name in messages.columns if not name.startswith(_HIDDEN)]
     return InvalidInput(
         f"{what}: Spark refuses the expression {expression!r}: {spark_message(error)}",
-        hint=f"an SQL expression that gives one value for each message, over: {', '.join(names)}",
+        hint=f"write an SQL expression that gives one value for each message, over: {', '.join(names)}",
     )

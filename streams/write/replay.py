@@ -134,7 +134,7 @@ def _run(folder: LetterFolder, table: Table, stream: str, plan: Plan, run: Run, 
             if folder.progress(folder.lane).fenced != plan.fenced:
                 raise Conflict(
                     f"the table was restored since replay {plan.number} of lane {folder.lane!r} was planned",
-                    hint="nothing of it was stored, and its letters wait again: repeat the command",
+                    hint="repeat the command: nothing was stored, and the letters wait again",
                 )
             letters = DeadLetters(folder.store, f"{plan.query_id}-{writer.epoch}", BATCH, stream, folder.lane)
             with send_heartbeats(writer):

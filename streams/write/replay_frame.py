@@ -80,7 +80,7 @@ def spark_run(spark: SparkSession, table: Table, writer: WriterSpec, store: Obje
     if writer.message is None:
         raise InvalidInput(
             f"writers.{writer.name}: its dead letters hold rows of the source, not messages",
-            hint="a replay needs a writer with a schema; correct the rows in their source instead",
+            hint="correct the rows in their source: a replay needs a writer with a schema",
         )
     key = writer.key
     schema = table.schema
@@ -207,7 +207,7 @@ def _refusal(where: str, error: PySparkException) -> InvalidInput:
     names = ", ".join(name for name in _FIELDS.names if not name.startswith("__"))
     return InvalidInput(
         f"--where: Spark refuses the condition {where!r}: {spark_message(error)}",
-        hint=f"an SQL condition over: {names}",
+        hint=f"write an SQL condition over: {names}",
     )
 
 

@@ -218,15 +218,17 @@ def check_follows(
         raise problem
 
 
-def _difference(spark: SparkSession, state: LaneProgress, stored: Checkpoint) -> GapError | None:
+def _difference(spark: SparkSession, state: LaneProgress, checkpoint: Checkpoint) -> GapError | None:
     """How a checkpoint and the lane disagree, as an error; None if the query can continue at the checkpoint."""
-    if (first := _gap(state, stored)) is not None:
-        return _ahead(state, stored, first)
-    if stored.damaged:
-        return GapError(f"checkpoint {stored.folder} lacks files: something has deleted a part of it", hint=_OLDER_HINT)
-    if _is_behind(spark, state, stored):
-        live, folder = state.batches[stored.query_id], stored.folder
-        finished = "no batch" if stored.last is None else f"batches up to {stored.last}"
+    if (first := _gap(state, checkpoint)) is not None:
+        return _ahead(state, checkpoint, first)
+    if checkpoint.damaged:
+        return GapError(
+            f"checkpoint {checkpoint.folder} lacks files: something has deleted a part of it", hint=_OLDER_HINT
+        )
+    if _is_behind(spark, state, checkpoint):
+        live, folder = state.batches[checkpoint.query_id], checkpoint.folder
+        finished = "no batch" if checkpoint.last is None else f"batches up to {checkpoint.last}"
         return GapError(
             f"the table has batches of this query up to {live}, but checkpoint {folder} has finished {finished}, "
             "and has not planned the next one as it is in the table: it is an older copy, or files of it are missing",
@@ -235,35 +237,35 @@ def _difference(spark: SparkSession, state: LaneProgress, stored: Checkpoint) ->
     return None
 
 
-def _ahead(state: LaneProgress, stored: Checkpoint, first: int) -> GapError:
+def _ahead(state: LaneProgress, checkpoint: Checkpoint, first: int) -> GapError:
     """The error for a checkpoint with finished batches that the lane does not have, from ``first`` on."""
     lane = state.lane
-    batches = f"batch {first}" if first == stored.last else f"batches {first} to {stored.last}"
+    batches = f"batch {first}" if first == checkpoint.last else f"batches {first} to {checkpoint.last}"
     if state.restored:
         what = f"the table was restored, or its stream undone: {batches} of this query in lane {lane!r}"
-        return GapError(f"{what} count as never sent, but checkpoint {stored.folder} is past them", hint=GAP_HINT)
-    what = f"checkpoint {stored.folder} has finished {batches} of this query, but lane {lane!r} does not have them"
+        return GapError(f"{what} count as never sent, but checkpoint {checkpoint.folder} is past them", hint=GAP_HINT)
+    what = f"checkpoint {checkpoint.folder} has finished {batches} of this query, but lane {lane!r} does not have them"
     return GapError(f"{what}: it may be an older copy of the table, or another table", hint=GAP_HINT)
 
 
-def _gap(state: LaneProgress, stored: Checkpoint) -> int | None:
+def _gap(state: LaneProgress, checkpoint: Checkpoint) -> int | None:
     """The first batch that a checkpoint has finished and the table does not have; None if there is no such batch."""
-    live = state.batches.get(stored.query_id)
+    live = state.batches.get(checkpoint.query_id)
     # A query that has not written to the lane may begin with any batch: it may have written to another lane before.
-    first = state.rolled_back_from.get(stored.query_id) if live is None else live + 1
-    return None if first is None or stored.last is None or stored.last < first else first
+    first = state.rolled_back_from.get(checkpoint.query_id) if live is None else live + 1
+    return None if first is None or checkpoint.last is None or checkpoint.last < first else first
 
 
-def _is_behind(spark: SparkSession, state: LaneProgress, stored: Checkpoint) -> bool:
+def _is_behind(spark: SparkSession, state: LaneProgress, checkpoint: Checkpoint) -> bool:
     """Whether the table has a batch of the query that Spark would plan again, instead of repeating it."""
-    live = state.batches.get(stored.query_id)
-    if live is None or (stored.last is not None and live <= stored.last):
+    live = state.batches.get(checkpoint.query_id)
+    if live is None or (checkpoint.last is not None and live <= checkpoint.last):
         return False
-    if stored.planned is None or not live <= stored.planned <= live + 1:
+    if checkpoint.planned is None or not live <= checkpoint.planned <= live + 1:
         return True
-    if stored.query_id != state.query_id:
+    if checkpoint.query_id != state.query_id:
         return False  # another query has written since, and only its position is known
-    planned_offsets = read_offsets(spark, stored.folder, live)
+    planned_offsets = read_offsets(spark, checkpoint.folder, live)
     return bool(planned_offsets and state.source) and planned_offsets != state.source
 
 

@@ -450,7 +450,7 @@ def check_frame(df: DataFrame, *, streaming: bool) -> None:
     if not isinstance(df, ClassicDataFrame):
         raise InvalidInput(
             "the frame belongs to a Spark Connect session",
-            hint="the writer runs in the driver: run the job there, with a classic SparkSession",
+            hint="run the job in the driver, with a classic SparkSession",
         )
     if df.isStreaming != streaming:
         raise InvalidInput(

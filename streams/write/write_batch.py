@@ -154,7 +154,7 @@ def _explain_hints(query_id: str | None) -> Iterator[None]:
             raise
         raise Fenced(
             f"{error.message}: another job writes batches of query {query_id!r}",
-            hint="nothing of this batch was written; use different query ids for jobs that run at the same time",
+            hint="use different query ids for jobs that run at the same time; nothing of this batch was written",
         ) from None
     except CommitUnknown as error:
         if query_id is not None:

@@ -395,8 +395,8 @@ def failure_of(error: Exception) -> Exception:
 
     if isinstance(error, TableError):
         return error
-    if (found := error_in(str(error))) is not None:
-        return found
+    if (known_error := error_in(str(error))) is not None:
+        return known_error
     if isinstance(error, PySparkException) and (problem := python_problem(error)) is not None:
         return problem
     if (cause := next((cause for cause in java_causes(error) if cause.classes & _NETWORK), None)) is not None:

@@ -501,7 +501,8 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
         raise UnsupportedFormat(f"{where} ({values['kind']}) {_first_problem(error)}", hint="upgrade weft") from None
     if (entry.lane, entry.seq) != (lane, seq) or isinstance(entry, _TABLE_KINDS) == bool(lane):
         raise CorruptData(
-            f"{where} contains {entry.kind} {entry.seq} of lane {entry.lane!r}", hint="an object was copied or moved"
+            f"{where} contains {entry.kind} {entry.seq} of lane {entry.lane!r}",
+            hint="an object was copied or moved: restore it from a copy of the store",
         )
     if sidecar is not None and isinstance(entry, Base | Fold | Intent):
         return Unresolved(**entry, sidecar=sidecar, outline=entry)

@@ -132,8 +132,8 @@ class SliceList(Sequence[SliceFile]):
 
     __slots__ = ("stored",)
 
-    def __init__(self, stored: Iterable[StoredSlice]) -> None:
-        self.stored = tuple(stored)
+    def __init__(self, entries: Iterable[StoredSlice]) -> None:
+        self.stored = tuple(entries)
 
     @classmethod
     def of(cls, slices: Sequence[SliceFile]) -> SliceList:

@@ -230,7 +230,7 @@ class TableState:
 
     def keeps(self, at: Cut) -> bool:
         """Whether the files of a snapshot are kept: it is not older than ``oldest_retained``, or it is a savepoint."""
-        return at.table >= self.oldest_retained or any(kept.at == at for kept in self.savepoints.values())
+        return at.table >= self.oldest_retained or any(savepoint.at == at for savepoint in self.savepoints.values())
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
         """Whether a snapshot up to ``lanes`` contains every entry that slices and folds contain (PROTOCOL.md, R3)."""
@@ -260,7 +260,10 @@ def apply_entries(state: TableState | None, entries: Iterable[TableEntry]) -> Ta
         if isinstance(entry, Create):
             state = _create(entry, state)
         elif state is None:
-            raise CorruptData(f"the table lane starts with {entry.kind}", hint="its first entry was replaced")
+            raise CorruptData(
+                f"the table lane starts with {entry.kind}",
+                hint="its first entry was replaced: restore it from a copy of the store",
+            )
         else:
             if entry.seq != state.head + 1 or entry.prev_id != state.head_id:
                 raise CorruptData(
@@ -465,7 +468,7 @@ def _retire_lanes(state: TableState, entry: Retire) -> TableState:
     )
 
 
-def _extend_closed_lanes(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
+def _extend_closed_lanes(state: TableState, ends: Iterable[cut.Seqs]) -> TableState:
     """The state with closed lanes that end no earlier than slices and folds.
 
     Claims may follow the end of a closed lane, and a compaction that began before may have read one.
@@ -473,7 +476,7 @@ def _extend_closed_lanes(state: TableState, reached: Iterable[cut.Seqs]) -> Tabl
     if all(lane.closed is None for lane in state.lanes.values()):
         return state
     furthest: cut.Seqs = {}
-    for end in reached:
+    for end in ends:
         furthest = cut.highest(furthest, end)
     lanes = {
         name: lane if lane.closed is None else replace(lane, closed=max(lane.closed, furthest.get(name, 0)))
@@ -494,11 +497,11 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
         group = group_fold.group
         base = bases[group] = state.slices.expected(group, group_fold.parent)
         ends = (fold.to for fold in reversed(state.folds) if group in fold.groups)
-        reached = next(ends, base)
-        cuts = (id(group_fold.parent), id(group_fold.start), id(base), id(reached))
+        folded_end = next(ends, base)
+        cuts = (id(group_fold.parent), id(group_fold.start), id(base), id(folded_end))
         if cuts not in starts_anew:
-            goes_back = not cut.within(cut.only(reached, state.lanes), entry.to)
-            if group_fold.parent != base or group_fold.start not in (base, reached) or goes_back:
+            goes_back = not cut.within(cut.only(folded_end, state.lanes), entry.to)
+            if group_fold.parent != base or group_fold.start not in (base, folded_end) or goes_back:
                 raise _not_at_end(entry.seq, group)
             starts_anew[cuts] = group_fold.start == group_fold.parent
         if starts_anew[cuts]:

@@ -62,14 +62,14 @@ def collapse_group(
     supplied = _supplied_masks(touching, schema, reads)
     vector = keys.concat([log_range.keys for log_range in touching])
     arrival = pa.array(np.concatenate([log_range.arrival for log_range in touching]))
-    dropped = _find_untouched(group, columns)
-    if dropped is not None:
-        if dropped.all():
+    untouched = _find_untouched(group, columns)
+    if untouched is not None:
+        if untouched.all():
             return None
-        keep = pa.array(~dropped)
+        keep = pa.array(~untouched)
         columns = {name: column.filter(keep) for name, column in columns.items()}
-        supplied = {name: mask[~dropped] for name, mask in supplied.items()}
-        vector, arrival = keys.take(vector, ~dropped), arrival.filter(keep)
+        supplied = {name: mask[~untouched] for name, mask in supplied.items()}
+        vector, arrival = keys.take(vector, ~untouched), arrival.filter(keep)
     op = columns.pop(names.OP)
     events = GroupEvents(
         keys=vector,

@@ -171,7 +171,9 @@ def present_groups(column_names: Sequence[str], schema: TableSchema, stream: Str
         raise InvalidInput(f"the table has no column {name!r}", hint=f"columns of this stream: {', '.join(allowed)}")
     for name in schema.key:
         if name not in column_names:
-            raise InvalidInput(f"key column {name!r} is missing", hint=f"every event has: {', '.join(schema.key)}")
+            raise InvalidInput(
+                f"key column {name!r} is missing", hint=f"give all key columns in every event: {', '.join(schema.key)}"
+            )
     groups = []
     for group_name in stream.groups:
         group = schema.group_by_name[group_name]
@@ -181,10 +183,10 @@ def present_groups(column_names: Sequence[str], schema: TableSchema, stream: Str
         whole = group.ordering if mode_of(group).accepts_partial else group.columns
         # Writers that started before a column was added do not have it.
         required = [name for name in whole if name not in schema.added]
-        lost = [repr(name) for name in required if name in missing]
-        if lost:
+        missing_names = [repr(name) for name in required if name in missing]
+        if missing_names:
             raise InvalidInput(
-                f"group {group.name!r} is incomplete: column {', '.join(lost)} is missing",
+                f"group {group.name!r} is incomplete: column {', '.join(missing_names)} is missing",
                 hint=f"give all of {', '.join(required)}, or no column of the group",
             )
         groups.append(group)

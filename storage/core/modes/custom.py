@@ -172,7 +172,9 @@ def _call(
     try:
         fields = {name: keys.one_array(result.column(name).cast(arrow_type)) for name, arrow_type in types.items()}
     except (KeyError, pa.ArrowException) as error:
-        raise InvalidInput(f"{where} returned wrong columns: {error}", hint=f"needed: {', '.join(types)}") from error
+        raise InvalidInput(
+            f"{where} returned wrong columns: {error}", hint=f"return the columns {', '.join(types)}"
+        ) from error
     if PRESENT in result.schema.names:
         fields[PRESENT] = keys.one_array(pc.coalesce(result.column(PRESENT).cast(pa.bool_()), pa.scalar(False)))
     return pa.table(fields)

@@ -88,11 +88,11 @@ def may_publish(state: TableState, group_fold: FoldedGroup, to: cut.Seqs) -> boo
     and more: otherwise it need not be published.
     """
     group = group_fold.group
-    reached = state.folded_to(group)
-    end, to = cut.only(reached, state.lanes), cut.only(to, state.lanes)
+    folded_end = state.folded_to(group)
+    end, to = cut.only(folded_end, state.lanes), cut.only(to, state.lanes)
     return (
         group_fold.parent == state.slices.cut_of(group)
-        and group_fold.start in (group_fold.parent, reached)
+        and group_fold.start in (group_fold.parent, folded_end)
         and cut.within(end, to)
         and not cut.within(to, end)
     )

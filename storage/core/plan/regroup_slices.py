@@ -37,7 +37,7 @@ def merged_parts(
 
 
 def as_targets(
-    chosen: Sequence[FileSlice], parts: Mapping[FileGroup, Sequence[FileSlice]], bits: int
+    slices: Sequence[FileSlice], parts: Mapping[FileGroup, Sequence[FileSlice]], bits: int
 ) -> list[FileSlice]:
     """The chosen file groups, with one in place of those that become one; in order of what they become.
 
@@ -45,7 +45,7 @@ def as_targets(
     """
     none = np.empty(0, np.int64)
     targets: dict[FileGroup, FileSlice] = {}
-    for item in chosen:
+    for item in slices:
         target = item.group.within(bits) if item.group.bits > bits else item.group
         if target in parts and target not in targets:
             size = sum(part.log_bytes + part.base_bytes for part in parts[target])
@@ -63,6 +63,6 @@ def in_order(run: Iterable[FileSlice], bits: int) -> list[FileSlice]:
     return sorted(run, key=lambda file_slice: (first_target(file_slice.group), file_slice.group))
 
 
-def without(chosen: Iterable[FileSlice], targets: Collection[FileGroup], bits: int) -> list[FileSlice]:
+def without(slices: Iterable[FileSlice], targets: Collection[FileGroup], bits: int) -> list[FileSlice]:
     """The chosen file groups that do not become one of those that are taken."""
-    return [item for item in chosen if item.group.bits <= bits or item.group.within(bits) not in targets]
+    return [item for item in slices if item.group.bits <= bits or item.group.within(bits) not in targets]

@@ -89,10 +89,10 @@ def may_have_expired(schema: TableSchema, ranges: Known, limits: AgeLimits, *, v
         return True
     if not limits.by:
         return False
-    found = ranges(limits.by)
-    if found is None or (found.least is None and not found.all_null):
+    stats = ranges(limits.by)
+    if stats is None or (stats.least is None and not stats.all_null):
         return True
-    return not found.all_null and _number(found.least, found.type) < _threshold(limits, found.type)
+    return not stats.all_null and _number(stats.least, stats.type) < _threshold(limits, stats.type)
 
 
 def _old(schema: TableSchema, rows: Arrays, limits: AgeLimits, newest_delete: Any) -> Mask:
@@ -127,15 +127,15 @@ def _only_deletes(schema: TableSchema, rows: Arrays, newest_delete: Any) -> Mask
 
 def _arrivals(schema: TableSchema) -> list[str]:
     """The columns with the arrivals of upserts."""
-    stored = frozenset(schema.slice.names)
-    wanted = [name for group in schema.groups for name in (names.arrival(group.id), names.top_arrival(group.id))]
-    return [name for name in wanted if name in stored]
+    slice_columns = frozenset(schema.slice.names)
+    candidates = [name for group in schema.groups for name in (names.arrival(group.id), names.top_arrival(group.id))]
+    return [name for name in candidates if name in slice_columns]
 
 
 def _floors(schema: TableSchema) -> list[str]:
     """The columns with the arrivals of deletes."""
-    stored = frozenset(schema.slice.names)
-    return [name for group in schema.groups if (name := names.floor_arrival(group.id)) in stored]
+    slice_columns = frozenset(schema.slice.names)
+    return [name for group in schema.groups if (name := names.floor_arrival(group.id)) in slice_columns]
 
 
 def _other_state(schema: TableSchema) -> list[str]:

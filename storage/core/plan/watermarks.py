@@ -118,7 +118,7 @@ def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> Non
             hint="give a timedelta for dates and times, an integer for integers",
         )
     if (lateness if isinstance(lateness, int) else lateness // _MICROSECOND) < 0:
-        raise InvalidInput(f"lateness: {lateness} is negative", hint="0 says that events come in order")
+        raise InvalidInput(f"lateness: {lateness} is negative", hint="give 0 if events come in order")
     carrying = {
         group.ordering[0]: first
         for group in (schema.group_by_name[name] for name in stream.groups)
@@ -208,18 +208,18 @@ def combine_seen(parts: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
 
 
 def advanced(
-    promised: Mapping[int, Promise], seen: Mapping[str, Seen], lateness: Lateness | None, schema: TableSchema
+    promised: Mapping[int, Promise], values_seen: Mapping[str, Seen], lateness: Lateness | None, schema: TableSchema
 ) -> dict[int, Promise]:
     """Promises of the lane with its next commit, by group id.
 
     Args:
         promised: Promises so far.
-        seen: Values of all events of the commit.
+        values_seen: Values of all events of the commit.
         lateness: Lateness of the writer; None: it adds no promises, and earlier ones remain.
         schema: Schema of the commit.
     """
     result = dict(promised)
-    for name, values in seen.items():
+    for name, values in values_seen.items():
         group = schema.group_by_name[name]
         first = watermark_type(group, schema)
         assert first is not None, "only groups that carry watermarks are watched"

@@ -107,7 +107,7 @@ class Adaptation:
     reads: tuple[str, ...]
 
     @classmethod
-    def of(cls, schema: TableSchema, rev: int, wanted: Sequence[str], stored: Iterable[str]) -> Adaptation | None:
+    def of(cls, schema: TableSchema, rev: int, wanted: Sequence[str], columns: Iterable[str]) -> Adaptation | None:
         """The adaptation, or None if the wanted columns can be read as they are.
 
         Raises:
@@ -115,9 +115,9 @@ class Adaptation:
         """
         if rev >= schema.changed:
             return None
-        stored = frozenset(stored)
+        columns = frozenset(columns)
         reads = set(wanted)
-        lacking = reads - stored
+        lacking = reads - columns
         for group in schema.groups:
             changed = _changed_columns(schema, group, rev)
             if not changed:
@@ -129,8 +129,8 @@ class Adaptation:
             reads.update(mode_of(group).renewal_reads(group, schema.column_by_name, changed, wanted))
         if lacking:
             raise KeyError(f"columns {', '.join(sorted(lacking))}")
-        in_order = tuple(name for name in schema.slice.names if name in reads & stored)
-        return cls(schema, rev, tuple(wanted), stored, in_order)
+        in_order = tuple(name for name in schema.slice.names if name in reads & columns)
+        return cls(schema, rev, tuple(wanted), columns, in_order)
 
     def apply(self, rows: Arrays, count: int) -> dict[str, pa.Array]:
         """The columns ``wanted``, given the columns ``reads``; both have ``count`` rows."""

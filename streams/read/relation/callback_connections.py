@@ -71,16 +71,16 @@ class CallbackConnections:
         while True:
             with self._news:
                 self._news.wait_for(lambda: len(self._open) >= seen_count + NEW_CONNECTIONS, CHECK_SECONDS)  # noqa: B023
-                open_now = list(self._open)
+                connections = list(self._open)
             try:
-                closable = [connection for connection in open_now if not connection.thread.isAlive()]
-                for connection in closable:
-                    self._close(connection.connection)
+                closable = [entry for entry in connections if not entry.thread.isAlive()]
+                for entry in closable:
+                    self._close(entry.connection)
             except Exception:  # Py4J has several for a JVM that has ended, and all connections with it
-                closable = open_now
+                closable = connections
             closable_ids = set(map(id, closable))
             with self._news:
-                self._open = [connection for connection in self._open if id(connection) not in closable_ids]
+                self._open = [entry for entry in self._open if id(entry) not in closable_ids]
                 seen_count = len(self._open)
                 if not seen_count:
                     self._watching = False

@@ -324,12 +324,12 @@ class Jvm:
 
         A row group is read by the partition that has the middle of its bytes.
         """
-        partitions_now: list[Any] = []
+        copies: list[Any] = []
         for partition in partitions:
             files = [piece for file in partition.files() for piece in self._pieces(file, ranges)]
             if files:
-                partitions_now.append(partition.copy(len(partitions_now), self.array(self.PartitionedFile, files)))
-        return self.array(self.InputPartition, partitions_now)
+                copies.append(partition.copy(len(copies), self.array(self.PartitionedFile, files)))
+        return self.array(self.InputPartition, copies)
 
     @staticmethod
     def _pieces(file: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> Iterator[Any]:

@@ -362,11 +362,11 @@ class PruningScanBuilder(Callback):
         """
         newest = {field.name: field for field in self._pin.state.schema().fields}
         for name in names:
-            held = self._schema[name]
-            if name not in newest or newest[name].dataType != held.dataType:
+            planned_field = self._schema[name]
+            if name not in newest or newest[name].dataType != planned_field.dataType:
                 now = f"is now {newest[name].dataType.simpleString()}" if name in newest else "no longer exists"
                 raise InvalidInput(
-                    f"column {name!r} of {self._view.name!r} was {held.dataType.simpleString()} and {now}",
+                    f"column {name!r} of {self._view.name!r} was {planned_field.dataType.simpleString()} and {now}",
                     hint="create the DataFrame again: it keeps the columns that the table had when it was created",
                 )
 
@@ -410,7 +410,7 @@ class _PlannedScan(FilteredAtRunTime):
     @callback
     def toMicroBatchStream(self, _checkpoint: str) -> Any:  # noqa: N802
         raise InvalidInput(
-            "a view of a table cannot be read as a stream", hint='spark.readStream.format("weft") reads changes'
+            "a view of a table cannot be read as a stream", hint='read changes with spark.readStream.format("weft")'
         )
 
     toContinuousStream = toMicroBatchStream  # noqa: N815
