@@ -17,7 +17,7 @@ from storage import Table
 from storage.clock import Clock, Stamps
 from storage.core.names import Path
 from storage.environment import Environment
-from storage.store.object_store import ObjectStore, Ranges, Wanted, normalise_errors, read_each
+from storage.store.object_store import ObjectStore, Ranges, ReadRequest, normalise_errors, read_each
 from storage.store.open_store import open_store
 
 FOREVER = 1_000_000
@@ -73,7 +73,7 @@ class FaultyStore:
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         return self._call("open_input", path, lambda: self.inner.open_input(path, size, ranges))
 
-    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+    def read_ranges(self, wanted: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
         return read_each(self, wanted)
 
     def leftovers(self) -> list[tuple[Path, Path]]:

@@ -22,14 +22,14 @@ _SHARED_NULLS: Final = 1 << 16  # as many as a row group has rows
 
 def take_rows(columns: Arrays, rows: Indices | Mask | pa.Array) -> dict[str, pa.Array]:
     """The same rows of every column, chosen by position or by mask, which has no nulls."""
-    chosen = rows if isinstance(rows, pa.Array) else pa.array(rows)
-    by_mask = pa.types.is_boolean(chosen.type)
-    count = chosen.true_count if by_mask else len(chosen)
+    selection = rows if isinstance(rows, pa.Array) else pa.array(rows)
+    by_mask = pa.types.is_boolean(selection.type)
+    count = selection.true_count if by_mask else len(selection)
 
     def taken(column: pa.Array) -> pa.Array:
         if column.null_count == len(column):  # most of the hidden state
             return nulls(column.type, count)
-        return column.filter(chosen) if by_mask else column.take(chosen)
+        return column.filter(selection) if by_mask else column.take(selection)
 
     return {name: taken(column) for name, column in columns.items()}
 
@@ -63,8 +63,8 @@ def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
     # as much as copying.
     memory = pa.allocate_buffer(len(column) * width)
     data = np.frombuffer(memory, _fixed_dtype(width))
-    np.copyto(data, _fixed(column, width))
-    data[rows] = _fixed(values, width)
+    np.copyto(data, _decode_fixed(column, width))
+    data[rows] = _decode_fixed(values, width)
     validity = None
     if column.null_count or values.null_count:
         valid = np.asarray(column.is_valid())
@@ -124,7 +124,7 @@ def _byte_width(arrow_type: pa.DataType) -> int | None:
     return None
 
 
-def _fixed(array: pa.Array, width: int) -> np.ndarray[Any, Any]:
+def _decode_fixed(array: pa.Array, width: int) -> np.ndarray[Any, Any]:
     buffer = array.buffers()[1]
     if buffer is None:  # an all-null array may have no data
         return np.zeros(len(array), _fixed_dtype(width))

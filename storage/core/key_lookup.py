@@ -55,7 +55,7 @@ class KeyLookup:
         """Position of each needle, int64, and whether it is there; see `storage.core.keys.find`."""
         if self.table is None:
             return keys.find(self.keys, needles)
-        ordered = np.asarray(self.keys)
-        inside = np.clip(needles, ordered[0], ordered[-1])
-        position = self.table[inside - ordered[0]].astype(np.int64)
-        return position, ordered[position] == needles
+        sorted_keys = np.asarray(self.keys)
+        inside = np.clip(needles, sorted_keys[0], sorted_keys[-1])
+        position = self.table[inside - sorted_keys[0]].astype(np.int64)
+        return position, sorted_keys[position] == needles

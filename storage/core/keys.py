@@ -122,20 +122,20 @@ def _numbers_in_order(keys: npt.NDArray[np.int64]) -> tuple[Indices, npt.NDArray
     bits = (count - 1).bit_length()
     least = int(keys.min())
     if (int(keys.max()) - least).bit_length() + bits <= _POSITIVE_BITS:
-        order, distance = _unpacked((keys - least) << bits | np.arange(count), bits)
+        order, distance = _sort_and_unpack((keys - least) << bits | np.arange(count), bits)
         return order, distance + least
     # Key and position together need more than 63 bits. So each distinct key gets a number, which is packed instead.
     order = np.argsort(keys)
-    ordered = keys[order]
+    sorted_keys = keys[order]
     number = np.zeros(count, np.int64)
-    np.cumsum(ordered[1:] != ordered[:-1], out=number[1:])
-    return _unpacked(number << bits | order, bits)[0], ordered
+    np.cumsum(sorted_keys[1:] != sorted_keys[:-1], out=number[1:])
+    return _sort_and_unpack(number << bits | order, bits)[0], sorted_keys
 
 
-def _unpacked(packed: npt.NDArray[np.int64], bits: int) -> tuple[Indices, npt.NDArray[np.int64]]:
+def _sort_and_unpack(words: npt.NDArray[np.int64], bits: int) -> tuple[Indices, npt.NDArray[np.int64]]:
     """Sort the numbers, and return their low ``bits`` and the bits above."""
-    packed.sort()
-    return packed & ((1 << bits) - 1), packed >> bits
+    words.sort()
+    return words & ((1 << bits) - 1), words >> bits
 
 
 def stable_order(keys: KeyVector) -> Indices:
@@ -180,9 +180,9 @@ def any_within(sorted_keys: KeyVector, bounds: KeyVector) -> bool:
     return bool(lower_bound(sorted_keys, bounds[:1])[0] < upper_bounds(sorted_keys, bounds[1:])[0])
 
 
-def positions(sorted_keys: KeyVector, wanted: KeyVector) -> Indices:
-    """Positions of all sorted keys, with repetitions, that are among ``wanted`` (sorted, distinct); ascending."""
-    start, stop = lower_bound(sorted_keys, wanted), upper_bounds(sorted_keys, wanted)
+def positions(sorted_keys: KeyVector, needles: KeyVector) -> Indices:
+    """Positions of all sorted keys, with repetitions, that are among ``needles`` (sorted, distinct); ascending."""
+    start, stop = lower_bound(sorted_keys, needles), upper_bounds(sorted_keys, needles)
     counts = stop - start
     first = np.repeat(start - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) if len(counts) else start
     return first + np.arange(len(first))
@@ -203,5 +203,5 @@ def find(sorted_keys: KeyVector, needles: KeyVector) -> tuple[Indices, Mask]:
 
 def union(vectors: Sequence[KeyVector]) -> KeyVector:
     """The distinct keys of several vectors, at least one, sorted."""
-    _, ordered = in_order(concat(vectors))
-    return take(ordered, run_starts(ordered))
+    _, sorted_keys = in_order(concat(vectors))
+    return take(sorted_keys, run_starts(sorted_keys))

@@ -86,7 +86,7 @@ def lane_name(text: str) -> LaneName:
     if not _LANE.fullmatch(text):
         raise InvalidInput(
             f"{text!r} is not a lane or stream name",
-            hint="1 to 64 letters, digits, '_' or '-', starting with a letter or digit",
+            hint="use 1 to 64 letters, digits, '_' or '-', starting with a letter or digit",
         )
     return LaneName(text)
 

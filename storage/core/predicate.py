@@ -93,7 +93,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A condition of which only the columns are known. Only Arrow can evaluate it, so it has no `to_arrow`."""
+    """A condition that only names its columns. Only Arrow can evaluate it, so it has no `to_arrow`."""
 
     columns: frozenset[str]
 
@@ -155,8 +155,8 @@ def to_arrow(condition: Condition) -> pc.Expression:
             return _COMPARE[operator](pc.field(column), pc.scalar(pa.scalar(value, arrow_type)))
         case In(column, values, arrow_type, of_null):
             field, nulls = pc.field(column), [None] if of_null else []
-            found = field.isin(pa.array([*values, *nulls], arrow_type))
-            return pc.if_else(field.is_valid(), found, pa.scalar(None, pa.bool_())) if of_null is None else found
+            among = field.isin(pa.array([*values, *nulls], arrow_type))
+            return pc.if_else(field.is_valid(), among, pa.scalar(None, pa.bool_())) if of_null is None else among
         case IsNull(column):
             return pc.field(column).is_null()
         case StartsWith(column, prefix):
@@ -206,10 +206,10 @@ def possible_values(condition: Condition, column: str, arrow_type: pa.DataType) 
     match condition:
         case Constant(value):
             return None if value else frozenset()
-        case Comparison(name, "==", value, given) if name == column:
-            return _exact([value], given, arrow_type)
-        case In(name, values, given) if name == column:
-            return _exact(values, given, arrow_type)
+        case Comparison(name, "==", value, value_type) if name == column:
+            return _exact([value], value_type, arrow_type)
+        case In(name, values, value_type) if name == column:
+            return _exact(values, value_type, arrow_type)
         case IsNull(name) if name == column:
             return frozenset()
         case And(conditions):
@@ -226,28 +226,28 @@ def _both(one: frozenset[Any] | None, other: frozenset[Any] | None) -> frozenset
 
 
 def _either(parts: Iterable[frozenset[Any] | None]) -> frozenset[Any] | None:
-    found: set[Any] = set()
+    union: set[Any] = set()
     for part in parts:
         if part is None:
             return None
-        found |= part
-    return frozenset(found)
+        union |= part
+    return frozenset(union)
 
 
-def _exact(values: Iterable[Any], given: pa.DataType, wanted: pa.DataType) -> frozenset[Any] | None:
-    """The values that a column of type ``wanted`` can have; None if the two types cannot be compared exactly."""
-    if not _same_kind(given, wanted):
+def _exact(values: Iterable[Any], value_type: pa.DataType, column_type: pa.DataType) -> frozenset[Any] | None:
+    """The values that a column of type ``column_type`` can have; None if the two types cannot be compared exactly."""
+    if not _same_kind(value_type, column_type):
         return None
-    if given == wanted:
+    if value_type == column_type:
         return frozenset(value for value in values if value is not None)
-    found = set()
+    exact_values = set()
     for value in values:
         try:
             if value is not None:
-                found.add(pa.scalar(value, wanted).as_py())
+                exact_values.add(pa.scalar(value, column_type).as_py())
         except (pa.ArrowException, OverflowError):
             continue  # no column of this type can have it
-    return frozenset(found)
+    return frozenset(exact_values)
 
 
 def _same_kind(one: pa.DataType, other: pa.DataType) -> bool:
@@ -262,7 +262,7 @@ _KINDS: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 )
 
 
-def may_hold(condition: Condition, known: Known) -> bool:
+def may_hold(condition: Condition, ranges: Known) -> bool:
     """Whether a condition can be true for at least one of some rows, given the ranges of their columns."""
     match condition:
         case Constant(value):
@@ -270,70 +270,70 @@ def may_hold(condition: Condition, known: Known) -> bool:
         case Not(Constant(value)):
             return value is False
         case Comparison(column, operator, value, arrow_type):
-            return _may_compare(known(column), operator, value, arrow_type)
+            return _may_compare(ranges(column), operator, value, arrow_type)
         case Not(Comparison(column, operator, value, arrow_type)):
             # A comparison with NaN is false, and ranges leave NaN out.
-            found = known(column)
-            return _is_floating(found) or _may_compare(found, NEGATED[operator], value, arrow_type)
+            stats = ranges(column)
+            return _is_floating(stats) or _may_compare(stats, NEGATED[operator], value, arrow_type)
         case In(column):
-            return _may_be_in(known(column), condition)
+            return _may_be_in(ranges(column), condition)
         case IsNull(column):
-            found = known(column)
-            return found is None or found.nulls is None or found.nulls > 0 or _is_floating(found)  # NaN may count
+            stats = ranges(column)
+            return stats is None or stats.nulls is None or stats.nulls > 0 or _is_floating(stats)  # NaN may count
         case Not(IsNull(column)):
-            found = known(column)
-            return found is None or not found.all_null
+            stats = ranges(column)
+            return stats is None or not stats.all_null
         case And(conditions):
-            return all(may_hold(one, known) for one in conditions)
+            return all(may_hold(one, ranges) for one in conditions)
         case Or(conditions):
-            return any(may_hold(one, known) for one in conditions)
+            return any(may_hold(one, ranges) for one in conditions)
         case Not(And(conditions)):
-            return any(may_hold(Not(one), known) for one in conditions)
+            return any(may_hold(Not(one), ranges) for one in conditions)
         case Not(Or(conditions)):
-            return all(may_hold(Not(one), known) for one in conditions)
+            return all(may_hold(Not(one), ranges) for one in conditions)
         case Not(Not(inner)):
-            return may_hold(inner, known)
+            return may_hold(inner, ranges)
     return True
 
 
-def _is_floating(found: ColumnRange | None) -> bool:
-    return found is not None and bool(pa.types.is_floating(found.type))
+def _is_floating(stats: ColumnRange | None) -> bool:
+    return stats is not None and bool(pa.types.is_floating(stats.type))
 
 
-def _may_compare(found: ColumnRange | None, operator: Operator, value: Any, arrow_type: pa.DataType) -> bool:
-    if value is None or (found is not None and found.all_null):
+def _may_compare(stats: ColumnRange | None, operator: Operator, value: Any, arrow_type: pa.DataType) -> bool:
+    if value is None or (stats is not None and stats.all_null):
         return False  # comparing with null is never true
-    if found is None or found.least is None or not _same_kind(arrow_type, found.type):
+    if stats is None or stats.least is None or not _same_kind(arrow_type, stats.type):
         return True
     match operator:
         case "==":
-            return bool(found.least <= value <= found.largest) and _may_have(found, (value,))
+            return bool(stats.least <= value <= stats.largest) and _may_have(stats, (value,))
         case "!=":
-            return bool(found.least != value or found.largest != value or _is_floating(found))
+            return bool(stats.least != value or stats.largest != value or _is_floating(stats))
         case "<":
-            return bool(found.least < value)
+            return bool(stats.least < value)
         case "<=":
-            return bool(found.least <= value)
+            return bool(stats.least <= value)
         case ">":
-            return bool(found.largest > value)
+            return bool(stats.largest > value)
         case ">=":
-            return bool(found.largest >= value)
+            return bool(stats.largest >= value)
 
 
-def _may_be_in(found: ColumnRange | None, wanted: In) -> bool:
-    if found is None or _is_floating(found) or not _same_kind(wanted.type, found.type):
+def _may_be_in(stats: ColumnRange | None, condition: In) -> bool:
+    if stats is None or _is_floating(stats) or not _same_kind(condition.type, stats.type):
         return True
-    if wanted.of_null and found.nulls != 0:
+    if condition.of_null and stats.nulls != 0:
         return True
-    if found.least is None:
-        return not found.all_null
-    first = bisect_left(wanted.values, found.least)
-    if first == len(wanted.values) or not wanted.values[first] <= found.largest:
+    if stats.least is None:
+        return not stats.all_null
+    first = bisect_left(condition.values, stats.least)
+    if first == len(condition.values) or not condition.values[first] <= stats.largest:
         return False
-    if found.may_have is None:
+    if stats.may_have is None:
         return True
-    return _may_have(found, wanted.values[first : bisect_right(wanted.values, found.largest)])
+    return _may_have(stats, condition.values[first : bisect_right(condition.values, stats.largest)])
 
 
-def _may_have(found: ColumnRange, values: Sequence[Any]) -> bool:
-    return found.may_have is None or len(values) > MAX_LOOKED_UP or found.may_have(values)
+def _may_have(stats: ColumnRange, values: Sequence[Any]) -> bool:
+    return stats.may_have is None or len(values) > MAX_LOOKED_UP or stats.may_have(values)

@@ -67,18 +67,18 @@ def format_type(arrow_type: pa.DataType) -> str:
     if pa.types.is_map(arrow_type):
         return f"map<{format_type(arrow_type.key_type)},{format_type(arrow_type.item_type)}>"
     if pa.types.is_struct(arrow_type):
-        return f"struct<{','.join(f'{_quoted(field.name)}:{format_type(field.type)}' for field in arrow_type)}>"
+        return f"struct<{','.join(f'{_quote(field.name)}:{format_type(field.type)}' for field in arrow_type)}>"
     name = _NAMES.get(arrow_type)
     if name is None:
-        raise InvalidInput(f"Arrow type {arrow_type} has no Spark SQL type name in weft", hint=_supported())
+        raise InvalidInput(f"Arrow type {arrow_type} has no Spark SQL type name in weft", hint=_supported_types())
     return name
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
 
 
-def _supported() -> str:
+def _supported_types() -> str:
     return f"supported: {', '.join(_SIMPLE)}, decimal(p,s), array<t>, map<k,v>, struct<name:t,...>"
 
 
@@ -106,7 +106,7 @@ class _Parser:
         return result
 
     def _error(self) -> InvalidInput:
-        return InvalidInput(f"{self._text!r} is not a column type", hint=_supported())
+        return InvalidInput(f"{self._text!r} is not a column type", hint=_supported_types())
 
     def _take(self) -> str:
         if self._next >= len(self._tokens):
@@ -158,7 +158,7 @@ class _Parser:
         if not (1 <= precision <= _MAX_DECIMAL_PRECISION and scale <= precision):
             raise InvalidInput(
                 f"{self._text!r}: decimal({precision},{scale}) is out of range",
-                hint=f"precision 1 to {_MAX_DECIMAL_PRECISION}, scale at most the precision",
+                hint=f"use a precision from 1 to {_MAX_DECIMAL_PRECISION}, and a scale of at most the precision",
             )
         return pa.decimal128(precision, scale)
 
@@ -181,7 +181,9 @@ class _Parser:
             if mark != ",":
                 raise self._error()
         if len({fold_case(field.name) for field in fields}) != len(fields):
-            raise InvalidInput(f"{self._text!r} has a field name twice", hint="Spark SQL ignores case: rename one")
+            raise InvalidInput(
+                f"{self._text!r} has a field name twice", hint="rename one of them: Spark SQL ignores case"
+            )
         return pa.struct(fields)
 
 
@@ -213,7 +215,7 @@ def decode_scalars(values: Iterable[Any], arrow_type: pa.DataType) -> list[Any]:
 
 
 def _decoder(arrow_type: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes a value of its JSON form; None if they are the same."""
+    """The function that makes a value from its JSON form; None if they are the same."""
     if pa.types.is_floating(arrow_type):
         return float.fromhex
     if pa.types.is_decimal(arrow_type):

@@ -32,7 +32,7 @@ from storage.files.bloom_filter import may_contain
 from storage.files.footers import FOOTERS, Footer
 from storage.files.row_groups import LastRowGroups
 from storage.files.text_columns import dictionary_columns, without_dictionary
-from storage.store.object_store import Wanted, check_tail, tail_range, verify_tail
+from storage.store.object_store import ReadRequest, check_tail, tail_range, verify_tail
 
 
 def read_row_groups(
@@ -70,26 +70,28 @@ def read_row_groups(
         CorruptData: A file is missing, truncated or damaged, or does not decode; or an overlay does not fit the base.
     """
     last = None if overlays else last
-    kept = last.rows(file, parts[0]) if last is not None and parts is not None and len(parts) == 1 else None
-    if kept is not None:
-        yield kept
+    cached = last.rows(file, parts[0]) if last is not None and parts is not None and len(parts) == 1 else None
+    if cached is not None:
+        yield cached
         return
     # Files of an older schema may have to be read for columns that are not wanted.
-    wanted = columns if rev >= schema.changed or not overlays else schema.slice.names
-    files = files_of_columns(schema, file, overlays, wanted)
+    reads_of = columns if rev >= schema.changed or not overlays else schema.slice.names
+    files = files_of_columns(schema, file, overlays, reads_of)
     try:
         with contextlib.ExitStack() as stack:
-            opened = [_Opened.of(env, each, stack) for each in files]
-            footer = opened[0].footer
-            older = Adaptation.of(schema, rev, columns, _stored_columns(opened, schema, overlays))
+            sources = [_Opened.of(env, read_file, stack) for read_file in files]
+            footer = sources[0].footer
+            older = Adaptation.of(schema, rev, columns, _stored_columns(sources, schema, overlays))
             # Statistics of an older file hold for keys only: other columns may have another default now.
             usable = None if older is None else {schema.sort_column}
             spans = _spans(footer, file, parts)
-            numbers = [number for number in spans if chosen(_Known(opened, number, schema, usable, not overlays).known)]
-            _check_aligned(opened, schema, file)
+            numbers = [
+                number for number in spans if chosen(_Known(sources, number, schema, usable, not overlays).known)
+            ]
+            _check_aligned(sources, schema, file)
             reads = columns if older is None else older.reads
             for coalesced in _coalesce(footer, numbers, env.tuning):
-                rows = _decoded(opened, coalesced, reads)
+                rows = _decode_all(sources, coalesced, reads)
                 if older is not None:
                     rows = older.apply(rows, _row_count(footer, coalesced))
                 if last is not None and parts is not None:
@@ -131,14 +133,14 @@ class _Opened:
     def parquet(self) -> pq.ParquetFile:
         if self._parquet is None:
             pre_buffer = not isinstance(self.source, pa.OSFile)
-            opened = pq.ParquetFile(
+            parquet_file = pq.ParquetFile(
                 self.source,
                 metadata=self.footer.metadata,
                 pre_buffer=pre_buffer,
                 page_checksum_verification=True,
                 read_dictionary=dictionary_columns(self.footer, self.read.columns),
             )
-            self._parquet = self.stack.enter_context(opened)
+            self._parquet = self.stack.enter_context(parquet_file)
         return self._parquet
 
     def may_have(self, row_group: int, name: str, arrow_type: pa.DataType, values: Sequence[Any]) -> bool:
@@ -155,39 +157,39 @@ class _Opened:
         return may_contain(self._tail.slice(offset - begin, length), values, arrow_type)
 
 
-def _stored_columns(opened: Sequence[_Opened], schema: TableSchema, overlays: Sequence[Overlay]) -> list[str]:
+def _stored_columns(sources: Sequence[_Opened], schema: TableSchema, overlays: Sequence[Overlay]) -> list[str]:
     """The columns that files have; with overlays only those that are read from the file."""
     if not overlays:
-        return list(opened[0].footer.schema.names)
+        return list(sources[0].footer.schema.names)
     keys = {*schema.key, schema.sort_column}
-    return [name for each in opened for name in each.footer.schema.names if name in keys.union(each.read.columns)]
+    return [name for file in sources for name in file.footer.schema.names if name in keys.union(file.read.columns)]
 
 
-def _decoded(opened: Sequence[_Opened], numbers: Sequence[int], columns: Sequence[str]) -> dict[str, pa.Array]:
+def _decode_all(sources: Sequence[_Opened], numbers: Sequence[int], columns: Sequence[str]) -> dict[str, pa.Array]:
     """Columns of consecutive row groups, each from its file."""
     rows: dict[str, pa.Array] = {}
-    for each in opened:
-        here = frozenset(each.read.columns)
-        wanted = columns if len(opened) == 1 else [name for name in columns if name in here]
-        rows |= _decode(each.parquet, each.footer, numbers, wanted)
-    return rows if len(opened) == 1 else {name: rows[name] for name in columns}
+    for source in sources:
+        here = frozenset(source.read.columns)
+        file_columns = columns if len(sources) == 1 else [name for name in columns if name in here]
+        rows |= _decode(source.parquet, source.footer, numbers, file_columns)
+    return rows if len(sources) == 1 else {name: rows[name] for name in columns}
 
 
-def _check_aligned(opened: Sequence[_Opened], schema: TableSchema, base: FileRef) -> None:
+def _check_aligned(sources: Sequence[_Opened], schema: TableSchema, base: FileRef) -> None:
     """Check that files have the same row groups: the same numbers of rows, and the same ranges of keys.
 
     Raises:
         CorruptData: They differ, or a file does not have as many rows as the base.
     """
-    first = opened[0].footer
-    for each in opened:
-        same = each.footer.starts == first.starts and each.read.file.rows == base.rows
+    first = sources[0].footer
+    for source in sources:
+        same = source.footer.starts == first.starts and source.read.file.rows == base.rows
         if not same or any(
-            key_span(each.footer, schema, number) != key_span(first, schema, number)
-            for number in (range(len(first.starts) - 1) if each is not opened[0] else ())
+            key_span(source.footer, schema, number) != key_span(first, schema, number)
+            for number in (range(len(first.starts) - 1) if source is not sources[0] else ())
         ):
             raise CorruptData(
-                f"the rows of {each.read.file.path} are not those of {base.path}",
+                f"the rows of {source.read.file.path} are not those of {base.path}",
                 hint="restore both files from one copy, or report this if neither was changed",
             )
 
@@ -212,13 +214,13 @@ class _Known:
 
     def known(self, name: str) -> ColumnRange | None:
         in_first = self.alone or name == self.schema.sort_column
-        has = self.opened[0] if in_first else next((each for each in self.opened if name in each.read.columns), None)
+        has = self.opened[0] if in_first else next((file for file in self.opened if name in file.read.columns), None)
         if has is None or (self.usable is not None and name not in self.usable):
             return None
-        found = _statistics(has.footer, self.schema, self.number, name)
-        if found is None or name not in self.schema.index:
-            return found
-        return replace(found, may_have=functools.partial(has.may_have, self.number, name, found.type))
+        stats = _statistics(has.footer, self.schema, self.number, name)
+        if stats is None or name not in self.schema.index:
+            return stats
+        return replace(stats, may_have=functools.partial(has.may_have, self.number, name, stats.type))
 
 
 def read_footers(env: Environment, files: Sequence[FileRef]) -> list[Footer]:
@@ -227,13 +229,13 @@ def read_footers(env: Environment, files: Sequence[FileRef]) -> list[Footer]:
     Raises:
         CorruptData: A file is missing, or its footer is damaged.
     """
-    found = {file.path: FOOTERS.find((env.store.uri, file)) for file in files}
-    absent = [file for file in files if found[file.path] is None]
-    tails = env.store.read_ranges([Wanted(file.path, file.size, [tail_range(file)]) for file in absent])
+    footers = {file.path: FOOTERS.find((env.store.uri, file)) for file in files}
+    absent = [file for file in files if footers[file.path] is None]
+    tails = env.store.read_ranges([ReadRequest(file.path, file.size, [tail_range(file)]) for file in absent])
     for file, (tail,) in zip(absent, tails, strict=True):
         check_tail(tail, file)
-        found[file.path] = FOOTERS.read(env.store, file, functools.partial(pq.read_metadata, pa.BufferReader(tail)))
-    return [footer for file in files if (footer := found[file.path]) is not None]
+        footers[file.path] = FOOTERS.read(env.store, file, functools.partial(pq.read_metadata, pa.BufferReader(tail)))
+    return [footer for file in files if (footer := footers[file.path]) is not None]
 
 
 def key_span(footer: Footer, schema: TableSchema, row_group: int) -> tuple[Any, Any] | None:
@@ -255,7 +257,7 @@ def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> d
     starts = footer.starts
     if parts is None:
         return {number: [(0, starts[number + 1] - starts[number])] for number in range(len(starts) - 1)}
-    wanted: list[tuple[int, int]] = []
+    row_spans: list[tuple[int, int]] = []
     for part in parts:
         first, end = part.first, part.first + part.rows
         if end > starts[-1]:
@@ -263,12 +265,12 @@ def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> d
                 f"file {file.path} has {starts[-1]} rows, but its entry refers to rows {first} to {end}",
                 hint="the entry was written incorrectly: please report this",
             )
-        if wanted and wanted[-1][1] == first:
-            wanted[-1] = (wanted[-1][0], end)
+        if row_spans and row_spans[-1][1] == first:
+            row_spans[-1] = (row_spans[-1][0], end)
         else:
-            wanted.append((first, end))
+            row_spans.append((first, end))
     spans: dict[int, list[tuple[int, int]]] = {}
-    for first, end in wanted:
+    for first, end in row_spans:
         number = bisect.bisect_right(starts, first) - 1
         while number < len(starts) - 1 and starts[number] < end:
             start = starts[number]
@@ -298,19 +300,19 @@ def _read_footer(source: pa.NativeFile, file: FileRef) -> pq.FileMetaData:
 
 def _coalesce(footer: Footer, numbers: Sequence[int], tuning: Tuning) -> Iterator[list[int]]:
     """Row groups to decode at once: neighbours with the rows and bytes of one, because each call has a fixed cost."""
-    found: list[int] = []
-    held = 0
+    numbers_together: list[int] = []
+    size_together = 0
     for number in numbers:
         size = footer.metadata.row_group(number).total_byte_size
-        rows = footer.starts[number + 1] - footer.starts[found[0]] if found else 0
-        full = rows > tuning.row_group_rows or held + size > tuning.row_group_bytes
-        if found and (number != found[-1] + 1 or full):
-            yield found
-            found, held = [], 0
-        found.append(number)
-        held += size
-    if found:
-        yield found
+        rows = footer.starts[number + 1] - footer.starts[numbers_together[0]] if numbers_together else 0
+        full = rows > tuning.row_group_rows or size_together + size > tuning.row_group_bytes
+        if numbers_together and (number != numbers_together[-1] + 1 or full):
+            yield numbers_together
+            numbers_together, size_together = [], 0
+        numbers_together.append(number)
+        size_together += size
+    if numbers_together:
+        yield numbers_together
 
 
 def _row_count(footer: Footer, numbers: Sequence[int]) -> int:
@@ -358,8 +360,8 @@ def _decode(
         and name in footer.leaves
         and all(_is_null(row_group, footer.leaves[name]) for row_group in metadata)
     }
-    wanted = [name for name in columns if name not in empty]
-    table = parquet.read_row_groups(numbers, columns=wanted, use_threads=False)
+    stored_columns = [name for name in columns if name not in empty]
+    table = parquet.read_row_groups(numbers, columns=stored_columns, use_threads=False)
     return {
         name: nulls(footer.schema.field(name).type, _row_count(footer, numbers))
         if name in empty
@@ -413,8 +415,8 @@ def read_base(
     Raises:
         CorruptData: A file is missing, truncated or damaged, or does not decode.
     """
-    stored = [(made.rev, made.base, made.base_part, made.overlays) if made is not None else None for made in files]
-    yield from _read_parts(env, schema, stored, columns, chosen, last)
+    bases = [(item.rev, item.base, item.base_part, item.overlays) if item is not None else None for item in files]
+    yield from _read_parts(env, schema, bases, columns, chosen, last)
 
 
 def read_shadow(
@@ -426,9 +428,9 @@ def read_shadow(
     chosen: Callable[[Known], bool] = lambda _: True,
 ) -> dict[str, pa.Array] | None:
     """The hidden rows of slices as one batch, otherwise as `read_base`; None if there are none."""
-    stored = [(made.rev, made.shadow, made.shadow_part, ()) if made is not None else None for made in files]
-    found = list(_read_parts(env, schema, stored, columns, chosen, last))
-    return {name: pa.concat_arrays([part[name] for part in found]) for name in found[0]} if found else None
+    shadows = [(item.rev, item.shadow, item.shadow_part, ()) if item is not None else None for item in files]
+    batches = list(_read_parts(env, schema, shadows, columns, chosen, last))
+    return {name: pa.concat_arrays([part[name] for part in batches]) for name in batches[0]} if batches else None
 
 
 _Stored = tuple[int, FileRef | None, FilePart | None, Sequence[Overlay]]
@@ -439,30 +441,30 @@ overlays."""
 def _read_parts(
     env: Environment,
     schema: TableSchema,
-    wanted: Sequence[_Stored | None],
+    stored_files: Sequence[_Stored | None],
     columns: Sequence[str],
     chosen: Callable[[Known], bool],
     last: LastRowGroups | None,
 ) -> Iterator[dict[str, pa.Array]]:
     """Rows of slices, with slice ordinals if there are several."""
-    for (rev, file, overlays), parts, slice_ordinals in _by_file(wanted):
-        ordinals = slice_ordinals if len(wanted) > 1 else None
+    for (rev, file, overlays), parts, slice_ordinals in _by_file(stored_files):
+        ordinals = slice_ordinals if len(stored_files) > 1 else None
         yield from read_row_groups(env, schema, rev, file, columns, chosen, parts, last, ordinals, overlays)
 
 
 def _by_file(
-    wanted: Iterable[_Stored | None],
+    stored_files: Iterable[_Stored | None],
 ) -> Iterator[tuple[tuple[int, FileRef, Sequence[Overlay]], list[FilePart] | None, list[int]]]:
     """Group adjacent slices of one file: yields (revision, file, overlays), their parts, and their positions in
-    ``wanted``.
+    ``stored_files``.
     """
     last: tuple[int, FileRef, Sequence[Overlay]] | None = None
     parts: list[FilePart] = []
     slice_ordinals: list[int] = []
-    for slice_ordinal, stored in enumerate(wanted):
-        if stored is None:
+    for slice_ordinal, stored_file in enumerate(stored_files):
+        if stored_file is None:
             continue
-        rev, file, part, overlays = stored
+        rev, file, part, overlays = stored_file
         if file is None:
             continue
         follows = part is not None and bool(parts) and parts[-1].first + parts[-1].rows <= part.first

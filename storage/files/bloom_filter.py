@@ -59,21 +59,21 @@ class BloomFilter:
     blocks: npt.NDArray[np.uint32]
 
     @classmethod
-    def parse(cls, stored: bytes) -> BloomFilter | None:
+    def parse(cls, data: bytes) -> BloomFilter | None:
         """A filter as Parquet stores it, header first; None if it has an unknown form."""
         size, shift, position = 0, 0, 1
-        if not stored or stored[0] != _NUM_BYTES_FIELD:
+        if not data or data[0] != _NUM_BYTES_FIELD:
             return None
         while True:
-            byte = stored[position]
+            byte = data[position]
             size |= (byte & 0x7F) << shift
             shift, position = shift + 7, position + 1
             if byte < 0x80:
                 break
         size >>= 1  # zigzag; the size is not negative
-        if size == 0 or size % _BLOCK_BYTES or position + size > len(stored):
+        if size == 0 or size % _BLOCK_BYTES or position + size > len(data):
             return None
-        return cls(np.frombuffer(stored, "<u4", offset=len(stored) - size).reshape(-1, len(_SALT)))
+        return cls(np.frombuffer(data, "<u4", offset=len(data) - size).reshape(-1, len(_SALT)))
 
     def may_contain(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
         """Whether values with these hashes can be in the row group; false is certain."""
@@ -99,16 +99,16 @@ def hash_value(value: Any, arrow_type: pa.DataType) -> int:
     return int(hash_values(pa.array([value], arrow_type))[0])
 
 
-def may_contain(stored: pa.Buffer, values: Iterable[Any], arrow_type: pa.DataType) -> bool:
+def may_contain(content: pa.Buffer, values: Iterable[Any], arrow_type: pa.DataType) -> bool:
     """Whether a stored filter of a column of this type may contain one of some values; false is certain."""
-    found = BloomFilter.parse(stored.to_pybytes())
-    if found is None:
+    bloom_filter = BloomFilter.parse(content.to_pybytes())
+    if bloom_filter is None:
         return True
     hashes = []
     for value in values:
         with contextlib.suppress(pa.ArrowException, OverflowError):  # no column of this type can have it
             hashes.append(hash_value(value, arrow_type))
-    return bool(found.may_contain(np.array(hashes, np.uint64)).any())
+    return bool(bloom_filter.may_contain(np.array(hashes, np.uint64)).any())
 
 
 def _hash_texts(values: pa.Array) -> Hashes:
@@ -117,12 +117,12 @@ def _hash_texts(values: pa.Array) -> Hashes:
         return np.empty(0, np.uint64)
     offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
     lengths = np.diff(offsets)
-    stored = values.buffers()[2]
-    data = np.frombuffer(stored, np.uint8) if stored is not None else np.empty(0, np.uint8)
+    buffer = values.buffers()[2]
+    data = np.frombuffer(buffer, np.uint8) if buffer is not None else np.empty(0, np.uint8)
     result = np.empty(len(values), np.uint64)
     for length in np.unique(lengths).tolist():
-        chosen = np.flatnonzero(lengths == length)
-        result[chosen] = xxh64(data[offsets[:-1][chosen][:, None] + np.arange(length)])
+        positions = np.flatnonzero(lengths == length)
+        result[positions] = xxh64(data[offsets[:-1][positions][:, None] + np.arange(length)])
     return result
 
 

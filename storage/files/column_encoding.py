@@ -43,8 +43,8 @@ def choose_encodings(rows: pa.Table) -> Encodings:
         elif pa.types.is_floating(column.type):
             other[name] = "BYTE_STREAM_SPLIT"
     # Encodings are given by path, and a field of a struct can have the path of a column whose name has a dot.
-    taken = set(repeated)
-    return Encodings(repeated, {path: encoding for path, encoding in other.items() if path not in taken})
+    dictionary_columns = set(repeated)
+    return Encodings(repeated, {path: encoding for path, encoding in other.items() if path not in dictionary_columns})
 
 
 def _is_whole_number(arrow_type: pa.DataType) -> bool:

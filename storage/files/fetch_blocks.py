@@ -14,7 +14,7 @@ import pyarrow as pa
 from storage.core.plan.slices import LiveFile
 from storage.environment import Environment
 from storage.files.log_file import BlockDecoder, block_lead
-from storage.store.object_store import Wanted, tail_range
+from storage.store.object_store import ReadRequest, tail_range
 
 BlockId = tuple[int, int]
 """Position of a file in the list, and block number."""
@@ -63,9 +63,9 @@ class LogBlocks:
         return self._decoders[block[0]].decode(block[1], data)
 
     def _fetch(self, expected: Iterable[BlockId]) -> None:
-        chosen = self._choose(expected)
-        answers = self._env.store.read_ranges([self._wanted(number, numbers) for number, numbers in chosen.items()])
-        for (number, numbers), parts in zip(chosen.items(), answers, strict=True):
+        blocks = self._choose(expected)
+        answers = self._env.store.read_ranges([self._request(number, numbers) for number, numbers in blocks.items()])
+        for (number, numbers), parts in zip(blocks.items(), answers, strict=True):
             if number not in self._decoders:
                 live, tail = self._files[number], parts.pop()
                 self._decoders[number] = BlockDecoder(live.file, live.index.blocks, self._columns[number], tail)
@@ -76,30 +76,30 @@ class LogBlocks:
     def _choose(self, expected: Iterable[BlockId]) -> dict[int, list[int]]:
         """Blocks to fetch, by position of their file: the first expected one, and as many more as the limit allows."""
         free_bytes = self._env.tuning.fetch_bytes - self._fetched_bytes
-        chosen: dict[int, list[int]] = {}
+        blocks_by_file: dict[int, list[int]] = {}
         for number, block in expected:
             if block in self._left[number]:
                 free_bytes -= self._length(number, block)
-                if free_bytes < 0 and chosen:
+                if free_bytes < 0 and blocks_by_file:
                     break
-                chosen.setdefault(number, []).append(block)
+                blocks_by_file.setdefault(number, []).append(block)
                 self._left[number].remove(block)
-        for number, numbers in chosen.items():
+        for number, numbers in blocks_by_file.items():
             rest = sum(self._length(number, block) for block in self._left[number])
             if rest <= free_bytes:
                 free_bytes -= rest
                 numbers.extend(self._left[number])
                 self._left[number].clear()
             numbers.sort()
-        return chosen
+        return blocks_by_file
 
-    def _wanted(self, number: int, numbers: Sequence[int]) -> Wanted:
+    def _request(self, number: int, numbers: Sequence[int]) -> ReadRequest:
         file = self._files[number].file.file
         blocks = self._files[number].index.blocks
         ranges = [(blocks.offset[block], blocks.length[block]) for block in numbers]
         if number not in self._decoders:
             ranges.append(tail_range(file))
-        return Wanted(file.path, file.size, ranges, block_lead(file))
+        return ReadRequest(file.path, file.size, ranges, block_lead(file))
 
     def _length(self, number: int, block: int) -> int:
         return self._files[number].index.blocks.length[block]

@@ -51,7 +51,7 @@ def write_log_file(
     """
     if len(batch.rows) == 0:
         return None
-    rows, partitions, partition, bucket = _sorted(schema, batch.rows)
+    rows, partitions, partition, bucket = _sort_rows(schema, batch.rows)
     sorted_rows = SortedRows(
         form="event",
         groups=batch.groups,
@@ -114,21 +114,21 @@ def put_log_file(env: Environment, schema: TableSchema, path: Path, content: Sor
 
 def remove_log_file(store: ObjectStore, file: LogFile) -> None:
     """Remove a log file that no entry refers to. Errors are ignored: cleaning removes the remaining files."""
-    for stored in file.objects:
+    for object_ref in file.objects:
         with contextlib.suppress(OSError):
-            store.delete(stored.path)
+            store.delete(object_ref.path)
 
 
 def _inline_or_sidecar(env: Environment, log_file: Path, index: LogIndex) -> LogIndex | Sidecar:
-    encoded = sidecar_codec.encode_list(index)
-    if len(encoded) <= env.tuning.inline_index_bytes:
+    data = sidecar_codec.encode_list(index)
+    if len(data) <= env.tuning.inline_index_bytes:
         return index
     path = names.log_index_path(log_file)
-    env.store.put(path, encoded)
-    return Sidecar.of(path, encoded)
+    env.store.put(path, data)
+    return Sidecar.of(path, data)
 
 
-def _sorted(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], Indices, Indices]:
+def _sort_rows(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], Indices, Indices]:
     """The rows, stably sorted by (partition, bucket, key); all partition folders; partition and bucket of each row."""
     own_keys = key_columns(schema, rows)
     if schema.has_sort_key:
@@ -223,8 +223,8 @@ def version_columns(group: Group, columns: Collection[str]) -> list[str]:
 
 def value_range(rows: pa.RecordBatch, columns: Iterable[str]) -> tuple[Any, Any]:
     """Least and largest value of columns of one type, in JSON form; None if all values are null."""
-    found = pc.min_max(pa.chunked_array([rows.column(name) for name in columns]))
-    return encode_scalar(found["min"].as_py()), encode_scalar(found["max"].as_py())
+    extremes = pc.min_max(pa.chunked_array([rows.column(name) for name in columns]))
+    return encode_scalar(extremes["min"].as_py()), encode_scalar(extremes["max"].as_py())
 
 
 def open_columns(source: pa.NativeFile, columns: Iterable[str]) -> pa.ipc.RecordBatchFileReader:
@@ -280,12 +280,12 @@ class BlockDecoder:
         Raises:
             CorruptData: The block is damaged, or does not decode.
         """
-        stored = block.slice(self._lead)
-        if crc32(stored) != self._blocks.crc32[number]:
+        content = block.slice(self._lead)
+        if crc32(content) != self._blocks.crc32[number]:
             raise damaged(self._file.file.path, f"block {number}")
         # The first block contains the beginning of the file, with the schema.
-        first = stored.slice(0, _MAGIC.size).equals(_MAGIC)
-        stream = stored.slice(_MAGIC.size) if first else self._with_schema(block)
+        first = content.slice(0, _MAGIC.size).equals(_MAGIC)
+        stream = content.slice(_MAGIC.size) if first else self._with_schema(block)
         try:
             return pa.ipc.open_stream(stream, options=self._options).read_next_batch()
         except StopIteration:

@@ -68,23 +68,23 @@ class LogReader:
         self._kinds: list[_Kind] = []
         self._kind_of: dict[int, _Kind] = {}
         self._as_stored: set[int] = set()
-        wanted: dict[int, set[str]] = {}
+        columns_by_file: dict[int, set[str]] = {}
         for file_slice, names in zip(slices, columns, strict=True):
             for number in np.unique(file_slice.file).tolist():
-                wanted.setdefault(number, set()).update(names)
+                columns_by_file.setdefault(number, set()).update(names)
             for block in _blocks_of(file_slice):
                 self._uses[block] = self._uses.get(block, 0) + 1
         blocks: dict[int, list[int]] = {}
         for number, block_number in self._uses:
             blocks.setdefault(number, []).append(block_number)
-        self._stored = LogBlocks(env, files, blocks, wanted)
+        self._stored = LogBlocks(env, files, blocks, columns_by_file)
 
     def collapse(
         self,
         file_slice: FileSlice,
         groups: Sequence[Group],
         values: Collection[str],
-        wanted: KeyVector | None = None,
+        only_keys: KeyVector | None = None,
     ) -> LogState | None:
         """The keys and registers in the logs of one slice.
 
@@ -93,7 +93,7 @@ class LogReader:
                 part of a file group (`FileSlice.within`) those of its key range.
             groups: The groups to collapse.
             values: Names of the columns whose values are needed.
-            wanted: Collapse only these keys; None for all.
+            only_keys: Collapse only these keys; None for all.
 
         Returns:
             Keys and registers; None if the logs have no (wanted) keys.
@@ -103,26 +103,26 @@ class LogReader:
             InvalidInput: A merge function has failed.
         """
         self._stored.expect(_blocks_of(file_slice))
-        folded = self._registers(file_slice, wanted)
-        events = list(self._events(file_slice, wanted))
-        ranges: list[LogRange | RegisterRange] = [*itertools.chain(*folded), *events]
+        by_file = self._registers(file_slice, only_keys)
+        events = list(self._events(file_slice, only_keys))
+        ranges: list[LogRange | RegisterRange] = [*itertools.chain(*by_file), *events]
         if not ranges:
             return None
         run_keys = None
         if file_slice.slice_ordinal is not None:
             run_keys = RunKeys.of([log_range.keys for log_range in ranges], int(file_slice.slice_ordinal.max()) + 1)
-            folded = [[_of_run(run_keys, log_range) for log_range in of_file] for of_file in folded]
+            by_file = [[_of_run(run_keys, log_range) for log_range in of_file] for of_file in by_file]
             events = [_of_run(run_keys, log_range) for log_range in events]
-            ranges = [*itertools.chain(*folded), *events]
+            ranges = [*itertools.chain(*by_file), *events]
         columns = self._columns[file_slice.group]
         registers = {}
         for group in groups:
-            parts = [group_registers(of_file, self._schema, group, columns) for of_file in folded]
+            parts = [group_registers(of_file, self._schema, group, columns) for of_file in by_file]
             names = [name for name in group.columns if name in values]
             parts.append(collapse_group(events, self._schema, group, names, self._mergers))
-            found = [part for part in parts if part is not None]
-            if found:
-                registers[group.id] = merge_registers(self._schema, group, found, self._mergers)
+            results = [part for part in parts if part is not None]
+            if results:
+                registers[group.id] = merge_registers(self._schema, group, results, self._mergers)
         return LogState(KeyDirectory.of(ranges, self._schema), registers, run_keys)
 
     def events(self, file_slice: FileSlice) -> Iterator[LogRange]:
@@ -136,14 +136,14 @@ class LogReader:
         self._stored.expect(_blocks_of(file_slice))
         return self._events(file_slice, None)
 
-    def rows_of(self, file_slice: FileSlice, wanted: KeyVector) -> Iterator[tuple[LiveFile, dict[str, pa.Array]]]:
+    def rows_of(self, file_slice: FileSlice, only_keys: KeyVector) -> Iterator[tuple[LiveFile, dict[str, pa.Array]]]:
         """The rows of some keys as they are stored, not merged: events, and registers of folds.
 
         Call it in place of `collapse`.
 
         Args:
             file_slice: The slice, of one file group.
-            wanted: The keys, sorted and distinct.
+            only_keys: The keys, sorted and distinct.
 
         Yields:
             A file and columns of its rows with these keys, with the types of the schema: first folds, then commits in
@@ -155,28 +155,28 @@ class LogReader:
         self._stored.expect(_blocks_of(file_slice))
         for form in ("register", "event"):
             for number, batch, _ in self._rows(file_slice, form=form):
-                _, found = find(wanted, key_vector(batch.column(self._schema.sort_column)))
-                if found.any():
-                    rows = batch.filter(pa.array(found))
+                _, is_match = find(only_keys, key_vector(batch.column(self._schema.sort_column)))
+                if is_match.any():
+                    rows = batch.filter(pa.array(is_match))
                     yield self._files[number], _columns_of(rows)
 
-    def _registers(self, file_slice: FileSlice, wanted: KeyVector | None) -> list[list[RegisterRange]]:
+    def _registers(self, file_slice: FileSlice, only_keys: KeyVector | None) -> list[list[RegisterRange]]:
         """The registers of one slice, a list for each file of a fold."""
-        folded: dict[int, list[RegisterRange]] = {}
+        ranges_by_file: dict[int, list[RegisterRange]] = {}
         for number, batch, slice_ordinals in self._rows(file_slice, form="register"):
             columns, slice_ordinal = _columns_of(batch), slice_ordinals
             vector = key_vector(columns[self._schema.sort_column])
-            if wanted is not None:
-                _, found = find(wanted, vector)
-                if not found.any():
+            if only_keys is not None:
+                _, is_match = find(only_keys, vector)
+                if not is_match.any():
                     continue
-                vector, columns = take(vector, found), take_rows(columns, found)
-                slice_ordinal = slice_ordinal[found] if slice_ordinal is not None else None
+                vector, columns = take(vector, is_match), take_rows(columns, is_match)
+                slice_ordinal = slice_ordinal[is_match] if slice_ordinal is not None else None
             log_range = RegisterRange(vector, self._files[number].file.groups, columns, slice_ordinal)
-            folded.setdefault(number, []).append(log_range)
-        return list(folded.values())
+            ranges_by_file.setdefault(number, []).append(log_range)
+        return list(ranges_by_file.values())
 
-    def _events(self, file_slice: FileSlice, wanted: KeyVector | None) -> Iterator[LogRange]:
+    def _events(self, file_slice: FileSlice, only_keys: KeyVector | None) -> Iterator[LogRange]:
         """The events of one slice. Small ranges of files of one kind are coalesced; each group is in version order."""
         pending: dict[_Kind, _Coalesced] = {}
         for number, batch, slice_ordinal in self._rows(file_slice, form="event"):
@@ -185,27 +185,27 @@ class LogReader:
             if coalesced is None or len(pending) > 1:
                 # Versions are ordered by range: earlier ranges with a common group must come first.
                 for other in [other for other in pending if other != kind and not kind.groups.isdisjoint(other.groups)]:
-                    yield from self._log_range(other, pending.pop(other), wanted)
+                    yield from self._log_range(other, pending.pop(other), only_keys)
                 coalesced = pending.setdefault(kind, _Coalesced())
             coalesced.add(batch, self._files[number].arrival, slice_ordinal)
             if coalesced.batches.rows >= self._env.tuning.coalesce_rows:
-                yield from self._log_range(kind, pending.pop(kind), wanted)
+                yield from self._log_range(kind, pending.pop(kind), only_keys)
         for kind, coalesced in pending.items():
-            yield from self._log_range(kind, coalesced, wanted)
+            yield from self._log_range(kind, coalesced, only_keys)
 
-    def _log_range(self, kind: _Kind, coalesced: _Coalesced, wanted: KeyVector | None) -> Iterator[LogRange]:
+    def _log_range(self, kind: _Kind, coalesced: _Coalesced, only_keys: KeyVector | None) -> Iterator[LogRange]:
         batches = coalesced.batches.take()
         # Several times as fast for many small batches as a table of chunks, of which each column is combined.
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         arrival = np.repeat(coalesced.arrivals, coalesced.counts)
         vector = key_vector(rows.column(self._schema.sort_column))
         slice_ordinal = np.concatenate(coalesced.slice_ordinals) if coalesced.slice_ordinals else None
-        if wanted is not None:
-            _, found = find(wanted, vector)
-            if not found.any():
+        if only_keys is not None:
+            _, is_match = find(only_keys, vector)
+            if not is_match.any():
                 return
-            rows, arrival, vector = rows.filter(pa.array(found)), arrival[found], take(vector, found)
-            slice_ordinal = slice_ordinal[found] if slice_ordinal is not None else None
+            rows, arrival, vector = rows.filter(pa.array(is_match)), arrival[is_match], take(vector, is_match)
+            slice_ordinal = slice_ordinal[is_match] if slice_ordinal is not None else None
         yield LogRange(vector, arrival, kind.groups, _columns_of(rows), slice_ordinal)
 
     def _rows(self, file_slice: FileSlice, *, form: str) -> Iterator[tuple[int, pa.RecordBatch, Indices | None]]:
@@ -236,11 +236,11 @@ class LogReader:
 
     def _block(self, block: BlockId) -> pa.RecordBatch:
         if block not in self._blocks:
-            self._blocks[block] = self._adapted(block[0], self._stored.take(block))
+            self._blocks[block] = self._adapt(block[0], self._stored.take(block))
         self._uses[block] -= 1
         return self._blocks[block] if self._uses[block] else self._blocks.pop(block)
 
-    def _adapted(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _adapt(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of a file with the current schema."""
         file = self._files[number].file
         if file.form == "register":
@@ -256,12 +256,12 @@ class LogReader:
         """The kind of a file whose kind is not known yet; one object for all files of the kind."""
         groups = frozenset(self._files[number].file.groups)
         equal = (kind for kind in self._kinds if kind.groups == groups and kind.columns.equals(columns))
-        found = next(equal, None)
-        if found is None:
-            found = _Kind(groups, columns)
-            self._kinds.append(found)
-        self._kind_of[number] = found
-        return found
+        match = next(equal, None)
+        if match is None:
+            match = _Kind(groups, columns)
+            self._kinds.append(match)
+        self._kind_of[number] = match
+        return match
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,11 +28,11 @@ class RowBuffer:
         self._batches.append((0, batch))
         while len(self._batches) >= _JOINED and self._batches[-_JOINED][0] == self._batches[-1][0]:
             level, _ = self._batches[-1]
-            joined = pa.concat_batches([each for _, each in self._batches[-_JOINED:]])
+            joined = pa.concat_batches([part for _, part in self._batches[-_JOINED:]])
             self._batches[-_JOINED:] = [(level + 1, joined)]
 
     def take(self) -> list[pa.RecordBatch]:
         """Remove all rows; returns them in a few batches."""
-        taken = [batch for _, batch in self._batches]
+        batches = [batch for _, batch in self._batches]
         self._batches, self.rows, self.bytes = [], 0, 0
-        return taken
+        return batches

@@ -28,10 +28,10 @@ class LastRowGroups:
 
     def rows(self, file: FileRef, part: FilePart) -> dict[str, pa.Array] | None:
         """The rows of a part; None unless all of them are kept."""
-        kept = self._kept.find(file.path)
-        if kept is None or part.first < kept.first or part.first + part.rows > kept.end:
+        row_group = self._kept.find(file.path)
+        if row_group is None or part.first < row_group.first or part.first + part.rows > row_group.end:
             return None
-        return {name: column.slice(part.first - kept.first, part.rows) for name, column in kept.rows.items()}
+        return {name: column.slice(part.first - row_group.first, part.rows) for name, column in row_group.rows.items()}
 
 
 class _Decoded(NamedTuple):

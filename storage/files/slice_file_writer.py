@@ -143,10 +143,10 @@ class SliceFileWriter:
         """Rows of the next row group."""
         if self._row_groups:
             return self._row_groups[-1]
-        tuning, held = self._env.tuning, self._pending
-        if held.bytes <= tuning.row_group_bytes:
+        tuning, pending = self._env.tuning, self._pending
+        if pending.bytes <= tuning.row_group_bytes:
             return tuning.row_group_rows
-        return min(max(held.rows * tuning.row_group_bytes // held.bytes, 1), tuning.row_group_rows)
+        return min(max(pending.rows * tuning.row_group_bytes // pending.bytes, 1), tuning.row_group_rows)
 
     def _write_row_group(self, rows: int) -> None:
         table = pa.Table.from_batches(self._pending.take(), self._schema)

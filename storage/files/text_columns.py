@@ -13,10 +13,10 @@ _LONGEST_DICTIONARY: Final = 1024 * 1024  # bytes; a column chunk whose dictiona
 
 
 def dictionary_columns(footer: Footer, columns: Collection[str]) -> list[str]:
-    """Which of some columns of a file Parquet should decode as dictionaries.
+    """Names of those columns of a file that Parquet should decode as dictionaries.
 
-    Only texts, and only if the chunk in the first row group has nothing but a dictionary and positions in it: plain
-    values would first have to be put into a dictionary.
+    These are texts whose first row group is stored as a dictionary and positions in it. Plain values are left out: a
+    dictionary of them would have to be made first.
     """
     if footer.metadata.num_row_groups == 0:
         return []

@@ -28,19 +28,19 @@ def column_types(schema: pa.Schema) -> dict[str, str]:
     Raises:
         InvalidInput: Columns have a type that weft cannot store. The message names all of them.
     """
-    found: dict[str, str] = {}
-    refused: list[str] = []
+    types: dict[str, str] = {}
+    unknown: list[str] = []
     for field in schema:
-        stored = stored_type(field.type)
-        if stored is None:
-            refused.append(f"{field.name} ({field.type})")
+        kind = stored_type(field.type)
+        if kind is None:
+            unknown.append(f"{field.name} ({field.type})")
         else:
-            found[field.name] = format_type(stored)
-    if refused:
+            types[field.name] = format_type(kind)
+    if unknown:
         raise InvalidInput(
-            f"weft has no type for column {', '.join(refused)}", hint="leave them out with --leave-out, or cast them"
+            f"weft has no type for column {', '.join(unknown)}", hint="leave them out with --leave-out, or cast them"
         )
-    return found
+    return types
 
 
 def stored_type(given: pa.DataType) -> pa.DataType | None:
@@ -61,14 +61,14 @@ def stored_type(given: pa.DataType) -> pa.DataType | None:
     if pa.types.is_large_binary(given) or pa.types.is_binary_view(given) or pa.types.is_fixed_size_binary(given):
         return pa.binary()
     if pa.types.is_nested(given):
-        return _nested(given)
+        return _nested_type(given)
     simple = (pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_floating, pa.types.is_string)
     if any(test(given) for test in simple) or pa.types.is_binary(given) or pa.types.is_date32(given):
         return given
     return None
 
 
-def _nested(given: pa.DataType) -> pa.DataType | None:
+def _nested_type(given: pa.DataType) -> pa.DataType | None:
     if pa.types.is_map(given):
         key, item = stored_type(given.key_type), stored_type(given.item_type)
         return None if key is None or item is None else pa.map_(key, item)

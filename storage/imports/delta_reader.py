@@ -52,6 +52,6 @@ def _count(table: DeltaTable) -> int | None:
         return None
     rows = int(pc.sum(files["num_records"]).as_py())
     for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
-        kept = batch["selection_vector"].flatten()
-        rows -= len(kept) - kept.true_count
+        selection = batch["selection_vector"].flatten()
+        rows -= len(selection) - selection.true_count
     return rows

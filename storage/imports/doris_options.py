@@ -51,9 +51,9 @@ def translate_doris(declared: Declared) -> Translation:
     report = Report(declared.options)
     if declared.key_model:
         report.add(f"{declared.key_model} KEY", ", ".join(declared.key), Fate.CARRIED, "key")
-    groups = _mapped(declared, report)
-    taken = {name for group in groups for name in group.columns} | set(declared.key)
-    main = GroupDraft(MAIN, [name for name in declared.columns if name not in taken], on_delete="row")
+    groups = _mapped_groups(declared, report)
+    grouped_columns = {name for group in groups for name in group.columns} | set(declared.key)
+    main = GroupDraft(MAIN, [name for name in declared.columns if name not in grouped_columns], on_delete="row")
     sequence = declared.options.get(_SEQUENCE_COLUMN)
     if sequence is not None:
         check_columns_exist(_SEQUENCE_COLUMN, [sequence], declared.columns)
@@ -67,7 +67,7 @@ def translate_doris(declared: Declared) -> Translation:
     return build_configuration(declared, [*groups, main], report, buckets=buckets)
 
 
-def _mapped(declared: Declared, report: Report) -> list[GroupDraft]:
+def _mapped_groups(declared: Declared, report: Report) -> list[GroupDraft]:
     groups = []
     for option, value in declared.options.items():
         if not option.startswith(_MAPPING):

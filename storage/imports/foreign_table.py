@@ -69,7 +69,7 @@ class ForeignTable:
     comment: str | None = None
 
     def declared(self, leave_out: Sequence[str] = ()) -> Declared:
-        """What the table declares, without some columns.
+        """The declaration of the table, without some columns.
 
         Raises:
             InvalidInput: A column to leave out does not exist, or a column has a type that weft cannot store.
@@ -79,9 +79,9 @@ class ForeignTable:
                 raise InvalidInput(
                     f"--leave-out: the source has no column {name!r}", hint=f"columns: {', '.join(self.schema.names)}"
                 )
-        kept = pa.schema([column for column in self.schema if column.name not in leave_out])
+        schema = pa.schema([column for column in self.schema if column.name not in leave_out])
         return Declared(
-            column_types(kept),
+            column_types(schema),
             tuple(self.key),
             tuple(self.partition_by),
             dict(self.options),
@@ -117,11 +117,11 @@ def open_foreign(
     """
     module, package = _READERS[kind]
     if package and importlib.util.find_spec(package) is None:
-        raise InvalidInput(f"reading {kind} needs {package}", hint=f"pip install 'weft[{kind}]'")
+        raise InvalidInput(f"reading {kind} needs {package}", hint=f"install it: pip install 'weft[{kind}]'")
     reader = importlib.import_module(f"storage.imports.{module}")
     with _read_errors(kind, location):
-        found: ForeignTable = reader.open_table(location, version, dict(options or {}))
-    return found
+        foreign_table: ForeignTable = reader.open_table(location, version, dict(options or {}))
+    return foreign_table
 
 
 @contextmanager

@@ -90,9 +90,9 @@ def translate_hudi(declared: Declared) -> Translation:
     return build_configuration(declared, [main], report, buckets=buckets)
 
 
-def _names(options: Mapping[str, str], known: Sequence[str]) -> list[str]:
+def _names(options: Mapping[str, str], aliases: Sequence[str]) -> list[str]:
     """The names in the first of these options that is set."""
-    return next((split_names(options[option]) for option in known if options.get(option, "").strip()), [])
+    return next((split_names(options[option]) for option in aliases if options.get(option, "").strip()), [])
 
 
 def _decide(options: Mapping[str, str], main: GroupDraft, report: Report, *, ordering: bool) -> bool:
@@ -103,18 +103,18 @@ def _decide(options: Mapping[str, str], main: GroupDraft, report: Report, *, ord
     payload = next((option for option in _PAYLOAD if option in options), None)
     if payload is not None:
         name = options[payload].rsplit(".", 1)[-1]
-        known = True
+        is_supported = True
         if name in _PARTIAL_PAYLOADS:
             main.merge = "latest_non_null"
             by_event = _PARTIAL_PAYLOADS[name] and ordering
         elif merge_mode in {"", "CUSTOM"}:
-            known = name in _BY_EVENT | _BY_COMMIT
+            is_supported = name in _BY_EVENT | _BY_COMMIT
             by_event = ordering and name not in _BY_COMMIT
         note = f"groups.{MAIN}.merge: {main.merge}"
-        if not known:
+        if not is_supported:
             note = f"the merge of {name} is not known here: {note}; or a merger of your own, merge: module:function"
         for option in _PAYLOAD:
-            report.add_if_set(option, Fate.CARRIED if known else Fate.MISSING, note)
+            report.add_if_set(option, Fate.CARRIED if is_supported else Fate.MISSING, note)
     for option in _PARTIAL:
         if option in options:
             main.merge = "latest_non_null"

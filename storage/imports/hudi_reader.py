@@ -44,18 +44,18 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
                 hint=f"leave it out; options of the reader: {', '.join(sorted(_HARMLESS))}",
             )
     uri = location if "://" in location else open_store(location).uri
-    given = {name: str(value) for name, value in options.items()}
+    text_options = {name: str(value) for name, value in options.items()}
     try:
-        table = HudiTableBuilder.from_base_uri(uri).with_options(given).build()
-        return _opened(table, location, version)
+        table = HudiTableBuilder.from_base_uri(uri).with_options(text_options).build()
+        return _open_version(table, location, version)
     except Exception as error:
         raise _clearer(error) from error
 
 
 def _clearer(error: Exception) -> Exception:
     """The same error without advice that would give other rows than Hudi's own readers."""
-    text, found, _ = str(error).partition(_UNSAFE_ADVICE)
-    if not found:
+    text, separator, _ = str(error).partition(_UNSAFE_ADVICE)
+    if not separator:
         return error
     return InvalidInput(
         f"the log files of the Hudi table cannot be merged as Hudi does it: {text.strip()}",
@@ -64,19 +64,21 @@ def _clearer(error: Exception) -> Exception:
     )
 
 
-def _opened(table: HudiTable, location: str, version: str | None) -> ForeignTable:
+def _open_version(table: HudiTable, location: str, version: str | None) -> ForeignTable:
     commit = table.get_timeline().get_latest_commit_timestamp()
     if commit is None:
-        raise InvalidInput(f"the Hudi table at {location} has no commit", hint="there is nothing to import")
+        raise InvalidInput(
+            f"the Hudi table at {location} has no commit", hint="check the location: there is nothing to import"
+        )
     at = commit if version is None else version
     _check_names(table)
     if version is not None:
         _check_kept(table, version)
 
     def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        asked = HudiReadOptions().with_as_of_timestamp(at).with_projection(list(columns)).with_batch_size(BATCH_ROWS)
+        query = HudiReadOptions().with_as_of_timestamp(at).with_projection(list(columns)).with_batch_size(BATCH_ROWS)
         try:
-            yield from table.read_stream(asked)
+            yield from table.read_stream(query)
         except Exception as error:
             raise _clearer(error) from error
 
@@ -107,20 +109,20 @@ def _check_kept(table: HudiTable, version: str) -> None:
             hint="give the time of a commit, yyyyMMddHHmmssSSS",
         )
     here = HudiReadOptions().with_as_of_timestamp(version)
-    found = {file_slice.file_id for file_slice in table.get_file_slices(here)}
-    based, made, replaced = set[str](), set[str](), set[str]()
+    present_ids = {file_slice.file_id for file_slice in table.get_file_slices(here)}
+    based, later_ids, replaced_ids = set[str](), set[str](), set[str]()
     for commit in (commits[time] for time in sorted(commits) if time > version):
         metadata = parse_json(timeline.get_instant_metadata_in_json(commit))
         for stats in (metadata.get("partitionToWriteStats") or {}).values():
             for stat in stats:
                 before = stat.get("prevCommit") or "null"
-                (based if before != "null" and before <= version else made).add(stat["fileId"])
+                (based if before != "null" and before <= version else later_ids).add(stat["fileId"])
         for file_ids in (metadata.get("partitionToReplaceFileIds") or {}).values():
-            replaced.update(file_ids)
-    needed = (based | replaced - made) - found
-    if needed:
+            replaced_ids.update(file_ids)
+    missing_ids = (based | replaced_ids - later_ids) - present_ids
+    if missing_ids:
         raise InvalidInput(
-            f"--source-version: Hudi has cleaned files of {version} ({len(needed)} file groups are gone)",
+            f"--source-version: Hudi has cleaned files of {version} ({len(missing_ids)} file groups are gone)",
             hint="import the newest version, or one that Hudi still retains",
         )
 
@@ -128,12 +130,12 @@ def _check_kept(table: HudiTable, version: str) -> None:
 def _commits(table: HudiTable) -> dict[str, HudiInstant]:
     """Completed commits of all kinds that are in the timeline, by their time."""
     timeline = table.get_timeline()
-    listed = (
+    timelines = (
         timeline.get_completed_commits(),
         timeline.get_completed_deltacommits(),
         timeline.get_completed_replacecommits(),
     )
-    return {commit.timestamp: commit for some in listed for commit in some}
+    return {commit.timestamp: commit for some in timelines for commit in some}
 
 
 def _check_names(table: HudiTable) -> None:
@@ -160,15 +162,15 @@ def _check_names(table: HudiTable) -> None:
         return
     text = table.hudi_options().get("hoodie.table.create.schema") or "{}"
     created = parse_json(re.sub(r"\\(.)", r"\1", text)).get("fields", [])  # escaped as in a file of properties
-    declared = [field["name"] for field in created if field["name"] not in _META]
-    for number, name in enumerate(declared, len(_META)):
+    column_names = [field["name"] for field in created if field["name"] not in _META]
+    for number, name in enumerate(column_names, len(_META)):
         names.setdefault(number, set()).add(name)
-    renamed = sorted(" -> ".join(sorted(found)) for found in names.values() if len(found) > 1)
-    dropped = set(range(newest["max_column_id"] + 1)) - _ids(newest)
-    if renamed or dropped:
+    renames = sorted(" -> ".join(sorted(old_names)) for old_names in names.values() if len(old_names) > 1)
+    dropped_ids = set(range(newest["max_column_id"] + 1)) - _ids(newest)
+    if renames or dropped_ids:
         raise InvalidInput(
             "columns were renamed or dropped with schema-on-read, so hudi-rs would read old files wrongly: "
-            f"{', '.join(renamed) or 'dropped'}",
+            f"{', '.join(renames) or 'dropped'}",
             hint="import a Parquet export of what Hudi's reader shows",
         )
 

@@ -60,17 +60,17 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
 
 
 def _check_name(location: str) -> None:
-    """Refuse the location of a table, which is no name in a catalog.
+    """Refuse a location where a name in a catalog is expected.
 
     Raises:
         InvalidInput: It is a path or a URL. The hint names the newest metadata file if it is a local folder with one.
     """
     if "/" not in location and not Path(location).is_dir():
         return
-    found = sorted(Path(location).glob(f"metadata/*{_METADATA}"), key=lambda path: path.stat().st_mtime)
+    metadata_files = sorted(Path(location).glob(f"metadata/*{_METADATA}"), key=lambda path: path.stat().st_mtime)
     hint = (
-        f"give its newest metadata file: {found[-1]}"
-        if found
+        f"give its newest metadata file: {metadata_files[-1]}"
+        if metadata_files
         else "give a metadata file below it, metadata/*.metadata.json"
     )
     raise InvalidInput(

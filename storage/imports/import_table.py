@@ -109,10 +109,10 @@ def import_into(
     _check_columns(source, schema, stream)
     described = {"format": source.kind, "location": source.location, "version": source.version}
     table = _existing(env)
-    done = None if table is None else _finished_commit(table, described)
-    if table is not None and done is not None:
+    earlier_commit = None if table is None else _finished_commit(table, described)
+    if table is not None and earlier_commit is not None:
         _check_like(table, schema)
-        commit = done
+        commit = earlier_commit
     elif table is None:
         table, commit = _into_new_table(env, source, whole, stream, described, progress)
     else:
@@ -124,9 +124,9 @@ def import_into(
         table.close_lane(lane)
     keys = _count(table, schema)
     total = commit.rows + commit.rows_ignored
-    if keys > commit.rows and done is None:
+    if keys > commit.rows and earlier_commit is None:
         raise CorruptData(f"{table.uri} shows {keys} rows, but only {commit.rows} were imported", hint="weft verify")
-    return ImportResult(table.uri, described, done is None, total, commit.rows_ignored, keys)
+    return ImportResult(table.uri, described, earlier_commit is None, total, commit.rows_ignored, keys)
 
 
 def _existing(env: Environment) -> Table | None:
@@ -152,8 +152,8 @@ def _with_stream(config: TableConfig) -> tuple[TableConfig, str]:
         raise InvalidInput(
             f"streams.{LANE}: it does not write all groups", hint=f"rename it, or list {', '.join(groups)}"
         )
-    added = StreamConfig(groups=groups, on_delete="ignore")
-    return config.model_copy(update={"streams": {**config.streams, LANE: added}}), LANE
+    new_stream = StreamConfig(groups=groups, on_delete="ignore")
+    return config.model_copy(update={"streams": {**config.streams, LANE: new_stream}}), LANE
 
 
 def _check_columns(source: ForeignTable, schema: TableSchema, stream: str) -> None:
@@ -170,8 +170,8 @@ def _check_columns(source: ForeignTable, schema: TableSchema, stream: str) -> No
                     f"groups.{group.name}.functions.{function.column}: {function.name} would count a value once",
                     hint="use sum: imported counts go on, and new events give 1 for each value",
                 )
-    wanted = [source.schema.field(column.name) for column in schema.columns]
-    empty = pa.table({field.name: storable(pa.array([], field.type)) for field in wanted})
+    source_fields = [source.schema.field(column.name) for column in schema.columns]
+    empty = pa.table({field.name: storable(pa.array([], field.type)) for field in source_fields})
     prepare(empty, schema, schema.stream(stream))
 
 
@@ -194,19 +194,19 @@ def _into_new_table(
         seq=_FIRST_COMMIT,
         batch=BATCH,
     )
-    written = _write(ticket, source, progress)
+    written_files = _write(ticket, source, progress)
     try:
         table = Table.create_in(env, config)
         writer = table.writer(stream, lane=LANE)
         with writer:
-            begun = writer.begin(BATCH)
-            if isinstance(begun, Commit) or (begun.epoch, begun.seq) != (ticket.epoch, ticket.seq):
+            fresh_ticket = writer.begin(BATCH)
+            if isinstance(fresh_ticket, Commit) or (fresh_ticket.epoch, fresh_ticket.seq) != (ticket.epoch, ticket.seq):
                 raise Conflict(  # noqa: TRY301 - the files are removed below
                     f"another import into {table.uri} came in between", hint="run the import again: it shows the result"
                 )
-            return table, _commit(writer, begun, written, described)
+            return table, _commit(writer, fresh_ticket, written_files, described)
     except (Conflict, InvalidInput):
-        for file in written.files:
+        for file in written_files.files:
             remove_log_file(env.store, file)
         raise
 
@@ -220,10 +220,10 @@ def _into_empty_table(
 ) -> Commit:
     """Import into the table that an earlier import created before it died."""
     with table.writer(stream, lane=LANE) as writer:
-        begun = writer.begin(BATCH)
-        if isinstance(begun, Commit):
-            return begun
-        return _commit(writer, begun, _write(begun, source, progress), described)
+        ticket = writer.begin(BATCH)
+        if isinstance(ticket, Commit):
+            return ticket
+        return _commit(writer, ticket, _write(ticket, source, progress), described)
 
 
 def _commit(writer: Writer, ticket: WriteTicket, written: Written, described: Mapping[str, str]) -> Commit:
@@ -238,16 +238,16 @@ def _finished_commit(table: Table, described: Mapping[str, str]) -> Commit | Non
     """
     state = table.state()
     lane = lane_name(LANE)
-    found = read_lane(table.writable(), lane, state.rolled_back.get(lane, ()))
-    known = found.recent.get(BATCH)
-    if known is None:
+    progress = read_lane(table.writable(), lane, state.rolled_back.get(lane, ()))
+    recent_commit = progress.recent.get(BATCH)
+    if recent_commit is None:
         return None
-    if found.source != described:
-        other = " ".join(map(str, found.source.values()))
+    if progress.source != described:
+        other = " ".join(map(str, progress.source.values()))
         raise Conflict(
             f"{table.uri} was imported from {other}", hint="choose another location, or import the same version again"
         )
-    return Commit(lane, known.seq, known.rows, known.rows_ignored, replayed=True)
+    return Commit(lane, recent_commit.seq, recent_commit.rows, recent_commit.rows_ignored, replayed=True)
 
 
 def _check_like(table: Table, schema: TableSchema) -> None:
@@ -255,18 +255,18 @@ def _check_like(table: Table, schema: TableSchema) -> None:
 
     What a table may change afterwards is not compared: columns, groups and streams may have been added.
     """
-    given, found = configuration(schema), configuration(table.schema)
-    there = {name: group["ordering"] for name, group in found["groups"].items()}
-    asked = {name: group["ordering"] for name, group in given["groups"].items()}
-    if given["key"] != found["key"] or any(there.get(name) != ordering for name, ordering in asked.items()):
+    new, old = configuration(schema), configuration(table.schema)
+    old_orderings = {name: group["ordering"] for name, group in old["groups"].items()}
+    new_orderings = {name: group["ordering"] for name, group in new["groups"].items()}
+    if new["key"] != old["key"] or any(old_orderings.get(name) != ordering for name, ordering in new_orderings.items()):
         raise Conflict(
-            f"{table.uri} was imported with another configuration: key {', '.join(found['key'])}, "
-            f"ordering {'; '.join(f'{name}: {_listed(ordering)}' for name, ordering in there.items())}",
+            f"{table.uri} was imported with another configuration: key {', '.join(old['key'])}, "
+            f"ordering {'; '.join(f'{name}: {_join_names(ordering)}' for name, ordering in old_orderings.items())}",
             hint="choose another location, or import with the same key and ordering again",
         )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
@@ -287,33 +287,33 @@ def _write(ticket: WriteTicket, source: ForeignTable, progress: OnStage) -> Writ
         CorruptData: Rows are missing. The files were deleted.
     """
     schema, names = ticket.schema, [column.name for column in ticket.schema.columns]
-    kept = pa.schema([(name, schema.event_types[name]) for name in names])
-    read = 0
+    target = pa.schema([(name, schema.event_types[name]) for name in names])
+    count = 0
 
     def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal read
+        nonlocal count
         for batch in source.read(names):
             columns = [
                 cast_column(field.name, pa.chunked_array([storable(column)]), field.type)
-                for field, column in zip(kept, batch, strict=True)
+                for field, column in zip(target, batch, strict=True)
             ]
-            checked = pa.RecordBatch.from_arrays(columns, schema=kept)
-            _check_ordering_values(checked, schema)
-            read += len(batch)
-            yield checked
-            progress(Stage("importing", read, source.rows, "rows"))
+            cast_batch = pa.RecordBatch.from_arrays(columns, schema=target)
+            _check_ordering_values(cast_batch, schema)
+            count += len(batch)
+            yield cast_batch
+            progress(Stage("importing", count, source.rows, "rows"))
 
-    written = write_rows(ticket, pa.RecordBatchReader.from_batches(kept, batches()))
-    stored = sum(file.file.rows for file in written.files)
-    wanted = read if source.rows is None else source.rows
-    if not stored + written.rows_ignored == read == wanted:
-        for file in written.files:
+    result = write_rows(ticket, pa.RecordBatchReader.from_batches(target, batches()))
+    rows = sum(file.file.rows for file in result.files)
+    total = count if source.rows is None else source.rows
+    if not rows + result.rows_ignored == count == total:
+        for file in result.files:
             remove_log_file(ticket.env.store, file)
         raise CorruptData(
-            f"the source says that it has {wanted} rows, {read} were read, and {stored + written.rows_ignored} written",
+            f"the source says that it has {total} rows, {count} were read, and {rows + result.rows_ignored} written",
             hint="is it being changed? import a fixed version",
         )
-    return written
+    return result
 
 
 def _check_ordering_values(batch: pa.RecordBatch, schema: TableSchema) -> None:
@@ -325,12 +325,12 @@ def _check_ordering_values(batch: pa.RecordBatch, schema: TableSchema) -> None:
         others = [name for name in group.columns if name not in group.ordering]
         if not others or not unordered.any():
             continue
-        lost = unordered & ~np.logical_and.reduce([_nulls(batch, name) for name in others])
-        if lost.any():
-            rows = batch.select(list(schema.key)).filter(pa.array(lost)).slice(0, MAX_EXAMPLES).to_pylist()
+        bad = unordered & ~np.logical_and.reduce([_nulls(batch, name) for name in others])
+        if bad.any():
+            rows = batch.select(list(schema.key)).filter(pa.array(bad)).slice(0, MAX_EXAMPLES).to_pylist()
             examples = "; ".join(", ".join(f"{name}={value!r}" for name, value in row.items()) for row in rows)
             raise InvalidInput(
-                f"group {group.name!r}: {int(lost.sum())} of {len(batch)} rows have values, but NULL in every ordering "
+                f"group {group.name!r}: {int(bad.sum())} of {len(batch)} rows have values, but NULL in every ordering "
                 f"column ({', '.join(group.ordering)}), for example {examples}",
                 hint="fill the ordering column in the source, or order the group by another column with --config",
             )

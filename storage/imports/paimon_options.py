@@ -100,8 +100,8 @@ class _Paimon:
         sequence = split_names(self._options.get(_SEQUENCE, ""))
         check_columns_exist(_SEQUENCE, sequence, self._declared.columns)
         groups = self._sequence_groups()
-        taken = {name for group in groups for name in group.columns}
-        main = GroupDraft(MAIN, [name for name in self._values if name not in taken])
+        grouped_columns = {name for group in groups for name in group.columns}
+        main = GroupDraft(MAIN, [name for name in self._values if name not in grouped_columns])
         main.ordering = [name for name in sequence if name in main.columns]
         main.merge = {"partial-update": "latest_non_null", "deduplicate": "latest"}.get(engine, "aggregate")
         for group in (*groups, main):
@@ -115,9 +115,9 @@ class _Paimon:
     def _sequence_groups(self) -> list[GroupDraft]:
         groups = []
         for option, value in self._options.items():
-            if (found := _SEQUENCE_GROUP.fullmatch(option)) is None:
+            if (option_match := _SEQUENCE_GROUP.fullmatch(option)) is None:
                 continue
-            ordering, protected = split_names(found[1]), split_names(value)
+            ordering, protected = split_names(option_match[1]), split_names(value)
             check_columns_exist(option, [*ordering, *protected], self._declared.columns)
             group = GroupDraft("_".join(ordering), [*ordering, *protected], ordering)
             groups.append(group)
@@ -127,22 +127,22 @@ class _Paimon:
     def _aggregate(self, group: GroupDraft, engine: str) -> None:
         """Give a group functions if one of its columns has one, or if the merge engine aggregates."""
         default = self._options.get(_DEFAULT_FUNCTION)
-        asked = {
+        requested = {
             name: function
             for name in group.columns
             if name not in group.ordering and (function := self._function(name, default)) is not None
         }
         if engine == "first-row" and group.name == MAIN:
-            asked = dict.fromkeys((name for name in group.columns if name not in group.ordering), "first_value")
-        elif not asked and (engine != "aggregation" or group.name != MAIN):
+            requested = dict.fromkeys((name for name in group.columns if name not in group.ordering), "first_value")
+        elif not requested and (engine != "aggregation" or group.name != MAIN):
             return
         group.merge = "aggregate"
         functions: dict[str, Any] = {}
         for name in group.columns:
             if name in group.ordering:
                 continue
-            function, fate, note = self._known(asked.get(name, "last_non_null_value"))
-            if name in asked or engine == "aggregation":
+            function, fate, note = self._find_function(requested.get(name, "last_non_null_value"))
+            if name in requested or engine == "aggregation":
                 functions[name] = function
             else:  # in the same sequence group, without a function
                 functions[name], fate, note = "last", Fate.DIFFERS, "last skips NULLs, because its group aggregates"
@@ -159,7 +159,7 @@ class _Paimon:
         return self._options.get(f"fields.{column}.aggregate-function", default)
 
     @staticmethod
-    def _known(function: str) -> tuple[str, Fate, str]:
+    def _find_function(function: str) -> tuple[str, Fate, str]:
         missing = ("last", Fate.MISSING, f"weft has no {function}: last keeps the newest value as it is")
         return _FUNCTIONS.get(function.strip().lower(), missing)
 
@@ -194,15 +194,15 @@ class _Paimon:
     def _report_rest(self) -> None:
         for option, value in self._report.rest.items():
             if option == _DEFAULT_FUNCTION:
-                function, fate, note = self._known(value)
+                function, fate, note = self._find_function(value)
                 self._report.add(option, value, fate, f"function {function} of its columns{note and '; ' + note}")
             elif option in _MISSING:
                 self._report.add(option, value, Fate.MISSING, _MISSING[option])
-            elif (found := _FUNCTION.fullmatch(option)) is not None:
-                check_columns_exist(option, [found[1]], self._declared.columns)
+            elif (option_match := _FUNCTION.fullmatch(option)) is not None:
+                check_columns_exist(option, [option_match[1]], self._declared.columns)
                 self._report.add(option, value, Fate.UNUSED, "the column is in the key or orders its group")
-            elif (found := _FIELD_OPTION.fullmatch(option)) is not None:
-                note = _MISSING_OF_FIELD.get(found[2], "weft has no such option of a column")
+            elif (option_match := _FIELD_OPTION.fullmatch(option)) is not None:
+                note = _MISSING_OF_FIELD.get(option_match[2], "weft has no such option of a column")
                 self._report.add(option, value, Fate.MISSING, note)
             elif option in {"primary-key", "partition"}:
                 self._report.add(option, value, Fate.CARRIED, "key" if option == "primary-key" else "partition_by")

@@ -39,8 +39,8 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
     warehouse = f"{scheme}{mark}{folder.parent.parent}"
     catalog = PaimonCatalog({"warehouse": warehouse, **{name: str(value) for name, value in options.items()}})
     table = catalog.get_table((folder.parent.name.removesuffix(_DATABASE), folder.name))
-    declared = table.schema()
-    for name, value in declared.options().items():
+    paimon_schema = table.schema()
+    for name, value in paimon_schema.options().items():
         if name in _OTHER_ROWS or name.startswith(_FALLBACK):
             raise InvalidInput(
                 f"the Paimon table at {location} has the option {name} = {value}, which this reader does not follow",
@@ -48,17 +48,17 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
             )
     plan = table.new_read_builder().new_scan().plan()
 
-    removes = next((name for name in _REMOVES if declared.options().get(name, "false") not in {"", "false"}), None)
-    stored = sum(split.row_count() for split in plan.splits())
+    removes = next((name for name in _REMOVES if paimon_schema.options().get(name, "false") not in {"", "false"}), None)
+    total = sum(split.row_count() for split in plan.splits())
 
     def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         rows = 0
         for batch in table.new_read_builder().with_projection(list(columns)).new_read().read_arrow(plan.splits()):
             rows += len(batch)
             yield batch
-        if removes is not None and rows != stored:
+        if removes is not None and rows != total:
             raise InvalidInput(
-                f"the Paimon table at {location} has {removes}, and {stored - rows} stored rows are not merged yet",
+                f"the Paimon table at {location} has {removes}, and {total - rows} stored rows are not merged yet",
                 hint="compact it in Paimon first (CALL sys.compact with compact_strategy => 'full'). The library shows "
                 "values from before a delete",
             )
@@ -76,9 +76,9 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         version=str(plan.snapshot_id()),
         schema=first.schema.remove_metadata(),
         batches=batches,
-        key=declared.primary_keys(),
-        partition_by=declared.partition_keys(),
-        options=dict(declared.options()),
-        comments={column.name(): column.description() for column in declared.fields()},
-        comment=declared.comment(),
+        key=paimon_schema.primary_keys(),
+        partition_by=paimon_schema.partition_keys(),
+        options=dict(paimon_schema.options()),
+        comments={column.name(): column.description() for column in paimon_schema.fields()},
+        comment=paimon_schema.comment(),
     )

@@ -19,7 +19,7 @@ _TABLES: Final = {
     "iceberg": "metadata/*.metadata.json",
     "paimon": "schema/schema-*",
 }
-"""What is in the folder of a table of another format. Its Parquet files alone have rows that the table has deleted."""
+"""Paths that only a table of that format has. Its Parquet files alone would give rows that the table has deleted."""
 
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
@@ -57,5 +57,5 @@ def _refuse_table(files: fsspec.AbstractFileSystem, path: str, location: str) ->
         if files.glob(f"{inside}/{pattern}") if pattern else files.exists(inside):
             raise InvalidInput(
                 f"{location} is a table of {kind}: its files also have rows that it has replaced or deleted",
-                hint=f"--from {kind} reads what it shows",
+                hint=f"read it with --from {kind}",
             )

@@ -51,7 +51,7 @@ _WITHOUT_LENGTH: Final = ("tinyint", "smallint", "int", "bigint", "string", "bin
 
 @dataclass(frozen=True, slots=True)
 class TableText:
-    """What a text says.
+    """The table that a text declares, and its dialect.
 
     Attributes:
         dialect: Whose options they are.
@@ -68,9 +68,9 @@ def read_table_text(text: str) -> TableText:
     Raises:
         InvalidInput: The text is neither, or is incomplete.
     """
-    found = re.search(r"\bCREATE\s+(?:EXTERNAL\s+)?TABLE\b", text, re.IGNORECASE)
-    declared = _statement(text[found.start() :]) if found else _properties(text)
-    return TableText(_dialect(text, declared), declared)
+    create_match = re.search(r"\bCREATE\s+(?:EXTERNAL\s+)?TABLE\b", text, re.IGNORECASE)
+    table = _statement(text[create_match.start() :]) if create_match else _properties(text)
+    return TableText(_dialect(text, table), table)
 
 
 def _properties(text: str) -> Declared:
@@ -78,13 +78,13 @@ def _properties(text: str) -> Declared:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip()[0] in "#!":
             continue
-        found = _PROPERTY.fullmatch(line)
-        if found is None:
+        property_match = _PROPERTY.fullmatch(line)
+        if property_match is None:
             raise InvalidInput(
                 f"line {number} is neither NAME = VALUE nor a part of CREATE TABLE: {line.strip()[:60]!r}",
                 hint="give a file of properties, or a CREATE TABLE statement",
             )
-        options[found[1]] = found[2].strip("'\"")
+        options[property_match[1]] = property_match[2].strip("'\"")
     return Declared({}, split_names(options.get("primary-key", "")), split_names(options.get("partition", "")), options)
 
 
@@ -99,9 +99,9 @@ def _dialect(text: str, declared: Declared) -> Dialect:
 
 
 def _tokens(text: str) -> Iterator[str]:
-    for found in _TOKEN.finditer(text):
-        if found["quoted"] or found["word"] or found["mark"]:
-            yield found[0]
+    for token_match in _TOKEN.finditer(text):
+        if token_match["quoted"] or token_match["word"] or token_match["mark"]:
+            yield token_match[0]
 
 
 @dataclass(slots=True)
@@ -124,22 +124,22 @@ def _statement(text: str) -> Declared:
     except ValueError:
         raise InvalidInput("CREATE TABLE without columns", hint="give the whole statement") from None
     inner, after = _inside(tokens, opening)
-    made = _Statement()
+    statement = _Statement()
     for part in _parts(inner):
-        _column(part, made)
-    _clauses(tokens[after:], made)
-    if "primary-key" in made.options and not made.key:
-        made.key = split_names(made.options["primary-key"])
+        _column(part, statement)
+    _clauses(tokens[after:], statement)
+    if "primary-key" in statement.options and not statement.key:
+        statement.key = split_names(statement.options["primary-key"])
     return Declared(
-        made.columns,
-        made.key,
-        made.partition_by,
-        made.options,
-        made.aggregates,
-        made.key_model,
-        made.buckets,
-        made.comments,
-        made.comment,
+        statement.columns,
+        statement.key,
+        statement.partition_by,
+        statement.options,
+        statement.aggregates,
+        statement.key_model,
+        statement.buckets,
+        statement.comments,
+        statement.comment,
     )
 
 
@@ -176,25 +176,25 @@ def _names_in(tokens: Sequence[str]) -> list[str]:
     return [_plain(part[0]) for part in _parts(tokens) if part]
 
 
-def _column(part: Sequence[str], made: _Statement) -> None:
+def _column(part: Sequence[str], statement: _Statement) -> None:
     words = [token.upper() for token in part]
     if words[:2] == ["PRIMARY", "KEY"] or (words[:1] == ["CONSTRAINT"] and "PRIMARY" in words):
-        made.key = _names_in(_inside(part, part.index("("))[0])
+        statement.key = _names_in(_inside(part, part.index("("))[0])
         return
     if words[:1] in (["INDEX"], ["WATERMARK"], ["KEY"]):
         return
     if len(part) < 2:
         raise InvalidInput(f"CREATE TABLE: column {' '.join(part)!r} has no type", hint="give the whole statement")
     name = _plain(part[0])
-    made.columns[name], end = _type(part, 1)
+    statement.columns[name], end = _type(part, 1)
     rest = words[end:]
     if "PRIMARY" in rest:
-        made.key = [name]
+        statement.key = [name]
     if comment := _comment(part[end:]):
-        made.comments[name] = comment
+        statement.comments[name] = comment
     for word in ("SUM", "MIN", "MAX", "REPLACE", "REPLACE_IF_NOT_NULL", "HLL_UNION", "BITMAP_UNION", "QUANTILE_UNION"):
         if rest[:1] == [word]:
-            made.aggregates[name] = word
+            statement.aggregates[name] = word
 
 
 def _comment(tokens: Sequence[str]) -> str:
@@ -211,7 +211,7 @@ def _type(part: Sequence[str], start: int) -> tuple[str, int]:
     end = start + 1
     name = _TYPES.get(word, word.lower())
     if part[end : end + 1] == ["<"]:
-        return _nested(name, part, end)
+        return _nested_type(name, part, end)
     if part[end : end + 1] == ["("]:
         inner, end = _inside(part, end)
         if name not in _WITHOUT_LENGTH and "(" not in name:
@@ -224,7 +224,7 @@ def _type(part: Sequence[str], start: int) -> tuple[str, int]:
     return name, end
 
 
-def _nested(name: str, part: Sequence[str], opening: int) -> tuple[str, int]:
+def _nested_type(name: str, part: Sequence[str], opening: int) -> tuple[str, int]:
     depth = 0
     for end in range(opening, len(part)):
         depth += {"<": 1, ">": -1}.get(part[end], 0)
@@ -237,23 +237,23 @@ def _nested(name: str, part: Sequence[str], opening: int) -> tuple[str, int]:
     return f"{name}<{','.join(_type(item, 0)[0] for item in inner)}>", end + 1
 
 
-def _clauses(tokens: Sequence[str], made: _Statement) -> None:
+def _clauses(tokens: Sequence[str], statement: _Statement) -> None:
     """Clauses after the columns."""
     comment = _comment(tokens)
-    made.comment = "" if comment == _NO_COMMENT else comment
+    statement.comment = "" if comment == _NO_COMMENT else comment
     words = [token.upper() for token in tokens]
     for position, word in enumerate(words):
         following = words[position + 1 : position + 2]
         if word in {"UNIQUE", "AGGREGATE", "DUPLICATE"} and following == ["KEY"]:
-            made.key_model = word
-            made.key = _names_in(_inside(tokens, position + 2)[0])
+            statement.key_model = word
+            statement.key = _names_in(_inside(tokens, position + 2)[0])
         elif word in {"PARTITION", "PARTITIONED"} and "BY" in words[position : position + 3]:
             opening = words.index("(", position)
-            made.partition_by = _names_in(_inside(tokens, opening)[0])
+            statement.partition_by = _names_in(_inside(tokens, opening)[0])
         elif word == "BUCKETS" and following:
-            made.buckets = following[0]
+            statement.buckets = following[0]
         elif word in _LISTS and following == ["("]:
-            made.options |= _options(_inside(tokens, position + 1)[0])
+            statement.options |= _options(_inside(tokens, position + 1)[0])
 
 
 def _options(tokens: Sequence[str]) -> dict[str, str]:

@@ -50,23 +50,23 @@ def translate(
     """
     if text is not None:
         kind = text.dialect
-        declared = _combined(declared, text.declared)
+        declared = _combine(declared, text.declared)
     if key is not None:
         check_columns_exist("--key", key, declared.columns)
         declared = replace(declared, key=list(key))
     match kind:
         case "paimon":
-            found = translate_paimon(declared)
+            translation = translate_paimon(declared)
         case "hudi":
-            found = translate_hudi(declared)
+            translation = translate_hudi(declared)
         case "doris":
-            found = translate_doris(declared)
+            translation = translate_doris(declared)
         case _:
-            found = _plain(declared)
-    return _ordered(found, declared, ordering) if ordering else found
+            translation = _plain(declared)
+    return _with_ordering(translation, declared, ordering) if ordering else translation
 
 
-def _combined(source: Declared, text: Declared) -> Declared:
+def _combine(source: Declared, text: Declared) -> Declared:
     """What a source and a text declare together: the columns of the source, if there is one."""
     options: Mapping[str, str] = {**source.options, **text.options}
     return replace(
@@ -86,22 +86,22 @@ def _plain(declared: Declared) -> Translation:
     return build_configuration(declared, [main], Report(declared.options))
 
 
-def _ordered(found: Translation, declared: Declared, ordering: Sequence[str]) -> Translation:
+def _with_ordering(translation: Translation, declared: Declared, ordering: Sequence[str]) -> Translation:
     check_columns_exist("--ordering", ordering, declared.columns)
-    groups = found.config["groups"]
+    groups = translation.config["groups"]
     if list(groups) != [MAIN] or "ordering" in groups[MAIN]:
         raise InvalidInput(
             "--ordering: the options of the source say already how its rows are ordered",
             hint="print the configuration with --dry-run, edit it, and give it with --config",
         )
-    changed = {**groups[MAIN], "ordering": list(ordering)}
-    return replace(found, config={**found.config, "groups": {MAIN: changed}})
+    main_group = {**groups[MAIN], "ordering": list(ordering)}
+    return replace(translation, config={**translation.config, "groups": {MAIN: main_group}})
 
 
-def to_yaml(found: Translation) -> str:
+def to_yaml(translation: Translation) -> str:
     """The configuration as YAML, below the report as comments."""
-    lines = [f"# {_line(one)}" for one in found.report]
-    body = yaml.safe_dump(found.config, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
+    lines = [f"# {_line(one)}" for one in translation.report]
+    body = yaml.safe_dump(translation.config, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
     return "\n".join([*lines, body])
 
 

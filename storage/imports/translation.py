@@ -1,4 +1,4 @@
-"""What a translation of foreign options takes and gives, and the parts that all dialects share.
+"""Input and result of a translation of foreign options, and the parts that all dialects share.
 
 A translation never fails because of an option: what has no counterpart is reported. It fails if no table can be made,
 for example without a key.
@@ -23,7 +23,7 @@ NOT_NEEDED: Final = "weft decides this itself, or has a setting for it in the pi
 
 
 class Fate(StrEnum):
-    """What became of an option.
+    """What happened to an option.
 
     CARRIED: the configuration means the same.
     DIFFERS: the configuration means something similar; the note says what differs.
@@ -39,7 +39,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OptionReport:
-    """What became of one option.
+    """What happened to one option, for the report.
 
     Attributes:
         option: Its name, or a clause such as ``PRIMARY KEY``.
@@ -56,7 +56,7 @@ class OptionReport:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a foreign table declares about itself.
+    """The declaration of a foreign table.
 
     Attributes:
         columns: Spark SQL type names by column, in the order of the table.
@@ -156,7 +156,7 @@ def build_configuration(
     drafts = [draft for draft in groups if draft.columns]
     if not drafts:
         raise InvalidInput(
-            "the source has no columns besides its key", hint="a table needs a column group: leave no columns out"
+            "the source has no columns besides its key", hint="leave fewer columns out: a table needs a column group"
         )
     for option, value in report.rest.items():
         report.add(option, value, Fate.UNUSED, NOT_NEEDED)
@@ -179,14 +179,14 @@ def _column(kind: str, comment: str) -> str | dict[str, str]:
 
 
 def _partitions(declared: Declared, report: Report) -> list[str]:
-    named = ", ".join(declared.partition_by)
-    if not named:
+    partition_names = ", ".join(declared.partition_by)
+    if not partition_names:
         return []
     if set(declared.partition_by) <= set(declared.key):
-        report.add("partition columns", named, Fate.CARRIED, "partition_by")
+        report.add("partition columns", partition_names, Fate.CARRIED, "partition_by")
         return list(declared.partition_by)
     note = "a key must stay in one partition: add the columns to the key, or do without; reads skip files by statistics"
-    report.add("partition columns", named, Fate.MISSING, note)
+    report.add("partition columns", partition_names, Fate.MISSING, note)
     return []
 
 
@@ -203,7 +203,7 @@ def _group(draft: GroupDraft, columns: Mapping[str, str]) -> dict[str, Any]:
 
 def _stream(draft: GroupDraft) -> dict[str, Any]:
     on_delete = draft.on_delete
-    names = [next(iter(given)) if isinstance(given, Mapping) else given for given in draft.functions.values()]
+    names = [next(iter(item)) if isinstance(item, Mapping) else item for item in draft.functions.values()]
     if not all(find_function(name).retractable for name in names):
         on_delete = "ignore"  # these functions cannot take back what a delete removes
     stream: dict[str, Any] = {"groups": [draft.name]}
@@ -217,14 +217,14 @@ def bucket_count(option: str, value: str | None, report: Report) -> int | None:
     if not value:
         return None
     try:
-        given = int(value)
+        requested = int(value)
     except ValueError:
-        given = 0
-    if given < 1:
+        requested = 0
+    if requested < 1:
         report.add(option, value, Fate.UNUSED, "the number of buckets is fixed in weft; the default is used")
         return None
-    buckets = min(1 << (given - 1).bit_length(), MAX_BUCKETS)
-    if buckets == given:
+    buckets = min(1 << (requested - 1).bit_length(), MAX_BUCKETS)
+    if buckets == requested:
         report.add(option, value, Fate.CARRIED, "buckets")
     else:
         report.add(option, value, Fate.DIFFERS, f"buckets: {buckets}, because it must be a power of two")

@@ -53,10 +53,10 @@ class Archives:
         Raises:
             CorruptData: An archive is damaged.
         """
-        wanted = list(slots)
-        chunks = sorted({(lane, self.chunks.of(seq)) for lane, seq in wanted} - self._known)
-        asked = sum(lane != TABLE_LANE for lane, _ in chunks)
-        if asked > self._tuning.archive_single_requests and self.announced is not None:
+        slot_list = list(slots)
+        chunks = sorted({(lane, self.chunks.of(seq)) for lane, seq in slot_list} - self._known)
+        request_count = sum(lane != TABLE_LANE for lane, _ in chunks)
+        if request_count > self._tuning.archive_single_requests and self.announced is not None:
             announced, free = self.announced()  # reads the table lane, which requests archives of the table lane only
             ends = {**announced, TABLE_LANE: self.chunks.last_slot(self.chunks.of(free) - 1)}
             last = self.chunks.last_slot
@@ -66,7 +66,7 @@ class Archives:
             for (lane, chunk), data in zip(part, self._get([archive_path(*key) for key in part]), strict=True):
                 if data is not None:
                     self._keep(decode_archive(data, lane, chunk, self.chunks))
-        return any(self.knows(slot) for slot in wanted)
+        return any(self.knows(slot) for slot in slot_list)
 
     def ask_after_put(self, slot: Slot, before: Slot | None) -> tuple[bool, bytes | None]:
         """Whether a slot is archived, and the object in the slot ``before`` it; None if there is none.
@@ -92,15 +92,15 @@ class Archives:
         """
         lane, seq = slot
         chunk = self.chunks.of(seq)
-        held = self._open.find((lane, chunk))
-        if held is None:
+        archive = self._open.find((lane, chunk))
+        if archive is None:
             path = archive_path(lane, chunk)
             data = self._store.get(path)
             if data is None:
                 raise missing(path)
-            held = decode_archive(data, lane, chunk, self.chunks)
-            self._keep(held)
-        return held.content(seq)
+            archive = decode_archive(data, lane, chunk, self.chunks)
+            self._keep(archive)
+        return archive.content(seq)
 
     def read(self, slots: Sequence[Slot]) -> list[bytes | None]:
         """Bytes of the entries in slots, in that order; None for a free slot."""
@@ -115,15 +115,15 @@ class Archives:
 
     def in_slots(self, slots: Sequence[Slot]) -> dict[Slot, bytes | None]:
         """Content of the slots that are not known to be archived; None for a slot without an object."""
-        asked = [slot for slot in slots if not self.knows(slot)]
-        return dict(zip(asked, self._get([slot_path(*slot) for slot in asked]), strict=True))
+        unarchived = [slot for slot in slots if not self.knows(slot)]
+        return dict(zip(unarchived, self._get([slot_path(*slot) for slot in unarchived]), strict=True))
 
     def _get(self, paths: Sequence[Path]) -> Sequence[bytes | None]:
         if len(paths) <= 1:
             return [self._store.get(path) for path in paths]
         return self._store.get_many(paths)
 
-    def _keep(self, found: Archive) -> None:
-        key = (found.lane, found.chunk)
-        self._open.put(key, found)
+    def _keep(self, archive: Archive) -> None:
+        key = (archive.lane, archive.chunk)
+        self._open.put(key, archive)
         self._known.add(key)

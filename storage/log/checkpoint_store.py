@@ -24,7 +24,7 @@ from storage.core.log.cut import Span, in_spans
 from storage.core.log.lane_state import LaneState
 from storage.core.log.newest_slices import SlicePart, Slices
 from storage.core.log.sealed import digest
-from storage.core.log.table_state import TableState, fold_table
+from storage.core.log.table_state import TableState, apply_entries
 from storage.core.names import (
     TABLE_LANE,
     LaneName,
@@ -37,7 +37,7 @@ from storage.core.names import (
 from storage.environment import Environment
 from storage.errors import CorruptData, StoreUnavailable
 from storage.log.commit_log import CommitLog, read_table_lane
-from storage.store.object_store import ObjectStore, Wanted, normalise_errors
+from storage.store.object_store import ObjectStore, ReadRequest, normalise_errors
 
 MAX_TRIES: Final = 3  # number of damaged checkpoints that are skipped before the log is replayed from its beginning
 
@@ -57,15 +57,15 @@ class StoredParts:
     def read(self, parts: Sequence[SlicePart]) -> list[SlicePart]:
         """See `storage.core.log.newest_slices.PartSource.read`."""
         places = [part.place for part in parts if part.place is not None]
-        wanted = Wanted(self._path, self._size, [(place.offset, place.length) for place in places])
-        stored: Sequence[pa.Buffer | None]
+        request = ReadRequest(self._path, self._size, [(place.offset, place.length) for place in places])
+        contents: Sequence[pa.Buffer | None]
         try:
-            (stored,) = self._store.read_ranges([wanted])
+            (contents,) = self._store.read_ranges([request])
         except CorruptData:
-            stored = [None] * len(places)  # it was deleted, or cut off
-        return [self._verified(part, data) for part, data in zip(parts, stored, strict=True)]
+            contents = [None] * len(places)  # it was deleted, or cut off
+        return [self._verify(part, data) for part, data in zip(parts, contents, strict=True)]
 
-    def _verified(self, part: SlicePart, data: pa.Buffer | None) -> SlicePart:
+    def _verify(self, part: SlicePart, data: pa.Buffer | None) -> SlicePart:
         assert part.place is not None, "it is in this checkpoint"
         if data is None or digest(data) != part.place.sha256:
             return self._replayed_part(part)
@@ -168,8 +168,8 @@ class Checkpoints:
             data, entry = self._with_entry(TABLE_LANE, head, path)
         else:
             data = self._end(path, size, at_once)
-            if data is not None and len(data) < (needed := state_bytes(data, size)):
-                data = self._end(path, size, needed)
+            if data is not None and len(data) < (state_size := state_bytes(data, size)):
+                data = self._end(path, size, state_size)
             with normalise_errors(path):
                 entry = self._store.get(slot_path(TABLE_LANE, head))
         if data is None:
@@ -186,7 +186,7 @@ class Checkpoints:
     def _end(self, path: Path, size: int, length: int) -> bytes | None:
         """The last bytes of a checkpoint; None if it was deleted since it was listed, or is shorter."""
         try:
-            ((data,),) = self._store.read_ranges([Wanted(path, size, [(size - length, length)])])
+            ((data,),) = self._store.read_ranges([ReadRequest(path, size, [(size - length, length)])])
         except CorruptData:
             return None
         return data.to_pybytes()
@@ -199,12 +199,12 @@ class Checkpoints:
         """
         log = log.uncached()
         older = self.newest_table(log, head - 1)
-        state = fold_table(older, read_table_lane(log, older.head if older is not None else 0, head))
-        reached = state.head if state is not None else 0
-        if state is None or reached != head:
+        state = apply_entries(older, read_table_lane(log, older.head if older is not None else 0, head))
+        last = state.head if state is not None else 0
+        if state is None or last != head:
             raise CorruptData(
-                f"entry {reached + 1} of the table lane is missing, and the checkpoint at entry {head} is lost",
-                hint=f"restore {slot_path(TABLE_LANE, reached + 1)} from a copy of the store",
+                f"entry {last + 1} of the table lane is missing, and the checkpoint at entry {head} is lost",
+                hint=f"restore {slot_path(TABLE_LANE, last + 1)} from a copy of the store",
             )
         return state
 
@@ -213,7 +213,7 @@ class Checkpoints:
             return
         with contextlib.suppress(OSError, StoreUnavailable):  # the next checkpoint replaces it
             # Other processes write checkpoints, too, and one checkpoint is enough.
-            saved = (known for known, _, _ in list_checkpoints(self._store, lane) if known <= head)
+            saved = (saved_head for saved_head, _, _ in list_checkpoints(self._store, lane) if saved_head <= head)
             self._saved[lane] = next(saved, 0)
             if self.is_due(lane, head):
                 self._put(lane, head, encode, in_pieces=in_pieces)
@@ -235,8 +235,8 @@ def list_checkpoints(store: ObjectStore, lane: LaneName) -> Iterator[tuple[int, 
     """(slot of the last entry, path, size in bytes) of a lane's checkpoints, newest first."""
     folder = checkpoint_folder(lane)
     with normalise_errors(folder):
-        listed = store.list(folder)
-    for name, size in sorted(listed, reverse=True):
+        names_and_sizes = store.list(folder)
+    for name, size in sorted(names_and_sizes, reverse=True):
         head = parse_checkpoint(name)
         if head is not None:
             yield head, Path(f"{folder}/{name}"), size

@@ -62,16 +62,16 @@ class CommitLog:
 
     def _load(self, lane: LaneName, seq: int) -> Entry | None:
         """`entry`, but errors of the store are raised unchanged: `publish` distinguishes a refusal from no answer."""
-        known = self._cached(lane).get(seq)
-        if known is None:
+        entry = self._cache_of(lane).get(seq)
+        if entry is None:
             (data,) = self.archives.read([(lane, seq)])
             if data is None:
                 return None
-            (known,) = self._resolved([entries.decode_entry(data, lane, seq)])
-            self._cached(lane)[seq] = known
-        return known
+            (entry,) = self._resolve([entries.decode_entry(data, lane, seq)])
+            self._cache_of(lane)[seq] = entry
+        return entry
 
-    def _cached(self, lane: LaneName) -> dict[int, Entry]:
+    def _cache_of(self, lane: LaneName) -> dict[int, Entry]:
         return self._entries.setdefault(lane, {})
 
     def holds(self, lane: LaneName, seq: int, commit_id: str, data: bytes | None) -> bool:
@@ -103,17 +103,17 @@ class CommitLog:
             window: Slots of the first round.
             known: An entry that exists, 0 if none is known. A later one saves rounds of requests.
             doubts: If no entry is found, the free slot is appended to this list, and the caller has to request the
-                archive of its chunk (rule A2). None: this method requests it.
+                archive of its chunk (A2). None: this method requests it.
         """
         tuning = self._env.tuning
         most = tuning.read_part_entries
-        while found := self._read_tails(
+        while entries_read := self._read_tails(
             {lane: Tail(lane, seq, None, tuning, most=most, window=window, known=known)}, later=doubts
         )[lane]:
-            yield found
-            if len(found) < most:
+            yield entries_read
+            if len(entries_read) < most:
                 return
-            seq, window, doubts = found[-1].seq, tuning.lane_window, None
+            seq, window, doubts = entries_read[-1].seq, tuning.lane_window, None
 
     def read_after(self, lane: LaneName, seq: int, until: int | None = None) -> list[Entry]:
         """Contiguous entries seq + 1, seq + 2, ... up to ``until`` or the first free slot.
@@ -142,7 +142,7 @@ class CommitLog:
                 `OneMoment.is_one` says the result. None: the ends of lanes are those of different moments.
         """
         tuning = self._env.tuning
-        there = known or {}
+        existing = known or {}
         return self._read_tails(
             {
                 lane: Tail(
@@ -151,7 +151,7 @@ class CommitLog:
                     until,
                     tuning,
                     window=1 if until is None else tuning.lane_window,
-                    known=there.get(lane, 0),
+                    known=existing.get(lane, 0),
                 )
                 for lane, (after, until) in wanted.items()
             },
@@ -183,22 +183,22 @@ class CommitLog:
             for tail in tails.values():
                 tail.settle(self.archives.knows)
             moment.note_settled(list(tails.values()))
-        return {lane: self._kept(lane, tail.found) for lane, tail in tails.items()}
+        return {lane: self._resolve_and_cache(lane, tail.found) for lane, tail in tails.items()}
 
-    def _kept(self, lane: LaneName, found: list[Entry | Unresolved]) -> list[Entry]:
+    def _resolve_and_cache(self, lane: LaneName, entries: list[Entry | Unresolved]) -> list[Entry]:
         """Load the lists of entries from sidecars, and add the entries to the cache."""
-        cached = self._cached(lane)
+        cached = self._cache_of(lane)
         # A window may contain an entry that is in the cache: its sidecar need not be read again.
-        known = {read.seq: entry for read in found if (entry := cached.get(read.seq)) is not None}
-        fresh = {entry.seq: entry for entry in self._resolved([read for read in found if read.seq not in known])}
+        hits = {raw.seq: entry for raw in entries if (entry := cached.get(raw.seq)) is not None}
+        fresh = {entry.seq: entry for entry in self._resolve([raw for raw in entries if raw.seq not in hits])}
         cached.update(fresh)
-        return [known.get(read.seq) or fresh[read.seq] for read in found]
+        return [hits.get(raw.seq) or fresh[raw.seq] for raw in entries]
 
     def _read_slots(self, tails: Sequence[Tail], moment: OneMoment) -> None:
         """Read tails to the end of slots and known archives; `Tail.doubtful` returns slots that are not certain."""
         while True:
             for tail in tails:
-                tail.take(self._cached(tail.lane))
+                tail.take(self._cache_of(tail.lane))
             moment.note_cached(tails)
             moment.look_again(tails)
             windows = [(tail, window) for tail in tails if (window := tail.window())]
@@ -210,12 +210,12 @@ class CommitLog:
             slots = [(tail.lane, seq) for tail, window in windows for seq in window]
             with normalise_errors(slot_path(*slots[0])):
                 self.archives.ask(ahead)
-                known = {slot for slot in slots if self.archives.knows(slot)}
-                data = {slot: self.archives.content(slot) for slot in known}
-            unread = [slot for slot in slots if slot not in known]
-            there = dict(zip(unread, self._get_many([slot_path(*slot) for slot in unread]), strict=True)) | data
+                archived = {slot for slot in slots if self.archives.knows(slot)}
+                data = {slot: self.archives.content(slot) for slot in archived}
+            unread = [slot for slot in slots if slot not in archived]
+            contents = dict(zip(unread, self._get_many([slot_path(*slot) for slot in unread]), strict=True)) | data
             for tail, window in windows:
-                tail.read([(seq, there[tail.lane, seq], (tail.lane, seq) in known) for seq in window])
+                tail.read([(seq, contents[tail.lane, seq], (tail.lane, seq) in archived) for seq in window])
             moment.note_round([tail for tail, _ in windows])
 
     def head(self, lane: LaneName, known: int = 0) -> int:
@@ -230,16 +230,16 @@ class CommitLog:
         Args:
             known: An entry that exists, by lane; 0 for none. The search starts there.
         """
-        found: dict[LaneName, Header | None] = dict.fromkeys(known)
+        newest: dict[LaneName, Header | None] = dict.fromkeys(known)
 
         def keep(entry: Header) -> bool:
-            last = found[entry.lane]
+            last = newest[entry.lane]
             if last is None or entry.seq >= last.seq:  # equal: from an archive that was found after the slot was read
-                found[entry.lane] = entry
+                newest[entry.lane] = entry
             return True
 
         self.last_where({lane: (seq, None) for lane, seq in known.items()}, keep, read_low=True)
-        return found
+        return newest
 
     def last_where(
         self,
@@ -263,9 +263,9 @@ class CommitLog:
                 lane: Search(low, None if head is None else head + 1, probes, read_low=read_low)
                 for lane, (low, head) in bounds.items()
             }
-            while asked := [(lane, seq) for lane, search in searches.items() for seq in search.probes()]:
-                doubted = {slot for slot in asked if not exists or searches[slot[0]].is_open}
-                for (lane, seq), (answer, sure) in zip(asked, self._probe(asked, holds, doubted), strict=True):
+            while slots := [(lane, seq) for lane, search in searches.items() for seq in search.probes()]:
+                doubted = {slot for slot in slots if not exists or searches[slot[0]].is_open}
+                for (lane, seq), (answer, sure) in zip(slots, self._probe(slots, holds, doubted), strict=True):
                     searches[lane].learn(seq, holds=answer, sure=sure)
             # The object at the end may have been put there too late, and a slot may be free because it is archived.
             ends = [(lane, seq) for lane, search in searches.items() for seq in search.doubtful(low=holds is not None)]
@@ -281,21 +281,21 @@ class CommitLog:
         For free slots in ``doubted`` the archives are requested. Entries that are read here are not cached, because
         they are seldom needed again.
         """
-        cached = {slot: entry for slot in slots if (entry := self._cached(slot[0]).get(slot[1])) is not None}
-        asked = [slot for slot in slots if slot not in cached]
+        cached = {slot: entry for slot in slots if (entry := self._cache_of(slot[0]).get(slot[1])) is not None}
+        uncached = [slot for slot in slots if slot not in cached]
         answers = []
         with normalise_errors(slot_path(*slots[0])):
-            data = self.archives.in_slots(asked)
+            data = self.archives.in_slots(uncached)
             free = {slot for slot, content in data.items() if content is None} & doubted
             self.archives.ask(free)
             for slot in slots:
                 archived = slot not in cached and self.archives.knows(slot)
                 sure = slot in cached or archived or slot in free
-                there = slot in cached or archived or data[slot] is not None
-                if there and holds is not None:
+                is_taken = slot in cached or archived or data[slot] is not None
+                if is_taken and holds is not None:
                     content = self.archives.content(slot) if archived else data.get(slot)
-                    there = holds(cached.get(slot) or entries.decode_entry(content or b"", *slot))
-                answers.append((there, sure))
+                    is_taken = holds(cached.get(slot) or entries.decode_entry(content or b"", *slot))
+                answers.append((is_taken, sure))
         return answers
 
     def _get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
@@ -315,7 +315,7 @@ class CommitLog:
         """
         path = slot_path(entry.lane, entry.seq)
         data = entries.encode_entry(entry, self._write_sidecar(entry))
-        started = self._clock.now_ms()
+        started_ms = self._clock.now_ms()
         delay = RETRY_FIRST_MS
         failure = ""
         # The clock may jump, so the number of tries is bounded too.
@@ -346,7 +346,7 @@ class CommitLog:
                 failure = str(error)
                 if self._mine(entry):
                     return self._remember(entry)
-            if self._clock.now_ms() - started > PUBLISH_DEADLINE_MS:
+            if self._clock.now_ms() - started_ms > PUBLISH_DEADLINE_MS:
                 break
             self._clock.sleep(delay / 1000)
             delay = min(delay * 2, RETRY_LAST_MS)
@@ -362,26 +362,26 @@ class CommitLog:
         unread = [
             file.index for file in files if isinstance(file.index, Sidecar) and file.index.path not in self._indexes
         ]
-        fetched = {there.path: _decode_index(there, data) for there, data in self._sidecars(unread)}
-        self._indexes.update(fetched)
+        fetched_indexes = {sidecar.path: _decode_index(sidecar, data) for sidecar, data in self._sidecars(unread)}
+        self._indexes.update(fetched_indexes)
         # Another thread may remove an index from the cache meanwhile (`forget_before`).
         return [
             file.index
             if isinstance(file.index, LogIndex)
-            else fetched.get(file.index.path) or self._indexes.get(file.index.path) or self._index(file.index)
+            else fetched_indexes.get(file.index.path) or self._indexes.get(file.index.path) or self._index(file.index)
             for file in files
         ]
 
-    def _index(self, there: Sidecar) -> LogIndex:
-        ((_, data),) = self._sidecars([there])
-        return _decode_index(there, data)
+    def _index(self, sidecar: Sidecar) -> LogIndex:
+        ((_, data),) = self._sidecars([sidecar])
+        return _decode_index(sidecar, data)
 
     def forget_before(self, lane: LaneName, seq: int) -> None:
         """Remove entries up to ``seq`` from the cache: their rows are in slices."""
         if seq <= self._forgotten.get(lane, 0):
             return
         self._forgotten[lane] = seq
-        cached = self._cached(lane)
+        cached = self._cache_of(lane)
         # Other threads add and remove entries meanwhile: `list` copies the keys in one step, and a key may be gone.
         for key in [key for key in list(cached) if key <= seq]:
             entry = cached.pop(key, None)
@@ -397,15 +397,15 @@ class CommitLog:
     def _mine(self, entry: Entry) -> bool:
         """Whether the slot has this entry; False if the store does not answer."""
         try:
-            there = self._load(entry.lane, entry.seq)
-            if there is None or there.commit_id != entry.commit_id:
+            winner = self._load(entry.lane, entry.seq)
+            if winner is None or winner.commit_id != entry.commit_id:
                 return False
             self._check_before(entry, None)
         except (OSError, StoreUnavailable):
             return False
         return True
 
-    def _check_before(self, entry: Entry, found: bytes | None) -> None:
+    def _check_before(self, entry: Entry, previous: bytes | None) -> None:
         """Check that the entry was published in the table that was read, which may be moved or deleted at any time.
 
         A store that makes folders as needed accepts the entry at the place where the table was, and nobody would ever
@@ -413,16 +413,16 @@ class CommitLog:
 
         Args:
             entry: An entry that was published.
-            found: The object that was read from the slot before it; None if there was none, or if it was not read.
+            previous: The object that was read from the slot before it; None if there was none, or if it was not read.
 
         Raises:
             CorruptData: The entry before it is not there.
         """
         before = _slot_before(entry)
-        if before is None or (found is not None and entry.prev_id.encode() in found):
+        if before is None or (previous is not None and entry.prev_id.encode() in previous):
             return
-        (found,) = self.archives.read([before])
-        if found is None or entry.prev_id.encode() not in found:
+        (previous,) = self.archives.read([before])
+        if previous is None or entry.prev_id.encode() not in previous:
             raise CorruptData(
                 f"the table at {self._store.uri} was moved, deleted or replaced: {slot_path(*before)} is gone, so "
                 f"{entry.kind} {entry.seq} of {describe_lane(entry.lane)} was written where nobody reads it",
@@ -430,18 +430,18 @@ class CommitLog:
             )
 
     def _remember(self, entry: E) -> E:
-        self._cached(entry.lane)[entry.seq] = entry
+        self._cache_of(entry.lane)[entry.seq] = entry
         return entry
 
-    def _resolved(self, found: Sequence[Entry | Unresolved]) -> list[Entry]:
+    def _resolve(self, raw_entries: Sequence[Entry | Unresolved]) -> list[Entry]:
         """The entries with their lists, in the same order. All sidecars are read in one round."""
-        sidecars = [entry.sidecar for entry in found if isinstance(entry, Unresolved)]
+        sidecars = [entry.sidecar for entry in raw_entries if isinstance(entry, Unresolved)]
         lists = {sidecar.path: data for sidecar, data in self._sidecars(sidecars)}
         return [
             sidecar_codec.resolve(entry, lists[entry.sidecar.path], DECODED_SLICES.decode)
             if isinstance(entry, Unresolved)
             else entry
-            for entry in found
+            for entry in raw_entries
         ]
 
     def _write_sidecar(self, entry: Entry) -> Sidecar | None:
@@ -449,22 +449,22 @@ class CommitLog:
         items = entries.list_of(entry)
         if not items:
             return None
-        encoded = sidecar_codec.encode_list(items)
-        if len(encoded) <= self._env.tuning.inline_list_bytes:
+        data = sidecar_codec.encode_list(items)
+        if len(data) <= self._env.tuning.inline_list_bytes:
             return None
         path = table_index_path(entry.seq, self._env.ids.new())
-        self._store.put(path, encoded)
-        return Sidecar.of(path, encoded)
+        self._store.put(path, data)
+        return Sidecar.of(path, data)
 
-    def _sidecars(self, wanted: Sequence[Sidecar]) -> Iterator[tuple[Sidecar, bytes]]:
+    def _sidecars(self, sidecars: Sequence[Sidecar]) -> Iterator[tuple[Sidecar, bytes]]:
         """Sidecars and their content.
 
         Raises:
             CorruptData: A sidecar is missing or damaged.
         """
         window = self._env.tuning.lane_window
-        for start in range(0, len(wanted), window):
-            part = wanted[start : start + window]
+        for start in range(0, len(sidecars), window):
+            part = sidecars[start : start + window]
             for sidecar, data in zip(part, self._get_many([sidecar.path for sidecar in part]), strict=True):
                 if data is None:
                     raise missing(sidecar.path)
@@ -476,8 +476,8 @@ class CommitLog:
                 yield sidecar, data
 
 
-def _decode_index(there: Sidecar, data: bytes) -> LogIndex:
-    return sidecar_codec.decode_index(there, data, DECODED_INDEXES.decode)
+def _decode_index(sidecar: Sidecar, data: bytes) -> LogIndex:
+    return sidecar_codec.decode_index(sidecar, data, DECODED_INDEXES.decode)
 
 
 def _slot_before(entry: Entry) -> Slot | None:
@@ -487,14 +487,14 @@ def _slot_before(entry: Entry) -> Slot | None:
     return None if entry.lane == TABLE_LANE else (TABLE_LANE, 1)
 
 
-def table_entries(found: Sequence[Entry]) -> list[TableEntry]:
+def table_entries(entries_read: Sequence[Entry]) -> list[TableEntry]:
     """Narrow the type of entries of the table lane; `decode_entry` has checked the lane."""
-    return [entry for entry in found if isinstance(entry, TableEntry)]
+    return [entry for entry in entries_read if isinstance(entry, TableEntry)]
 
 
-def lane_entries(found: Sequence[Entry]) -> list[LaneEntry]:
+def lane_entries(entries_read: Sequence[Entry]) -> list[LaneEntry]:
     """Narrow the type of entries of a writer's lane."""
-    return [entry for entry in found if isinstance(entry, LaneEntry)]
+    return [entry for entry in entries_read if isinstance(entry, LaneEntry)]
 
 
 def read_table_lane(log: CommitLog, after: int, until: int | None = None) -> list[TableEntry]:

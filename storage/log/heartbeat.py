@@ -85,10 +85,10 @@ def newest_heartbeats(store: ObjectStore) -> Mapping[LaneName, Heartbeat]:
     """
     newest: dict[LaneName, Heartbeat] = {}
     for name, _ in store.list(HEARTBEATS):
-        parsed = parse_path(Path(f"{HEARTBEATS}/{name}"))
-        if parsed is None or parsed.kind is not Kind.HEARTBEAT:
+        parts = parse_path(Path(f"{HEARTBEATS}/{name}"))
+        if parts is None or parts.kind is not Kind.HEARTBEAT:
             continue
-        known = newest.get(parsed.lane)
-        if known is None or (known.epoch, known.at_ms) < (parsed.epoch, parsed.at_ms):
-            newest[parsed.lane] = Heartbeat(parsed.lane, parsed.epoch, parsed.at_ms)
+        previous = newest.get(parts.lane)
+        if previous is None or (previous.epoch, previous.at_ms) < (parts.epoch, parts.at_ms):
+            newest[parts.lane] = Heartbeat(parts.lane, parts.epoch, parts.at_ms)
     return newest

@@ -34,8 +34,8 @@ class Holder:
 
 def find_holders(state: TableState, pins: Iterable[Pin]) -> Iterator[tuple[Holder, Cut]]:
     """All holders of a table, and the snapshots that they keep; ``pins``: the pins that have not expired."""
-    for name, kept in state.savepoints.items():
-        yield Holder("savepoint", name, str(kept.at), kept.committed_at_ms, note=kept.note), kept.at
+    for name, savepoint in state.savepoints.items():
+        yield Holder("savepoint", name, str(savepoint.at), savepoint.committed_at_ms, note=savepoint.note), savepoint.at
     for plan_id, plan in state.plans.items():
         yield Holder("compaction", plan_id, str(plan.at), plan.committed_at_ms), plan.at
     for pin in pins:

@@ -161,7 +161,7 @@ class Tail:
         self._ended, self._window = False, 1
 
     def doubtful(self) -> list[int]:
-        """Slots whose archives must be requested after the slots were read (rule A2)."""
+        """Slots whose archives must be requested after the slots were read (A2)."""
         last = [self._seq] if len(self.found) > self._sure else []
         return [*last, self._stopped] if self._stopped else last
 
@@ -202,9 +202,9 @@ class Search:
             self._read_low = False
             return [self.low, self.low + 1]
         if self._high is None:
-            found = [self.low + self._step * ((2 << power) - 1) for power in range(self._probes // 2)]
+            probes = [self.low + self._step * ((2 << power) - 1) for power in range(self._probes // 2)]
             self._step <<= self._probes // 2
-            return found
+            return probes
         width = self._high - self.low
         parts = self._probes + 1
         return sorted({self.low + width * part // parts for part in range(1, parts)} - {self.low})

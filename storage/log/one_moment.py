@@ -1,4 +1,4 @@
-"""Whether the ends of several lanes, which were read one beside the other, are their ends at one moment (R7, S31).
+"""Whether the ends of several lanes, read at the same time, are their ends at one moment (PROTOCOL.md, R7, S31).
 
 A commit may become visible in a lane after a reader has read that lane, and the commit of a program that has seen it
 before the reader reads the lane of that one. Then the reader has the second commit without the first:
@@ -40,15 +40,15 @@ lanes alone: it shows whether they rest. A look at all the others would take sev
 class OneMoment:
     """Records in which round each lane was found to end, and in which the last commit of each lane was found."""
 
-    def __init__(self, known: Seqs, belongs: Callable[[Data], bool], looks: int = MOST_LOOKS) -> None:
+    def __init__(self, existing: Seqs, belongs: Callable[[Data], bool], looks: int = MOST_LOOKS) -> None:
         """Begin before the first round.
 
         Args:
-            known: An entry of each lane that existed before the first round; lanes without one may be left out.
-            belongs: Whether a commit belongs to the cut if its lane reaches that far (rule R2).
+            existing: An entry of each lane that existed before the first round; lanes without one may be left out.
+            belongs: Whether a commit belongs to the cut if its lane reaches that far (PROTOCOL.md, R2).
             looks: Rounds in which lanes may be read again.
         """
-        self._known, self._belongs, self._looks, self._most = known, belongs, looks, looks
+        self._known, self._belongs, self._looks, self._most = existing, belongs, looks, looks
         self._round = 0
         self._has_waited = False
         self._noted: dict[LaneName, int] = {}
@@ -89,10 +89,10 @@ class OneMoment:
 
         A round that is needed anyway is used if it probably is the last one: it reads few slots of each lane.
         """
-        committed = sum(found == self._round for found in self._commit_in.values())
-        if (self._looks < self._most or self._has_waited) and committed > RESTLESS_LANES:
+        new_commits = sum(round_number == self._round for round_number in self._commit_in.values())
+        if (self._looks < self._most or self._has_waited) and new_commits > RESTLESS_LANES:
             return
-        if not self._has_waited and committed > MANY_LANES:
+        if not self._has_waited and new_commits > MANY_LANES:
             self._has_waited = True
             return
         early = self._early()

@@ -73,23 +73,23 @@ def pin(env: Environment, at: Cut, keep: dt.timedelta) -> Pin:
         raise InvalidInput(f"a pin for {keep} keeps nothing", hint="give a duration of more than 0")
     owner = f"{env.ids.host} pid {env.ids.pid}"
     expires_at_ms = env.clock.now_ms() + keep // MILLISECOND
-    made = _Pin(table=at.table, lanes=dict(at.lanes), expires_at_ms=expires_at_ms, owner=owner)
+    pin_record = _Pin(table=at.table, lanes=dict(at.lanes), expires_at_ms=expires_at_ms, owner=owner)
     path = pin_path(env.ids.new())
     with normalise_errors(path):
-        env.store.put(path, made.model_dump_json().encode())
+        env.store.put(path, pin_record.model_dump_json().encode())
     return Pin(path, at, expires_at_ms, owner)
 
 
-def unpin(store: ObjectStore, found: Pin) -> None:
+def unpin(store: ObjectStore, expired: Pin) -> None:
     """Remove a pin. Nothing is raised if that fails: it expires anyway."""
     with contextlib.suppress(OSError, StoreUnavailable):
-        store.delete(found.path)
+        store.delete(expired.path)
 
 
 def unexpired(store: ObjectStore, clock: Clock) -> Iterator[Pin]:
     """Pins that have not expired."""
     now = clock.now_ms()
-    return (found.pin for found in list_pins(store) if found.pin is not None and found.pin.expires_at_ms > now)
+    return (item.pin for item in list_pins(store) if item.pin is not None and item.pin.expires_at_ms > now)
 
 
 def list_pins(store: ObjectStore) -> Iterator[ListedPin]:
@@ -103,12 +103,12 @@ def list_pins(store: ObjectStore) -> Iterator[ListedPin]:
         with normalise_errors(path):
             data = store.get(path)
         if data is not None:
-            yield ListedPin(path, size, _decoded(path, data))
+            yield ListedPin(path, size, _decode(path, data))
 
 
-def _decoded(path: Path, data: bytes) -> Pin | None:
+def _decode(path: Path, data: bytes) -> Pin | None:
     try:
-        found = _Pin.model_validate_json(data)
+        record = _Pin.model_validate_json(data)
     except ValidationError:
         return None
-    return Pin(path, Cut(found.table, found.lanes), found.expires_at_ms, found.owner)
+    return Pin(path, Cut(record.table, record.lanes), record.expires_at_ms, record.owner)

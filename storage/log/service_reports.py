@@ -35,8 +35,8 @@ def service_reports(store: ObjectStore, names: Sequence[str]) -> Mapping[str, by
         StoreUnavailable: The store does not answer.
     """
     with normalise_errors(SERVICES):
-        found = store.get_many([service_path(name) for name in names])
-    return {name: report for name, report in zip(names, found, strict=True) if report is not None}
+        contents = store.get_many([service_path(name) for name in names])
+    return {name: report for name, report in zip(names, contents, strict=True) if report is not None}
 
 
 def remove_service_reports(store: ObjectStore) -> None:

@@ -17,7 +17,7 @@ from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry
 from storage.core.log.file_refs import LogFile
-from storage.core.log.table_state import TableState, fold_table
+from storage.core.log.table_state import TableState, apply_entries
 from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, describe_lane, slot_path
 from storage.core.plan.slices import LiveFile
 from storage.environment import Environment
@@ -107,9 +107,9 @@ class TableLog:
                 window, doubts = self.env.tuning.first_table_window, None
                 self._opened_at = self._state.head if self._state is not None else 0
                 self._look_at = self._opened_at + self.env.tuning.table_checkpoint_every
-            known = self._state.head if self._state is not None else 0
-            for fresh in self.commit_log.read_on(TABLE_LANE, known, window=window, doubts=doubts):
-                self._state = fold_table(self._state, table_entries(fresh))
+            head = self._state.head if self._state is not None else 0
+            for fresh in self.commit_log.read_on(TABLE_LANE, head, window=window, doubts=doubts):
+                self._state = apply_entries(self._state, table_entries(fresh))
                 self.commit_log.forget_before(TABLE_LANE, fresh[-1].seq)
             if self._state is not None:
                 self._state = self._with_few_newer(self._state)
@@ -141,8 +141,8 @@ class TableLog:
         newest = self.checkpoints.newest_table(self.commit_log, state.head)
         if newest is None or newest.head <= self._opened_at:
             return state
-        again = fold_table(newest, read_table_lane(self.commit_log.uncached(), newest.head, state.head))
-        assert again is not None, "folding entries gives a state"
+        again = apply_entries(newest, read_table_lane(self.commit_log.uncached(), newest.head, state.head))
+        assert again is not None, "entries give a state"
         if (again.head, again.head_id) != (state.head, state.head_id):
             return state  # an entry is missing; whoever needs it reports it
         self._opened_at, self._look_at = newest.head, newest.head + self.env.tuning.table_checkpoint_every
@@ -175,8 +175,8 @@ class TableLog:
     def has_ended(self, lane: LaneName) -> bool:
         """Whether a lane is closed, in a state at least as new as the last one that was read, or was retired (C6)."""
         assert self._state is not None, "the table was opened"
-        known = self._state.lanes.get(lane)
-        return self.was_retired(lane) if known is None else known.closed is not None
+        lane_state = self._state.lanes.get(lane)
+        return self.was_retired(lane) if lane_state is None else lane_state.closed is not None
 
     def was_retired(self, lane: LaneName) -> bool:
         """Whether a lane was added and retired (C6). Its entries stay in the store.
@@ -208,7 +208,7 @@ class TableLog:
         if table == state.head:
             return state
         if not 1 <= table < state.head:
-            raise NotFound(f"the table lane has {state.head} entries, not {table}", hint="is it a cut of this table?")
+            raise NotFound(f"the table lane has {state.head} entries, not {table}", hint="use a cut of this table")
         *_, past = self._states_up_to(table)
         return past
 
@@ -218,8 +218,8 @@ class TableLog:
         if state is not None:
             yield state
         for entry in read_table_lane(self.commit_log, state.head if state is not None else 0, table):
-            state = fold_table(state, [entry])
-            assert state is not None, "folding an entry gives a state"
+            state = apply_entries(state, [entry])
+            assert state is not None, "an entry gives a state"
             yield state
         self.commit_log.forget_before(TABLE_LANE, table)
 
@@ -244,7 +244,7 @@ class TableLog:
                 self._save_checkpoint(entry.seq)
                 return entry
         raise Conflict(
-            f"lost {MAX_PUBLISH_TRIES} races for the table lane", hint="fewer processes should compact this table"
+            f"lost {MAX_PUBLISH_TRIES} races for the table lane", hint="let fewer processes compact this table"
         )
 
     def _save_checkpoint(self, head: int) -> None:
@@ -268,14 +268,14 @@ class TableLog:
         return next_header(TABLE_LANE, state or NO_ENTRY, epoch=0, table_rev=0, stamps=self.stamps, env=self.env)
 
     def newest_cut(self, *, moment: bool = False) -> HeadCut:
-        """The head snapshot: reads T first, and every lane strictly after it (rules R1 to R3, R7).
+        """The head snapshot: reads T first, and every lane strictly after it (PROTOCOL.md, R1 to R3, R7).
 
         Args:
             moment: If it is not certain that the newest cut is one moment, return the moment at which the newest entry
                 of the table lane was published. It has every commit that was acknowledged before.
 
         Raises:
-            NotOneMoment: ``moment`` is set, and a version without rule W9 commits at the same time.
+            NotOneMoment: ``moment`` is set, and a version without rule W9 of PROTOCOL.md commits at the same time.
         """
         for _ in range(MAX_READ_TRIES):
             # The archives of the slot after T and of the lanes are requested together, which saves a round.
@@ -291,14 +291,14 @@ class TableLog:
             )
             if any(self.commit_log.archives.knows(slot) for slot in doubts):
                 continue  # the table lane has entries after T, in an archive
-            seen = state.head if rounds.is_one or not moment else state.head - 1
-            if seen < state.head:
+            table_seen = state.head if rounds.is_one or not moment else state.head - 1
+            if table_seen < state.head:
                 _check_says_what_it_has_seen(state, tails)
             lanes = {}
             for lane, tail in tails.items():
-                known = start.get(lane, 0)
-                lanes[lane] = known + _committed(lane_entries(tail), state.rev, seen)
-                self.commit_log.forget_before(lane, known)
+                base_seq = start.get(lane, 0)
+                lanes[lane] = base_seq + _count_valid(lane_entries(tail), state.rev, table_seen)
+                self.commit_log.forget_before(lane, base_seq)
             if state.readable_at(lanes):
                 return HeadCut(state, Cut(state.head, lanes), rounds.is_one or moment)
         raise CorruptData(
@@ -314,19 +314,19 @@ class TableLog:
             ends: The last entry of each lane, read after that entry was visible; 0 of lanes that are missing.
 
         Raises:
-            NotOneMoment: A version without rule W9 has committed in between.
+            NotOneMoment: A version without rule W9 of PROTOCOL.md has committed in between.
         """
-        known = {
+        starts = {
             name: state.seen.get(name, 0) if lane.closed is None else lane.closed for name, lane in state.lanes.items()
         }
         until = {
             lane: max(seq, ends.get(lane, 0)) if state.lanes[lane].closed is None else seq
-            for lane, seq in known.items()
+            for lane, seq in starts.items()
         }
-        tails = self.commit_log.read_tails({lane: (seq, until[lane]) for lane, seq in known.items()})
+        tails = self.commit_log.read_tails({lane: (seq, until[lane]) for lane, seq in starts.items()})
         _check_says_what_it_has_seen(state, tails)
         seen = state.head - 1
-        return {lane: known[lane] + _committed(lane_entries(tail), state.rev, seen) for lane, tail in tails.items()}
+        return {lane: starts[lane] + _count_valid(lane_entries(tail), state.rev, seen) for lane, tail in tails.items()}
 
     def longest_cut(self, table: int, lanes: cut.Seqs) -> tuple[TableState, Cut]:
         """The snapshot of the longest prefix up to ``table`` for which R3 holds with ``lanes``, cut off by R2.
@@ -341,14 +341,14 @@ class TableLog:
     def _readable(self, table: int, lanes: cut.Seqs) -> TableState:
         """The longest prefix up to ``table`` whose slices and folds contain nothing after ``lanes``."""
         while table:
-            found: TableState | None = None
+            readable: TableState | None = None
             first = table
             for state in self._states_up_to(table):
                 first = min(first, state.head)
                 if state.readable_at(state.complete(lanes)):
-                    found = state
-            if found is not None:
-                return found
+                    readable = state
+            if readable is not None:
+                return readable
             table = first - 1
         raise CorruptData(
             "the first entry of the table lane contains slices, so it is not a CREATE",
@@ -361,11 +361,11 @@ class TableLog:
 
     def heads(self, state: TableState, known: cut.Seqs | None = None) -> dict[LaneName, int]:
         """Last entry of every lane; the search begins at entries that ``state`` or ``known`` prove to exist."""
-        there = _proved(state, known)
+        existing = _proved_entries(state, known)
         open_lanes = [lane.name for lane in state.lanes.values() if lane.closed is None]
         # A closed lane is not searched: a claim may follow its end.
-        found = self.commit_log.last_where({lane: (there.get(lane, 0), None) for lane in open_lanes})
-        return {lane.name: found[lane.name] if lane.closed is None else lane.closed for lane in state.lanes.values()}
+        ends = self.commit_log.last_where({lane: (existing.get(lane, 0), None) for lane in open_lanes})
+        return {lane.name: ends[lane.name] if lane.closed is None else lane.closed for lane in state.lanes.values()}
 
     def observe_heads(
         self, state: TableState, known: cut.Seqs | None = None, lanes: Collection[LaneName] | None = None
@@ -377,14 +377,14 @@ class TableLog:
             known: An entry that exists, by lane.
             lanes: Some lanes of ``state``; None for all.
         """
-        wanted = [lane for lane in state.lanes.values() if lanes is None or lane.name in lanes]
+        observed = [lane for lane in state.lanes.values() if lanes is None or lane.name in lanes]
         # A closed lane need not be read: the stamp of the DONE that closed it is larger (W2).
-        found = {lane.name: lane.closed for lane in wanted if lane.closed is not None}
-        open_lanes = [lane.name for lane in wanted if lane.closed is None]
+        heads = {lane.name: lane.closed for lane in observed if lane.closed is not None}
+        open_lanes = [lane.name for lane in observed if lane.closed is None]
         for lane, entry in self.last_entries(state, open_lanes, known).items():
-            found[lane] = entry.seq if entry is not None else 0
+            heads[lane] = entry.seq if entry is not None else 0
             self.stamps.observe(entry.stamp if entry is not None else 0)
-        return found
+        return heads
 
     def follow(self, at: Cut) -> TableState:
         """Read what a cut has; later stamps of this process will be larger than the stamps of its commits.
@@ -396,9 +396,9 @@ class TableLog:
             NotFound: The table has no such entry or lane.
         """
         state = self.refresh()
-        known = {lane: seq for lane, seq in at.lanes.items() if seq}
-        found = self.commit_log.last_entries(known)  # those of retired lanes stay in the store
-        missing = [f"entry {seq} of {describe_lane(lane)}" for lane, seq in known.items() if not found.get(lane)]
+        cut_seqs = {lane: seq for lane, seq in at.lanes.items() if seq}
+        newest = self.commit_log.last_entries(cut_seqs)  # those of retired lanes stay in the store
+        missing = [f"entry {seq} of {describe_lane(lane)}" for lane, seq in cut_seqs.items() if not newest.get(lane)]
         if at.table > state.head:
             missing.append(f"entry {at.table} of the table lane")
         if missing:
@@ -406,7 +406,7 @@ class TableLog:
                 f"the table at {self.store.uri} has no {missing[0]}, which cut {at} names",
                 hint="use a cut of this table that weft returned, unchanged",
             )
-        for entry in found.values():
+        for entry in newest.values():
             self.stamps.observe(entry.stamp if entry is not None else 0)
         return state
 
@@ -414,36 +414,36 @@ class TableLog:
         self, state: TableState, lanes: Collection[LaneName], known: cut.Seqs | None = None
     ) -> dict[LaneName, Header | None]:
         """The last entry of some lanes, None of an empty one; the search begins where that of `heads` does."""
-        there = _proved(state, known)
-        return self.commit_log.last_entries({lane: there.get(lane, 0) for lane in lanes})
+        existing = _proved_entries(state, known)
+        return self.commit_log.last_entries({lane: existing.get(lane, 0) for lane in lanes})
 
-    def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
+    def exact_cut(self, requested: Cut) -> tuple[TableState, Cut]:
         """The snapshot of a cut.
 
         Raises:
             NotFound: The table has no such entry or lane, or was never in that state.
             SnapshotExpired: Cleaning has expired the snapshot.
         """
-        state = self.at(wanted.table)
-        self.check_kept(wanted)
-        for lane, seq in wanted.lanes.items():
+        state = self.at(requested.table)
+        self.check_kept(requested)
+        for lane, seq in requested.lanes.items():
             entry = self.commit_log.entry(lane, seq) if lane in state.lanes and seq else None
             if lane not in state.lanes or (seq and entry is None):
-                raise NotFound(f"cut {wanted}: lane {lane!r} has no entry {seq}", hint="is it a cut of this table?")
+                raise NotFound(f"cut {requested}: lane {lane!r} has no entry {seq}", hint="use a cut of this table")
             if entry is not None and entry.table_rev > state.rev:
                 raise NotFound(
-                    f"cut {wanted}: lane {lane!r} is ahead of the table lane",
+                    f"cut {requested}: lane {lane!r} is ahead of the table lane",
                     hint="use a cut that weft returned, unchanged",
                 )
-        if not state.readable_at(wanted.lanes):
+        if not state.readable_at(requested.lanes):
             raise NotFound(
-                f"cut {wanted} was never a state of the table: its slices hold more",
+                f"cut {requested} was never a state of the table: its slices hold more",
                 hint="use a cut that weft returned, unchanged",
             )
-        return state, wanted
+        return state, requested
 
     def check_kept(self, at: Cut) -> None:
-        """Refuse a snapshot whose files cleaning may have deleted (rule R4).
+        """Refuse a snapshot whose files cleaning may have deleted (PROTOCOL.md, R4).
 
         Raises:
             SnapshotExpired: The snapshot has expired, and no savepoint, pin or open compaction keeps it.
@@ -462,21 +462,21 @@ class TableLog:
 
         def fits(past: TableState) -> bool:
             return (past.restored, past.rewritten) == (state.restored, state.rewritten) and all(
-                reached.get(lane, 0) <= seq for reached in past.slices.cuts() for lane, seq in last_kept.items()
+                slice_cut.get(lane, 0) <= seq for slice_cut in past.slices.cuts() for lane, seq in last_kept.items()
             )
 
         if fits(state):
             return state
         table = state.head - 1
         while table >= state.oldest_continued:
-            found: TableState | None = None
+            newest: TableState | None = None
             first = table
             for past in self._states_up_to(table):
                 first = min(first, past.head)
                 if past.head >= state.oldest_retained and fits(past):
-                    found = past
-            if found is not None:
-                return found
+                    newest = past
+            if newest is not None:
+                return newest
             table = first - 1
         return None
 
@@ -497,19 +497,19 @@ class TableLog:
                 if isinstance(entry, Data) and not cut.in_spans(spans, entry.seq):
                     live.extend((entry, file) for file in entry.files)
         indexes = self.commit_log.indexes([file for _, file in live])
-        found = [
+        live_files = [
             LiveFile(entry.lane, entry.seq, arrival(entry.stamp, state.lanes[entry.lane].lane_id), file, index)
             for (entry, file), index in zip(live, indexes, strict=True)
         ]
         # The sort is stable: files of one commit keep their order.
-        return sorted(found, key=lambda live: live.arrival)
+        return sorted(live_files, key=lambda live: live.arrival)
 
     def _fold_files(self, state: TableState) -> list[LiveFile]:
         live = [(fold, file) for fold in state.folds for file in fold.files]
         indexes = self.commit_log.indexes([file for _, file in live])
         # Indexes of folds that are not live any more are dropped; a read of an older snapshot fetches them again.
-        known, self._folded = self._folded, {file.file.path: file for _, file in live}
-        self.commit_log.forget_indexes([file for path, file in known.items() if path not in self._folded])
+        previous, self._folded = self._folded, {file.file.path: file for _, file in live}
+        self.commit_log.forget_indexes([file for path, file in previous.items() if path not in self._folded])
         return [
             LiveFile(TABLE_LANE, fold.slot, 0, file, index, fold.to)
             for (fold, file), index in zip(live, indexes, strict=True)
@@ -520,24 +520,24 @@ class TableLog:
         # The result is usually after the archived entries, so the search starts at their end.
         archived = self._state.archived if self._state is not None else {}
         old = {lane: archived[lane] for lane, head in heads.items() if 0 < archived.get(lane, 0) < head}
-        reached = self.commit_log.last_where({lane: (seq, seq + 1) for lane, seq in old.items()}, holds)
+        last_old = self.commit_log.last_where({lane: (seq, seq + 1) for lane, seq in old.items()}, holds)
         bounds = {lane: (0, head) for lane, head in heads.items()}
-        bounds |= {lane: (seq, heads[lane]) if seq > old[lane] else (0, seq) for lane, seq in reached.items()}
+        bounds |= {lane: (seq, heads[lane]) if seq > old[lane] else (0, seq) for lane, seq in last_old.items()}
         return self.commit_log.last_where(bounds, holds)
 
 
-def _proved(state: TableState, known: cut.Seqs | None) -> cut.Seqs:
-    """An entry of each lane that certainly exists: in a slice or a fold, named by the table lane, or ``known``."""
-    there = cut.highest(state.seen, known or {})
-    for reached in state.reached():
-        there = cut.highest(there, reached)
-    return there
+def _proved_entries(state: TableState, existing: cut.Seqs | None) -> cut.Seqs:
+    """An entry of each lane that certainly exists: in a slice or a fold, named by the table lane, or ``existing``."""
+    proved = cut.highest(state.seen, existing or {})
+    for slice_cut in state.reached():
+        proved = cut.highest(proved, slice_cut)
+    return proved
 
 
-def _committed(tail: list[LaneEntry], rev: int, seen: int) -> int:
-    """Number of entries that belong to a snapshot with this revision and prefix of the table lane (rule R2)."""
+def _count_valid(tail: list[LaneEntry], rev: int, table_seen: int) -> int:
+    """Number of entries that belong to a snapshot with this revision and prefix of the table lane (R2)."""
     for count, entry in enumerate(tail):
-        if not _belongs_to(entry, rev, seen):
+        if not _belongs_to(entry, rev, table_seen):
             return count
     return len(tail)
 
@@ -549,7 +549,7 @@ def _belongs_to(entry: LaneEntry, rev: int, seen: int) -> bool:
 
 
 def _check_says_what_it_has_seen(state: TableState, tails: Mapping[LaneName, list[Entry]]) -> None:
-    """Check that every commit that the table lane does not name says what its writer had read of it (rule W9).
+    """Check that every commit that the table lane does not name says what its writer had read of it (PROTOCOL.md, W9).
 
     Raises:
         NotOneMoment: A commit does not.
@@ -571,7 +571,7 @@ def _check_says_what_it_has_seen(state: TableState, tails: Mapping[LaneName, lis
 
 
 def check_promised(state: TableState, at: Cut) -> None:
-    """Refuse a snapshot that has expired and is not a savepoint (rule R4, S16 CleanSafe).
+    """Refuse a snapshot that has expired and is not a savepoint (PROTOCOL.md, R4, S16 CleanSafe).
 
     Raises:
         SnapshotExpired: Cleaning may delete its files, or has done so.
@@ -584,13 +584,13 @@ def check_promised(state: TableState, at: Cut) -> None:
         )
 
 
-def check_writable(state: TableState, known: frozenset[str]) -> None:
-    """Refuse to write to a table with a writer feature that is not ``known``.
+def check_writable(state: TableState, features: frozenset[str]) -> None:
+    """Refuse to write to a table with a writer feature that is not ``features``.
 
     Raises:
         UnsupportedFormat: The table has such a feature.
     """
-    unknown = sorted(state.writer_features - known)
+    unknown = sorted(state.writer_features - features)
     if unknown:
         raise UnsupportedFormat(
             f"the table uses features that this version cannot write: {', '.join(unknown)}", hint="upgrade weft"

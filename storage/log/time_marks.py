@@ -1,4 +1,4 @@
-"""Marks: entries of the table lane that record which commits exist at a time, which settles times (S24 TimeStable).
+"""Marks: entries of the table lane that record which commits exist at a time, which settles times (PROTOCOL.md, S24).
 
 Processes that write to the table record a mark about once a minute. A mark that cannot be recorded is not an error: the
 next mark covers more commits.
@@ -24,16 +24,16 @@ def publish_mark(table_log: TableLog) -> Mark:
     Raises:
         Conflict, CommitUnknown, StoreUnavailable: See `TableLog.publish`.
     """
-    made = table_log.publish(lambda state: _mark(table_log, state, {}))
-    assert made is not None, "a mark is made or refused"
-    return made
+    mark = table_log.publish(lambda state: _mark(table_log, state, {}))
+    assert mark is not None, "a mark is made or refused"
+    return mark
 
 
-def _mark(table_log: TableLog, state: TableState, known: cut.Seqs) -> Mark:
-    """A mark that follows a state; ``known``: an entry that exists by lane, which saves requests."""
+def _mark(table_log: TableLog, state: TableState, existing: cut.Seqs) -> Mark:
+    """A mark that follows a state; ``existing``: an entry that exists by lane, which saves requests."""
     began = max(table_log.clock.now_ms(), state.committed_at_ms)
     # The stamp of the mark must be larger than those of the commits that it names (T1), so it is taken afterwards.
-    lanes = cut.highest(state.seen, table_log.observe_heads(state, known))
+    lanes = cut.highest(state.seen, table_log.observe_heads(state, existing))
     header = table_log.header(state)
     header = header.model_copy(update={"committed_at_ms": max(began, header.committed_at_ms)})
     return Mark(**header, began_at_ms=began, lanes=lanes)
@@ -64,13 +64,13 @@ class Marker:
         def build(state: TableState) -> Mark | None:
             if state.mark != newest or self._table_log.clock.now_ms() < state.committed_at_ms:
                 return None  # another process was first, or its clock is ahead
-            made = _mark(self._table_log, state, known or {})
-            idle = unless_idle and state.mark == state.head and cut.within(made.lanes, state.seen)
-            return None if idle else made
+            mark = _mark(self._table_log, state, known or {})
+            idle = unless_idle and state.mark == state.head and cut.within(mark.lanes, state.seen)
+            return None if idle else mark
 
         with contextlib.suppress(TableError):
-            made = self._table_log.publish(build)
-            self._mark = made.seq if made is not None else self._mark
+            mark = self._table_log.publish(build)
+            self._mark = mark.seq if mark is not None else self._mark
         # After a failure, too, this process waits a minute before it tries again.
         self._since_ms = self._table_log.clock.now_ms()
 

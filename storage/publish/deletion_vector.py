@@ -34,11 +34,11 @@ def inline_deletion_vector(spans: Iterable[tuple[int, int]]) -> dict[str, Any] |
     if not containers:
         return None
     # An array of 64-bit numbers: one bitmap, for the numbers whose upper 32 bits are 0.
-    stored = struct.pack("<IQI", _MAGIC, 1, 0) + _bitmap(containers)
+    data = struct.pack("<IQI", _MAGIC, 1, 0) + _bitmap(containers)
     return {
         "storageType": "i",
-        "pathOrInlineDv": _encode_z85(stored),
-        "sizeInBytes": len(stored),
+        "pathOrInlineDv": _encode_z85(data),
+        "sizeInBytes": len(data),
         "cardinality": rows,
     }
 

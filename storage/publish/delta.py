@@ -103,8 +103,8 @@ def publish_delta(
         )
     publication = _Publication(table, log, table.writable_snapshot(), columns, progress, deletion_vectors)
     result = publication.run(overtakes=any(_may_still_commit(name, log.version) for name in savepoints))
-    needed = {publication.log.publication.get(name) for name in ("savepoint", "previous")}
-    release_unneeded(table, savepoints, _SAVEPOINTS, needed)
+    in_use = {publication.log.publication.get(name) for name in ("savepoint", "previous")}
+    release_unneeded(table, savepoints, _SAVEPOINTS, in_use)
     return result
 
 
@@ -137,7 +137,7 @@ class _Publication:
         Raises:
             InvalidInput: A file has unused rows.
         """
-        partly = [deleted["cardinality"] for deleted in self._deleted.values() if deleted is not None]
+        partly = [vector["cardinality"] for vector in self._deleted.values() if vector is not None]
         if partly:
             raise InvalidInput(
                 f"{counted(sum(partly), 'row')} of {counted(len(partly), 'shared base file')} are not current, and "
@@ -154,12 +154,12 @@ class _Publication:
                 that the other one fails: what it shows may have been restored away.
         """
         store, published = self._table.env.store, self.log.files
-        same = {path for path, added in published.items() if self._is_same(path, added)}
-        unused = sum(deleted["cardinality"] for deleted in self._deleted.values() if deleted is not None)
+        same = {path for path, add_action in published.items() if self._is_same(path, add_action)}
+        unused_rows = sum(vector["cardinality"] for vector in self._deleted.values() if vector is not None)
         actions = self._changed_actions(same)
         lost = self.log.publication.get("savepoint") not in self._snapshot.state.savepoints
-        changed = bool(actions) or overtakes or lost
-        if changed:
+        is_changed = bool(actions) or overtakes or lost
+        if is_changed:
             before, self.log = self.log.protocol, self._publish(actions)
             # A reader that does not know a feature must not meet actions that have it, so it begins after them.
             drops = set(before.get("readerFeatures", ())) - set(self.log.protocol.get("readerFeatures", ()))
@@ -172,17 +172,17 @@ class _Publication:
         return Published(
             cut=str(self._snapshot.cut),
             snapshot_id=self.log.version,
-            changed=changed,
+            changed=is_changed,
             files=len(self._files),
             added=len(self._files.keys() - published.keys()),
             removed=len(published.keys() - self._files.keys()),
-            rows=sum(current.file.rows for current in self._files.values()) - unused,
-            unused_rows=unused,
+            rows=sum(current.file.rows for current in self._files.values()) - unused_rows,
+            unused_rows=unused_rows,
             is_moment=is_one_moment(self._snapshot),
         )
 
-    def _is_same(self, path: str, added: Mapping[str, Any]) -> bool:
-        return path in self._files and added.get("deletionVector") == self._deleted[path]
+    def _is_same(self, path: str, add_action: Mapping[str, Any]) -> bool:
+        return path in self._files and add_action.get("deletionVector") == self._deleted[path]
 
     def _changed_actions(self, same: set[str]) -> list[dict[str, Any]]:
         """The actions that turn the published state into the new one."""
@@ -194,11 +194,11 @@ class _Publication:
         metadata = self._metadata(now_ms)
         if metadata != self.log.metadata:
             actions.append({"metaData": metadata})
-        for path, added in self.log.files.items():
+        for path, entry in self.log.files.items():
             if path not in same:
-                stored = {name: added[name] for name in ("partitionValues", "size", "deletionVector") if name in added}
-                gone = {"path": path, "deletionTimestamp": now_ms, "dataChange": True, "extendedFileMetadata": True}
-                actions.append({"remove": {**gone, **stored}})
+                fields = {name: entry[name] for name in ("partitionValues", "size", "deletionVector") if name in entry}
+                remove = {"path": path, "deletionTimestamp": now_ms, "dataChange": True, "extendedFileMetadata": True}
+                actions.append({"remove": {**remove, **fields}})
         new = [current for path, current in self._files.items() if path not in same]
         footers = footers_reported(self._table.env, [current.file for current in new], self._progress)
         for current, footer in zip(new, footers, strict=True):
@@ -207,30 +207,30 @@ class _Publication:
 
     def _protocol(self) -> dict[str, Any]:
         """The features that the files need, and those of earlier versions. Without any, every reader can read it."""
-        needed = set(self.log.protocol.get("readerFeatures", ()))
+        reader_features = set(self.log.protocol.get("readerFeatures", ()))
         if not self._deletion_vectors:
-            needed.discard(_DELETION_VECTORS)
+            reader_features.discard(_DELETION_VECTORS)
         if any(self._deleted.values()):
-            needed.add(_DELETION_VECTORS)
+            reader_features.add(_DELETION_VECTORS)
         if any(_has_time_without_zone(self._schema.column(name).type) for name in self._columns):
-            needed.add(_WITHOUT_ZONE)
-        of_readers = {"readerFeatures": sorted(needed)} if needed else {}
+            reader_features.add(_WITHOUT_ZONE)
+        of_readers = {"readerFeatures": sorted(reader_features)} if reader_features else {}
         return {
-            "minReaderVersion": _READER_VERSION if needed else 1,
+            "minReaderVersion": _READER_VERSION if reader_features else 1,
             "minWriterVersion": _WRITER_VERSION,
             **of_readers,
-            "writerFeatures": sorted({*needed, "domainMetadata", WRITER_FEATURE}),
+            "writerFeatures": sorted({*reader_features, "domainMetadata", WRITER_FEATURE}),
         }
 
     def _metadata(self, now_ms: int) -> dict[str, Any]:
-        known = self.log.metadata
+        metadata = self.log.metadata
         return {
-            "id": known.get("id") or str(uuid.uuid4()),
+            "id": metadata.get("id") or str(uuid.uuid4()),
             "format": {"provider": "parquet", "options": {}},
             "schemaString": json.dumps(delta_schema(self._schema, self._columns), separators=(",", ":")),
             "partitionColumns": [],
             "configuration": dict(_CONFIGURATION),
-            "createdTime": known.get("createdTime") or now_ms,
+            "createdTime": metadata.get("createdTime") or now_ms,
             **({"description": self._schema.comment} if self._schema.comment else {}),
         }
 

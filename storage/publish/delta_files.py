@@ -49,7 +49,7 @@ def delta_schema(schema: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
     if wrong:
         raise InvalidInput(
             f"column {', '.join(map(repr, wrong))} has a name that Delta does not allow",
-            hint="names have none of ' ,;{}()=', tab and newline: name the other columns",
+            hint="publish the other columns; names in Delta have none of ' ,;{}()=', tab and newline",
         )
     struct = _struct([pa.field(name, schema.column(name).type) for name in columns])
     for field in struct["fields"]:
@@ -72,8 +72,8 @@ def delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
 
 
 def _struct(fields: Sequence[pa.Field]) -> dict[str, Any]:
-    found = [{"name": field.name, "type": delta_type(field.type), "nullable": True, "metadata": {}} for field in fields]
-    return {"type": "struct", "fields": found}
+    items = [{"name": field.name, "type": delta_type(field.type), "nullable": True, "metadata": {}} for field in fields]
+    return {"type": "struct", "fields": items}
 
 
 def relative_path(current: CurrentFile) -> str:
@@ -93,15 +93,15 @@ def add_action(
         columns: The published columns.
         now_ms: Unix milliseconds.
     """
-    deleted = inline_deletion_vector(current.unused)
+    vector = inline_deletion_vector(current.unused)
     return {
         "path": relative_path(current),
         "partitionValues": {},
         "size": current.file.size,
         "modificationTime": now_ms,
         "dataChange": True,
-        "stats": _statistics(current, footer, schema, columns[:INDEXED], tight=deleted is None),
-        **({} if deleted is None else {"deletionVector": deleted}),
+        "stats": _statistics(current, footer, schema, columns[:INDEXED], tight=vector is None),
+        **({} if vector is None else {"deletionVector": vector}),
     }
 
 
@@ -114,14 +114,14 @@ def _statistics(
     nulls: dict[str, str] = {}
     for name in columns:
         ranges = column_ranges(footer, schema, name)
-        known = [found for found in ranges if found is not None and found.nulls is not None]
-        if name not in footer.leaves or len(known) < len(ranges):
+        usable = [item for item in ranges if item is not None and item.nulls is not None]
+        if name not in footer.leaves or len(usable) < len(ranges):
             continue
-        nulls[name] = str(sum(found.nulls or 0 for found in known))
-        bounds = _bounds(schema.column(name).type, [found for found in known if found.nulls != found.rows])
-        for values, bound in zip((least, largest), bounds, strict=True):
-            if bound is not None:
-                values[name] = bound
+        nulls[name] = str(sum(item.nulls or 0 for item in usable))
+        bounds = _bounds(schema.column(name).type, [item for item in usable if item.nulls != item.rows])
+        for values, limit in zip((least, largest), bounds, strict=True):
+            if limit is not None:
+                values[name] = limit
     members = {
         "numRecords": str(current.file.rows),
         "tightBounds": json.dumps(tight),
@@ -139,8 +139,8 @@ def _object(members: dict[str, str]) -> str:
 
 def _bounds(kind: pa.DataType, ranges: Sequence[ColumnRange]) -> tuple[str | None, str | None]:
     """A lower and an upper bound as JSON; None where there is none. Nulls do not count."""
-    least = [found.least for found in ranges]
-    largest = [found.largest for found in ranges]
+    least = [column_range.least for column_range in ranges]
+    largest = [column_range.largest for column_range in ranges]
     if not least or None in least or None in largest or pa.types.is_boolean(kind) or pa.types.is_binary(kind):
         return None, None
     smallest, longest = min(least), max(largest)

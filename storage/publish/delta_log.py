@@ -66,11 +66,11 @@ class DeltaState:
         """Apply the actions of one version."""
         actions = list(actions)
         for action in actions:
-            if removed := action.get("remove"):
-                self.files.pop(removed["path"], None)
+            if remove_action := action.get("remove"):
+                self.files.pop(remove_action["path"], None)
         for action in actions:
-            if added := action.get("add"):
-                self.files[added["path"]] = added
+            if add_action := action.get("add"):
+                self.files[add_action["path"]] = add_action
             self.protocol = action.get("protocol") or self.protocol
             self.metadata = action.get("metaData") or self.metadata
             domain = action.get("domainMetadata")
@@ -86,7 +86,7 @@ class DeltaState:
             {"metaData": self.metadata},
             {"domainMetadata": domain},
         ]
-        return [*whole, *({"add": added} for added in self.files.values())]
+        return [*whole, *({"add": add_action} for add_action in self.files.values())]
 
 
 def read_log(store: ObjectStore) -> DeltaState:
@@ -102,7 +102,7 @@ def read_log(store: ObjectStore) -> DeltaState:
             return _read_listed(store)
         except _Missing as error:  # another publication has written a checkpoint, and deleted what is older
             missing = str(error)
-    raise _damaged(f"{missing} is missing")
+    raise _damaged_log(f"{missing} is missing")
 
 
 def _read_listed(store: ObjectStore) -> DeltaState:
@@ -117,14 +117,14 @@ def _read_listed(store: ObjectStore) -> DeltaState:
         raise _Missing(entry_path(state.version + 1))
     paths = [entry_path(number) for number in later]
     with normalise_errors(DELTA_LOG):
-        found = store.get_many(paths)
-    for number, path, data in zip(later, paths, found, strict=True):
+        contents = store.get_many(paths)
+    for number, path, data in zip(later, paths, contents, strict=True):
         if data is None or number != state.version + 1:
             raise _Missing(path if data is None else entry_path(state.version + 1))
         try:
             state.apply(parse_json(line) for line in data.splitlines() if line.strip())
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _damaged(f"{path} does not decode: {error}") from error
+            raise _damaged_log(f"{path} does not decode: {error}") from error
         state.version = number
     return state
 
@@ -144,15 +144,15 @@ def put_entry(store: ObjectStore, version: int, actions: Sequence[Mapping[str, A
         return store.put_if_absent(path, data) or store.get(path) == data
     except OSError as error:
         try:
-            found = store.get(path)
+            content = store.get(path)
         except (OSError, StoreUnavailable):
-            found = None
-        if found is None:
+            content = None
+        if content is None:
             raise CommitUnknown(
                 f"the store did not say whether {path} was written: {error}",
                 hint="publish again: what is published already is not published twice",
             ) from error
-        return found == data
+        return content == data
 
 
 def put_checkpoint(store: ObjectStore, state: DeltaState) -> None:
@@ -201,7 +201,7 @@ def _read_checkpoint(store: ObjectStore, version: int) -> list[dict[str, Any]]:
     try:
         rows = pq.read_table(io.BytesIO(data)).cast(_CHECKPOINT_SCHEMA).to_pylist(maps_as_pydicts="strict")
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise _damaged(f"{path} does not decode: {error}") from error
+        raise _damaged_log(f"{path} does not decode: {error}") from error
     return [{name: _without_nulls(value) for name, value in row.items() if value is not None} for row in rows]
 
 
@@ -216,7 +216,7 @@ class _Missing(Exception):
     """An object of the log is missing, that was listed or that others need."""
 
 
-def _damaged(what: str) -> CorruptData:
+def _damaged_log(what: str) -> CorruptData:
     return CorruptData(
         f"the Delta log in {DELTA_LOG}: {what}",
         hint="delete this folder, which has no data, and publish again",

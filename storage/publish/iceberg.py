@@ -118,9 +118,9 @@ def publish_iceberg(
     with catalog_errors(name):
         target = find_table(catalog, name, state.table_id)
         if target is None:
-            wanted = columns_to_publish(state.schema, columns)
-            files_to_publish(state, wanted)  # nothing is created for what cannot be published
-            target = create_table(catalog, name, iceberg_schema(state.schema, wanted, 0), state.table_id)
+            names = columns_to_publish(state.schema, columns)
+            files_to_publish(state, names)  # nothing is created for what cannot be published
+            target = create_table(catalog, name, iceberg_schema(state.schema, names, 0), state.table_id)
         publication = _Publication(table, catalog, target, table.writable_snapshot(), columns, progress)
         result = publication.run(savepoints)
         publication.release(savepoints)
@@ -165,39 +165,41 @@ class _Publication:
         """
         current = self._target.current_snapshot()
         listed = Listed.of(self._target.io, current)
-        kept = frozenset(listed.paths) & self._files.keys()
-        added = [url for url in self._files if url not in kept]
+        same_urls = frozenset(listed.paths) & self._files.keys()
+        new_urls = [url for url in self._files if url not in same_urls]
         deletes = {url: encode_deletes(url, current) for url, current in self._files.items() if current.unused}
-        known = {name_of_deletes(path): path for path in listed.delete_paths}
+        places = {name_of_deletes(path): path for path in listed.delete_paths}
         # Position deletes do not apply to files that were added after them.
-        same = {url: known[name] for url in kept & deletes.keys() if (name := deletes_name(deletes[url])) in known}
-        new_deletes = {url: encoded for url, encoded in deletes.items() if url not in same}
-        changed = (
+        same = {
+            url: places[name] for url in same_urls & deletes.keys() if (name := deletes_name(deletes[url])) in places
+        }
+        new_deletes = {url: content for url, content in deletes.items() if url not in same}
+        is_changed = (
             current is None
-            or bool(added)
-            or sorted(listed.paths) != sorted(kept)
+            or bool(new_urls)
+            or sorted(listed.paths) != sorted(same_urls)
             or sorted(listed.delete_paths) != sorted(same.values())
             or bool(new_deletes)
             or self._schema.schema_id != self._target.metadata.current_schema_id
             # Somebody has released it, or another engine has written the snapshot.
             or _property(current, SAVEPOINT) not in self._snapshot.state.savepoints
-            or bool(self._unneeded(listed_savepoints))
+            or bool(self._unneeded_savepoints(listed_savepoints))
         )
-        if changed:
-            current = self._add_snapshot(listed, kept | frozenset(same.values()), new_deletes)
+        if is_changed:
+            current = self._add_snapshot(listed, same_urls | frozenset(same.values()), new_deletes)
         else:
             self._commit([*self._schema_updates(), *self._property_updates()], None)
         assert current is not None, "a table without a snapshot gets one"
-        unused = sum(unused_rows(current) for current in self._files.values())
+        unused_count = sum(unused_rows(current) for current in self._files.values())
         return Published(
             cut=str(self._snapshot.cut),
             snapshot_id=current.snapshot_id,
-            changed=changed,
+            changed=is_changed,
             files=len(self._files),
-            added=len(added),
-            removed=len(listed.paths) - len(kept),
-            rows=sum(current.file.rows for current in self._files.values()) - unused,
-            unused_rows=unused,
+            added=len(new_urls),
+            removed=len(listed.paths) - len(same_urls),
+            rows=sum(current.file.rows for current in self._files.values()) - unused_count,
+            unused_rows=unused_count,
             is_moment=is_one_moment(self._snapshot),
         )
 
@@ -210,15 +212,15 @@ class _Publication:
             listed: Savepoints that existed before the Iceberg table was loaded.
         """
         self._target.refresh()
-        for name in self._unneeded(listed):
+        for name in self._unneeded_savepoints(listed):
             release_savepoint(self._table, name)
 
-    def _unneeded(self, listed: Iterable[SavepointInfo]) -> list[str]:
+    def _unneeded_savepoints(self, listed: Iterable[SavepointInfo]) -> list[str]:
         """Names of savepoints of this Iceberg table, or of a dropped one, that its protected snapshots do not have."""
         snapshots = sorted(self._target.metadata.snapshots, key=lambda old: old.sequence_number or 0)
-        needed = {_property(old, SAVEPOINT) for old in snapshots[-PROTECTED:]}
-        mine = (kept.name for kept in listed if kept.name.startswith(self._prefix) or kept.note == self._note)
-        return [name for name in mine if re.fullmatch(_SAVEPOINTS, name) and name not in needed]
+        in_use = {_property(old, SAVEPOINT) for old in snapshots[-PROTECTED:]}
+        mine = (item.name for item in listed if item.name.startswith(self._prefix) or item.note == self._note)
+        return [name for name in mine if re.fullmatch(_SAVEPOINTS, name) and name not in in_use]
 
     def _add_snapshot(self, listed: Listed, kept: frozenset[str], new_deletes: Mapping[str, bytes]) -> IcebergSnapshot:
         """Make a savepoint, write a snapshot, and commit it; whatever certainly failed leaves nothing behind.
@@ -251,16 +253,16 @@ class _Publication:
 
     def _new_specs(self) -> list[PartitionSpec]:
         """The partition specs that the Iceberg table lacks."""
-        known = {spec.spec_id for spec in self._target.metadata.partition_specs}
-        return [] if self._spec is None or self._spec.spec_id in known else [self._spec]
+        spec_ids = {spec.spec_id for spec in self._target.metadata.partition_specs}
+        return [] if self._spec is None or self._spec.spec_id in spec_ids else [self._spec]
 
     def _schema_updates(self) -> list[TableUpdate]:
         metadata, number = self._target.metadata, self._schema.schema_id
         updates: list[TableUpdate] = []
         if number != metadata.current_schema_id:
-            known = any(known.schema_id == number for known in metadata.schemas)
-            updates += [] if known else [AddSchemaUpdate(schema=self._schema)]
-            updates.append(SetCurrentSchemaUpdate.model_validate({"schema-id": number if known else -1}))
+            has_schema = any(has_schema.schema_id == number for has_schema in metadata.schemas)
+            updates += [] if has_schema else [AddSchemaUpdate(schema=self._schema)]
+            updates.append(SetCurrentSchemaUpdate.model_validate({"schema-id": number if has_schema else -1}))
         # Catalogs may number schemas themselves, and snapshots have the number of the one before.
         return [*updates, *self._hidden_columns()]
 
@@ -274,17 +276,17 @@ class _Publication:
         number, hidden = max((int(field.metadata[FIELD_ID]), field) for field in self._snapshot.state.schema.slice)
         if number <= metadata.last_column_id:
             return []
-        dropped = NestedField(number, hidden.name, iceberg_type(hidden.type) or BinaryType(), required=False)
-        schema_id = 1 + max(self._schema.schema_id, *(known.schema_id for known in metadata.schemas))
-        return [AddSchemaUpdate(schema=Schema(*self._schema.fields, dropped, schema_id=schema_id))]
+        placeholder = NestedField(number, hidden.name, iceberg_type(hidden.type) or BinaryType(), required=False)
+        schema_id = 1 + max(self._schema.schema_id, *(schema.schema_id for schema in metadata.schemas))
+        return [AddSchemaUpdate(schema=Schema(*self._schema.fields, placeholder, schema_id=schema_id))]
 
     def _property_updates(self) -> list[TableUpdate]:
         """The name mapping and the comment, as far as the Iceberg table lacks them."""
-        known, comment = self._target.properties, self._snapshot.state.schema.comment
-        wanted = {TableProperties.DEFAULT_NAME_MAPPING: self._names, COMMENT: comment or None}
-        changed = {name: value for name, value in wanted.items() if value is not None and known.get(name) != value}
-        updates: list[TableUpdate] = [SetPropertiesUpdate(updates=changed)] if changed else []
-        if not comment and COMMENT in known:
+        old, comment = self._target.properties, self._snapshot.state.schema.comment
+        new = {TableProperties.DEFAULT_NAME_MAPPING: self._names, COMMENT: comment or None}
+        changes = {name: value for name, value in new.items() if value is not None and old.get(name) != value}
+        updates: list[TableUpdate] = [SetPropertiesUpdate(updates=changes)] if changes else []
+        if not comment and COMMENT in old:
             updates.append(RemovePropertiesUpdate(removals=[COMMENT]))
         return updates
 
@@ -297,17 +299,17 @@ class _Publication:
         savepoint: str,
     ) -> IcebergSnapshot:
         """Write the new snapshot, see `_add_snapshot`."""
-        added = [(url, current) for url, current in self._files.items() if url not in kept]
-        footers = footers_reported(self._table.env, [current.file for _, current in added], self._progress)
-        entries = [self._data_file(url, current, footer) for (url, current), footer in zip(added, footers, strict=True)]
+        new = [(url, current) for url, current in self._files.items() if url not in kept]
+        footers = footers_reported(self._table.env, [current.file for _, current in new], self._progress)
+        entries = [self._data_file(url, current, footer) for (url, current), footer in zip(new, footers, strict=True)]
         places = self._target.location_provider()
         deletes = {
-            places.new_data_location(f"{deletes_name(encoded)}-{uuid.uuid4()}.parquet"): (url, encoded)
-            for url, encoded in new_deletes.items()
+            places.new_data_location(f"{deletes_name(content)}-{uuid.uuid4()}.parquet"): (url, content)
+            for url, content in new_deletes.items()
         }
-        writer.create({place: encoded for place, (_, encoded) in deletes.items()})
+        writer.create({place: content for place, (_, content) in deletes.items()})
         described = [
-            deletes_file(place, len(encoded), url, self._files[url]) for place, (url, encoded) in deletes.items()
+            deletes_file(place, len(content), url, self._files[url]) for place, (url, content) in deletes.items()
         ]
         properties = {TABLE_ID: self._snapshot.state.table_id, CUT: str(self._snapshot.cut), SAVEPOINT: savepoint}
         return writer.write(listed, kept, entries, described, properties)
@@ -349,12 +351,12 @@ class _Publication:
         try:
             self._catalog.commit_table(self._target, requirements, tuple(updates))
         except CommitFailedException as error:
-            raise self._changed(error) from error
+            raise self._concurrent_change(error) from error
         except ValueError as error:
             # Another publication has removed the same snapshots: no requirement names them.
             if self._catalog.load_table(self._target.name()).metadata_location == self._target.metadata_location:
                 raise
-            raise self._changed(error) from error
+            raise self._concurrent_change(error) from error
         except Exception as error:
             if not has_no_answer(error):
                 raise
@@ -367,16 +369,16 @@ class _Publication:
             with contextlib.suppress(OSError):  # it is missing, or stays as garbage
                 self._target.io.delete(place)
 
-    def _changed(self, error: Exception) -> Conflict:
+    def _concurrent_change(self, error: Exception) -> Conflict:
         return Conflict(f"Iceberg table {self._name} changed during the publication: {error}", hint="publish again")
 
     def _has_committed(self, new: IcebergSnapshot) -> bool:
         """Whether the catalog shows a snapshot after a commit without an answer."""
         try:
-            loaded = self._catalog.load_table(self._target.name())
+            table = self._catalog.load_table(self._target.name())
         except Exception:
             return False
-        return loaded.metadata.snapshot_by_id(new.snapshot_id) is not None
+        return table.metadata.snapshot_by_id(new.snapshot_id) is not None
 
     def _garbage(self, expired: Sequence[IcebergSnapshot], rest: Sequence[IcebergSnapshot]) -> set[str]:
         """URLs of metadata and of position deletes that only expired snapshots have; never base files."""
@@ -398,29 +400,29 @@ def _snapshot_updates(new: IcebergSnapshot) -> list[TableUpdate]:
 
 def _metadata_of(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]:
     """URLs of the manifest lists, manifests and delete files of snapshots."""
-    found: set[str] = set()
+    urls: set[str] = set()
     for snapshot in snapshots:
-        found.add(snapshot.manifest_list)
+        urls.add(snapshot.manifest_list)
         with contextlib.suppress(FileNotFoundError):  # an interrupted publication has removed it
             for manifest in snapshot.manifests(io):
-                if manifest.content == ManifestContent.DELETES and manifest.manifest_path not in found:
-                    found.update(entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io))
-                found.add(manifest.manifest_path)
-    return found
+                if manifest.content == ManifestContent.DELETES and manifest.manifest_path not in urls:
+                    urls.update(entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io))
+                urls.add(manifest.manifest_path)
+    return urls
 
 
-def _with_id(target: IcebergTable, wanted: Schema) -> Schema:
+def _with_id(target: IcebergTable, schema: Schema) -> Schema:
     """A schema with the id that it has in the Iceberg table, or the next free id if the table does not have it."""
     same = [
-        known
-        for known in target.metadata.schemas
-        if known == wanted and set(known.identifier_field_ids) == set(wanted.identifier_field_ids)
+        candidate
+        for candidate in target.metadata.schemas
+        if candidate == schema and set(candidate.identifier_field_ids) == set(schema.identifier_field_ids)
     ]
     current = target.metadata.current_schema_id
     if same:
-        return next((known for known in same if known.schema_id == current), same[-1])
-    number = 1 + max(known.schema_id for known in target.metadata.schemas)
-    return Schema(*wanted.fields, schema_id=number, identifier_field_ids=wanted.identifier_field_ids)
+        return next((candidate for candidate in same if candidate.schema_id == current), same[-1])
+    number = 1 + max(candidate.schema_id for candidate in target.metadata.schemas)
+    return Schema(*schema.fields, schema_id=number, identifier_field_ids=schema.identifier_field_ids)
 
 
 def _property(snapshot: IcebergSnapshot, name: str) -> str | None:

@@ -38,27 +38,27 @@ def bucket_spec(schema: TableSchema, published: Schema, metadata: TableMetadata)
         return None
     source = schema.column(schema.key[0]).id
     transform: BucketTransform[int] = BucketTransform(num_buckets=1 << schema.bucket_bits)
-    for known in metadata.partition_specs:
-        if [(field.source_id, field.transform) for field in known.fields] == [(source, transform)]:
-            return known
-    taken = {field.name for known in metadata.partition_specs for field in known.fields}
+    for spec in metadata.partition_specs:
+        if [(field.source_id, field.transform) for field in spec.fields] == [(source, transform)]:
+            return spec
+    names = {field.name for spec in metadata.partition_specs for field in spec.fields}
     name = f"{schema.key[0]}_bucket"
-    if name in taken:  # of the number of buckets before a split
+    if name in names:  # of the number of buckets before a split
         name += f"_{1 << schema.bucket_bits}"
-    while name in published.column_names or name in taken:  # the names of columns and of partition fields are one set
+    while name in published.column_names or name in names:  # the names of columns and of partition fields are one set
         name += "_"
     field_id = max(_FIRST_FIELD_ID, (metadata.last_partition_id or 0) + 1)
     field = PartitionField(source_id=source, field_id=field_id, transform=transform, name=name)
-    return PartitionSpec(field, spec_id=1 + max(known.spec_id for known in metadata.partition_specs))
+    return PartitionSpec(field, spec_id=1 + max(spec.spec_id for spec in metadata.partition_specs))
 
 
 def files_of_one_bucket(slices: Iterable[FileSlice], bits: int) -> Mapping[Path, int]:
     """The bucket of each base file that was written for one file group of this number of bits."""
     return {
-        made.base.path: file_slice.group.bucket
+        slice_file.base.path: file_slice.group.bucket
         for file_slice in slices
-        if (made := file_slice.slice) is not None
-        and made.base is not None
-        and made.base_part is None
-        and made.bits == bits
+        if (slice_file := file_slice.slice) is not None
+        and slice_file.base is not None
+        and slice_file.base_part is None
+        and slice_file.bits == bits
     }

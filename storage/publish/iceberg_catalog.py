@@ -99,13 +99,13 @@ def catalog_errors(name: str, what: str | None = None) -> Iterator[None]:
         NotFound: An object of the Iceberg table is missing.
         InvalidInput: The catalog finds the request wrong.
     """
-    asked = what or f"the catalog or the file system of Iceberg table {name}"
+    subject = what or f"the catalog or the file system of Iceberg table {name}"
     try:
         yield
     except Exception as error:
         if isinstance(error, _REFUSED):
             raise StoreRefused(
-                f"{asked} refuses access: {_text(error)}",
+                f"{subject} refuses access: {_text(error)}",
                 hint="check the properties of the catalog: credentials, warehouse",
             ) from error
         if isinstance(error, FileNotFoundError):
@@ -119,7 +119,7 @@ def catalog_errors(name: str, what: str | None = None) -> Iterator[None]:
             ) from error
         if has_no_answer(error):
             raise StoreUnavailable(
-                f"{asked} does not answer: {_text(error)}",
+                f"{subject} does not answer: {_text(error)}",
                 hint="publish again when it does; check the properties of the catalog",
             ) from error
         raise

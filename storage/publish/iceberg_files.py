@@ -74,16 +74,16 @@ def data_file(
             continue
         sizes[field.field_id] = sum(group.column(leaf).total_compressed_size for group in groups)
         values[field.field_id] = current.file.rows
-        ranges = [found for found in column_ranges(footer, table_schema, field.name) if found is not None]
-        if len(ranges) < len(groups) or any(found.nulls is None for found in ranges):
+        ranges = [item for item in column_ranges(footer, table_schema, field.name) if item is not None]
+        if len(ranges) < len(groups) or any(item.nulls is None for item in ranges):
             continue
-        nulls[field.field_id] = sum(found.nulls or 0 for found in ranges)
+        nulls[field.field_id] = sum(item.nulls or 0 for item in ranges)
         least, largest = _bounds(field.field_type, ranges)
         if least is not None:
             lower[field.field_id] = least
         if largest is not None:
             upper[field.field_id] = largest
-    made = DataFile.from_args(
+    entry = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=url,
         file_format=FileFormat.PARQUET,
@@ -97,15 +97,15 @@ def data_file(
         lower_bounds=lower,
         upper_bounds=upper,
     )
-    made.spec_id = spec_id
-    return made
+    entry.spec_id = spec_id
+    return entry
 
 
 def _bounds(kind: PrimitiveType, ranges: Sequence[ColumnRange]) -> tuple[bytes | None, bytes | None]:
     """A lower and an upper bound of the values of a column in a file; None where it is not known."""
-    known = [found for found in ranges if found.nulls != found.rows]
-    least = [found.least for found in known]
-    largest = [found.largest for found in known]
+    with_values = [column_range for column_range in ranges if column_range.nulls != column_range.rows]
+    least = [column_range.least for column_range in with_values]
+    largest = [column_range.largest for column_range in with_values]
     smallest = None if not least or None in least else to_bytes(kind, _cut(kind, min(least)))
     # Parquet's statistics leave NaN out, and some engines, such as Spark, order it after all numbers.
     unknown = not largest or None in largest or isinstance(kind, FloatType | DoubleType)
@@ -139,9 +139,9 @@ def encode_deletes(url: str, current: CurrentFile) -> bytes:
     return bytes(sink.getvalue())
 
 
-def deletes_name(encoded: bytes) -> str:
+def deletes_name(content: bytes) -> str:
     """How the name of a file of position deletes begins: the same for files with the same content."""
-    return f"{_DELETES_PREFIX}{hashlib.sha256(encoded).hexdigest()[:_DIGEST_LENGTH]}"
+    return f"{_DELETES_PREFIX}{hashlib.sha256(content).hexdigest()[:_DIGEST_LENGTH]}"
 
 
 def name_of_deletes(url: str) -> str:

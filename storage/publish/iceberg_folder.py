@@ -38,7 +38,7 @@ _VERSION: Final = re.compile(r"v(\d+)\.metadata\.json")
 
 
 class FolderCatalog(NoopCatalog):
-    """As much of a catalog as a publication needs: create a table, load it, commit to it."""
+    """A catalog in a folder, with what a publication needs: create a table, load it, commit to it."""
 
     def __init__(self, name: str, **properties: str) -> None:
         """Open nothing yet.
@@ -58,7 +58,7 @@ class FolderCatalog(NoopCatalog):
         super().__init__(name, **properties)
 
     def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
-        """Nothing: a namespace is a folder."""
+        """Do nothing: a namespace is a folder."""
 
     def create_table(
         self,
@@ -117,8 +117,8 @@ class FolderCatalog(NoopCatalog):
         version = _number(current.metadata_location) + 1
         if not _put(store, version, updated):
             raise CommitFailedException(f"{place} has changed")
-        kept = {_number(entry.metadata_file) for entry in updated.metadata_log}
-        first = min(kept, default=version)
+        versions = {_number(entry.metadata_file) for entry in updated.metadata_log}
+        first = min(versions, default=version)
         store.delete_many([_metadata_path(number) for number in _versions(store) if number < first])
         return CommitTableResponse.model_validate(
             {"metadata": updated, "metadata-location": f"{place}/{_metadata_path(version)}"}
@@ -134,11 +134,11 @@ class FolderCatalog(NoopCatalog):
 
 def _store_options(properties: Properties) -> dict[str, Any]:
     """Options of fsspec for S3 that mean the same as properties of pyiceberg; other stores take their environment."""
-    given = {"key": "s3.access-key-id", "secret": "s3.secret-access-key", "token": "s3.session-token"}
+    names = {"key": "s3.access-key-id", "secret": "s3.secret-access-key", "token": "s3.session-token"}
     client = {"endpoint_url": "s3.endpoint", "region_name": "s3.region"}
-    options: dict[str, Any] = {name: properties[known] for name, known in given.items() if known in properties}
-    if found := {name: properties[known] for name, known in client.items() if known in properties}:
-        options["client_kwargs"] = found
+    options: dict[str, Any] = {name: properties[key] for name, key in names.items() if key in properties}
+    if settings := {name: properties[key] for name, key in client.items() if key in properties}:
+        options["client_kwargs"] = settings
     return options
 
 
@@ -156,8 +156,8 @@ def _put(store: ObjectStore, version: int, metadata: TableMetadata) -> bool:
         store.delete(path)  # so many commits came first that their files are deleted already
         return False
     newest = 0
-    while newest < (found := _newest(store)):  # another commit may have written an older hint meanwhile
-        newest = found
+    while newest < (other := _newest(store)):  # another commit may have written an older hint meanwhile
+        newest = other
         store.put(_HINT, str(newest).encode())
     return True
 

@@ -29,11 +29,11 @@ def name_mapping(schema: TableSchema) -> str | None:
         return None
     ids = [int(field.metadata[FIELD_ID]) for field in fields]
     inner = itertools.count(max(ids) + 1)
-    mapped = [_mapped(number, field.name, field.type, inner) for field, number in zip(fields, ids, strict=True)]
+    mapped = [_mapped_field(number, field.name, field.type, inner) for field, number in zip(fields, ids, strict=True)]
     return NameMapping(mapped).model_dump_json()
 
 
-def _mapped(number: int, name: str, arrow_type: pa.DataType, ids: Iterator[int]) -> MappedField:
+def _mapped_field(number: int, name: str, arrow_type: pa.DataType, ids: Iterator[int]) -> MappedField:
     inside = _inside(arrow_type, ids)
     return MappedField.model_validate({"field-id": number, "names": [name], "fields": inside})
 
@@ -48,4 +48,4 @@ def _inside(arrow_type: pa.DataType, ids: Iterator[int]) -> list[MappedField]:
         inside = [(field.name, field.type) for field in arrow_type]
     else:
         return []
-    return [_mapped(next(ids), name, kind, ids) for name, kind in inside]
+    return [_mapped_field(next(ids), name, kind, ids) for name, kind in inside]

@@ -60,8 +60,8 @@ def iceberg_schema(schema: TableSchema, columns: Sequence[str], schema_id: int) 
     Raises:
         InvalidInput: A column has a nested type.
     """
-    found = [schema.column(name) for name in columns]
-    types = {column.name: iceberg_type(column.type) for column in found}
+    selected = [schema.column(name) for name in columns]
+    types = {column.name: iceberg_type(column.type) for column in selected}
     nested = [name for name, kind in types.items() if kind is None]
     if nested:
         raise InvalidInput(
@@ -70,7 +70,7 @@ def iceberg_schema(schema: TableSchema, columns: Sequence[str], schema_id: int) 
         )
     fields = [
         NestedField(column.id, column.name, kind, required=column.name in schema.key, doc=column.comment or None)
-        for column in found
+        for column in selected
         if (kind := types[column.name]) is not None
     ]
     ids = [schema.column(name).id for name in schema.key]

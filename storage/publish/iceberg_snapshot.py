@@ -48,7 +48,7 @@ class _DeletesWriter(ManifestWriterV2):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What the current snapshot of a published table lists.
+    """The manifests and files of the current snapshot of a published table.
 
     Attributes:
         data: Its data manifests, with their live entries.
@@ -62,10 +62,10 @@ class Listed:
     def of(cls, io: FileIO, snapshot: Snapshot | None) -> Listed:
         """Read the manifests of a snapshot; None is a table without snapshots."""
         manifests = [] if snapshot is None else snapshot.manifests(io)
-        read = [(manifest, manifest.fetch_manifest_entry(io, discard_deleted=True)) for manifest in manifests]
+        manifests_read = [(manifest, manifest.fetch_manifest_entry(io, discard_deleted=True)) for manifest in manifests]
         return cls(
-            data=[found for found in read if found[0].content == ManifestContent.DATA],
-            deletes=[found for found in read if found[0].content == ManifestContent.DELETES],
+            data=[item for item in manifests_read if item[0].content == ManifestContent.DATA],
+            deletes=[item for item in manifests_read if item[0].content == ManifestContent.DELETES],
         )
 
     @property
@@ -116,10 +116,10 @@ class SnapshotWriter:
         """
         many = len(listed.data) >= MAX_MANIFESTS
         manifests = [manifest for manifest, entries in listed.data if not many and _all_in(entries, kept)]
-        changed = [found for found in listed.data if found[1] and (many or not _all_in(found[1], kept))]
-        for spec_id in sorted({old.partition_spec_id for old, _ in changed} | {file.spec_id for file in added}):
+        rewrites = [item for item in listed.data if item[1] and (many or not _all_in(item[1], kept))]
+        for spec_id in sorted({old.partition_spec_id for old, _ in rewrites} | {file.spec_id for file in added}):
             with self._writer(ManifestWriterV2, spec_id) as writer:
-                old = [entries for manifest, entries in changed if manifest.partition_spec_id == spec_id]
+                old = [entries for manifest, entries in rewrites if manifest.partition_spec_id == spec_id]
                 _write(writer, old, kept, [file for file in added if file.spec_id == spec_id])
             manifests.append(writer.to_manifest_file())
         old_deletes = [entries for _, entries in listed.deletes if entries]
@@ -137,10 +137,10 @@ class SnapshotWriter:
             2, self.target.io.new_output(place), self.snapshot_id, metadata.current_snapshot_id, number, "deflate"
         ) as manifest_list:
             manifest_list.add_manifests(manifests)
-        gone = sum(path not in kept for path in listed.paths)
-        counted = {
+        removed_count = sum(path not in kept for path in listed.paths)
+        counts = {
             "added-data-files": len(added),
-            "deleted-data-files": gone,
+            "deleted-data-files": removed_count,
             "total-data-files": len(kept.intersection(listed.paths)) + len(added),
             "total-records": _rows(listed.data, kept) + sum(file.record_count for file in added),
             "total-delete-files": len(kept.intersection(listed.delete_paths)) + len(deletes),
@@ -148,8 +148,8 @@ class SnapshotWriter:
             "total-equality-deletes": 0,
         }
         summary = Summary(
-            Operation.OVERWRITE if gone or new_deletes else Operation.APPEND,
-            **{name: str(count) for name, count in counted.items()},
+            Operation.OVERWRITE if removed_count or new_deletes else Operation.APPEND,
+            **{name: str(count) for name, count in counts.items()},
             **properties,
         )
         return Snapshot.model_validate(
@@ -209,7 +209,7 @@ def _write(
 def _without_bounds(entry: ManifestEntry) -> ManifestEntry:
     """An entry that says that a file was removed has no values of it: a manifest may stay after the erase of a key."""
     file = entry.data_file
-    removed = DataFile.from_args(
+    deleted_file = DataFile.from_args(
         content=file.content,
         file_path=file.file_path,
         file_format=file.file_format,
@@ -217,13 +217,13 @@ def _without_bounds(entry: ManifestEntry) -> ManifestEntry:
         record_count=file.record_count,
         file_size_in_bytes=file.file_size_in_bytes,
     )
-    removed.spec_id = file.spec_id
+    deleted_file.spec_id = file.spec_id
     return ManifestEntry.from_args(
         status=entry.status,
         snapshot_id=entry.snapshot_id,
         sequence_number=entry.sequence_number,
         file_sequence_number=entry.file_sequence_number,
-        data_file=removed,
+        data_file=deleted_file,
     )
 
 

@@ -29,7 +29,7 @@ def check_installed() -> None:
         InvalidInput: It is not installed.
     """
     if find_spec("pyiceberg") is None:
-        raise InvalidInput("publishing as Iceberg needs pyiceberg", hint="pip install 'weft[iceberg]'")
+        raise InvalidInput("publishing as Iceberg needs pyiceberg", hint="install it: pip install 'weft[iceberg]'")
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -63,9 +63,9 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             return load_catalog(name, **properties)
     except NotInstalledError as error:
         package = getattr(error.__cause__, "name", None)
-        needed = str(error) if package is None else f"it needs the package {package}"
+        reason = str(error) if package is None else f"it needs the package {package}"
         raise InvalidInput(
-            f"Iceberg catalog {name!r} cannot be opened: {needed}",
+            f"Iceberg catalog {name!r} cannot be opened: {reason}",
             hint="install it; for PostgreSQL: pip install 'psycopg[binary]', and uri=postgresql+psycopg://...",
         ) from error
     except (ValidationError, json.JSONDecodeError) as error:  # ValueErrors, too

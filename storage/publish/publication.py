@@ -72,14 +72,14 @@ def is_one_moment(snapshot: Snapshot) -> bool:
     tails = snapshot.table_log.commit_log.read_tails(
         {lane: (start, snapshot.cut.lanes[lane]) for lane, start in starts.items()}
     )
-    # Commits of retired lanes are not looked at. Their lanes were closed in the state of this prefix (C6).
+    # Commits of retired lanes are not looked at. Their lanes were closed in the state of this prefix (PROTOCOL.md, C6).
     newest, oldest_later = max(0, state.complete_from - 1), state.head + 1
     for lane, tail in tails.items():
         end = state.covered.get(lane, 0)
         within = [entry for entry in tail if isinstance(entry, Data) and entry.seq <= end]
         later = [entry for entry in tail if isinstance(entry, Data) and entry.seq > end]
-        seen = [entry.table_seen for entry in (*within[-1:], *later[:1])]
-        if None in seen or (starts[lane] and not within):
+        table_heads = [entry.table_seen for entry in (*within[-1:], *later[:1])]
+        if None in table_heads or (starts[lane] and not within):
             return False  # commits of an earlier version, or claims alone
         newest = max([newest, *(entry.table_seen or 0 for entry in within[-1:])])
         oldest_later = min([oldest_later, *(entry.table_seen or 0 for entry in later[:1])])
@@ -88,11 +88,11 @@ def is_one_moment(snapshot: Snapshot) -> bool:
 
 def footers_reported(env: Environment, files: Sequence[FileRef], progress: OnStage) -> list[Footer]:
     """The footers of base files, see `storage.files.base_file.read_footers`; reports how many were read."""
-    found: list[Footer] = []
+    footers: list[Footer] = []
     for start in range(0, len(files), FOOTERS_AT_ONCE):
-        found += read_footers(env, files[start : start + FOOTERS_AT_ONCE])
-        progress(Stage("publishing", len(found), len(files), "files"))
-    return found
+        footers += read_footers(env, files[start : start + FOOTERS_AT_ONCE])
+        progress(Stage("publishing", len(footers), len(files), "files"))
+    return footers
 
 
 def columns_to_publish(schema: TableSchema, columns: Sequence[str] | None) -> list[str]:
@@ -131,7 +131,7 @@ def files_to_publish(state: TableState, columns: Sequence[str]) -> list[CurrentF
     return files
 
 
-def release_unneeded(table: Table, listed: Iterable[str], pattern: str, needed: Collection[str | None]) -> None:
+def release_unneeded(table: Table, listed: Iterable[str], pattern: str, in_use: Collection[str | None]) -> None:
     """Release the savepoints of earlier publications that nothing needs any more.
 
     Args:
@@ -139,10 +139,10 @@ def release_unneeded(table: Table, listed: Iterable[str], pattern: str, needed: 
         listed: Names of savepoints that existed before the published table was loaded. Whoever made one of them, and
             has not committed yet, will fail, because the published table has changed since.
         pattern: Regular expression of the whole names of these publications' savepoints.
-        needed: Savepoints to keep.
+        in_use: Savepoints to keep.
     """
     for name in listed:
-        if re.fullmatch(pattern, name) and name not in needed:
+        if re.fullmatch(pattern, name) and name not in in_use:
             release_savepoint(table, name)
 
 

@@ -11,7 +11,7 @@ _LARGEST_CHARACTER: Final = 0x10FFFF
 def cut_up(text: str, length: int) -> str | None:
     """A text of at most ``length`` characters that is not smaller, in the order of UTF-8; None without one.
 
-    The last character that has a following one is replaced by that. Surrogates are no characters: they have no UTF-8.
+    The last character that has a following one is replaced by that. Surrogates are not characters: they have no UTF-8.
     """
     if len(text) <= length:
         return text

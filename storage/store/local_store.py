@@ -24,7 +24,7 @@ from storage.core.names import Path
 from storage.errors import StoreRefused
 from storage.store.object_store import (
     Ranges,
-    Wanted,
+    ReadRequest,
     check_create_size,
     missing,
     normalise_errors,
@@ -57,8 +57,8 @@ class LocalStore:
         """Names of the folders in this one, sorted; None if it does not exist."""
         with normalise_errors(Path(str(self._root))):
             try:
-                with os.scandir(self._root) as found:
-                    return sorted(entry.name for entry in found if entry.is_dir())
+                with os.scandir(self._root) as entries:
+                    return sorted(entry.name for entry in entries if entry.is_dir())
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -139,55 +139,55 @@ class LocalStore:
         full = self._full(path)
         with normalise_errors(path):
             try:
-                found = os.stat(full).st_size  # noqa: PTH116 - see `_full`
+                actual_size = os.stat(full).st_size  # noqa: PTH116 - see `_full`
             except (FileNotFoundError, NotADirectoryError):
                 raise missing(path) from None
-            if found != size:
-                raise wrong_size(path, found, size)
+            if actual_size != size:
+                raise wrong_size(path, actual_size, size)
             # Not a memory map: its pages would count as memory of this process, and a truncated file would kill the
             # process.
             return pa.OSFile(full)
 
-    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
-        return [self._read_ranges(each) for each in wanted]
+    def read_ranges(self, requests: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
+        return [self._read_ranges(request) for request in requests]
 
-    def _read_ranges(self, wanted: Wanted) -> list[pa.Buffer]:
+    def _read_ranges(self, request: ReadRequest) -> list[pa.Buffer]:
         parts = []
-        with normalise_errors(wanted.path), self._open_raw(wanted) as file:
-            for offset, length in wanted.ranges:
-                part = pa.allocate_buffer(wanted.lead + length)
-                left = memoryview(part)[wanted.lead :]
+        with normalise_errors(request.path), self._open_raw(request) as file:
+            for offset, length in request.ranges:
+                part = pa.allocate_buffer(request.lead + length)
+                rest = memoryview(part)[request.lead :]
                 file.seek(offset)
-                while left:
-                    count = file.readinto(left)
-                    if not count:
-                        raise wrong_size(wanted.path, offset + length - len(left), wanted.size)  # truncated meanwhile
-                    left = left[count:]
+                while rest:
+                    count = file.readinto(rest)
+                    if not count:  # truncated meanwhile
+                        raise wrong_size(request.path, offset + length - len(rest), request.size)
+                    rest = rest[count:]
                 parts.append(part)
         return parts
 
-    def _open_raw(self, wanted: Wanted) -> io.FileIO:
+    def _open_raw(self, request: ReadRequest) -> io.FileIO:
         """The file without a buffer: many small files are read, and what is read is read once."""
         try:
-            file = io.FileIO(self._full(wanted.path))
+            file = io.FileIO(self._full(request.path))
         except (FileNotFoundError, NotADirectoryError):
-            raise missing(wanted.path) from None
-        found = os.fstat(file.fileno()).st_size
-        if found != wanted.size:
+            raise missing(request.path) from None
+        actual_size = os.fstat(file.fileno()).st_size
+        if actual_size != request.size:
             file.close()
-            raise wrong_size(wanted.path, found, wanted.size)
+            raise wrong_size(request.path, actual_size, request.size)
         return file
 
     def leftovers(self) -> list[tuple[Path, Path]]:
-        found = []
+        pairs = []
         with normalise_errors(Path(".")):
             for file, _ in _walk(self._root):
-                parsed = _TEMPORARY_NAME.fullmatch(file.name)
-                if parsed is not None:
+                name_match = _TEMPORARY_NAME.fullmatch(file.name)
+                if name_match is not None:
                     temporary = file.relative_to(self._root)
-                    final = temporary.with_name(parsed.group(1))
-                    found.append((Path(temporary.as_posix()), Path(final.as_posix())))
-        return sorted(found)
+                    final = temporary.with_name(name_match.group(1))
+                    pairs.append((Path(temporary.as_posix()), Path(final.as_posix())))
+        return sorted(pairs)
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
         top = self._root / folder

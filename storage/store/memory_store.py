@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 
 from storage.core.names import Path
-from storage.store.object_store import Ranges, Wanted, check_create_size, missing, read_each, wrong_size
+from storage.store.object_store import Ranges, ReadRequest, check_create_size, missing, read_each, wrong_size
 
 _folders: Final[dict[str, dict[Path, bytes]]] = {}
 _lock: Final = threading.Lock()
@@ -74,8 +74,8 @@ class MemoryStore:
             raise wrong_size(path, len(data), size)
         return pa.BufferReader(data)
 
-    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
-        return read_each(self, wanted)
+    def read_ranges(self, requests: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
+        return read_each(self, requests)
 
     def leftovers(self) -> list[tuple[Path, Path]]:
         return []
@@ -83,10 +83,10 @@ class MemoryStore:
     def list(self, folder: Path) -> list[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
         with _lock:
-            found = [
+            objects = [
                 (path.removeprefix(prefix), len(o)) for path, o in self._objects.items() if path.startswith(prefix)
             ]
-        return sorted(found)
+        return sorted(objects)
 
     def delete(self, path: Path) -> None:
         with _lock:

@@ -44,7 +44,7 @@ Ranges = Sequence[tuple[int, int]]
 """(offset, length) pairs in ascending order."""
 
 
-class Wanted(NamedTuple):
+class ReadRequest(NamedTuple):
     """Ranges to read of one object.
 
     Attributes:
@@ -93,7 +93,7 @@ class ObjectStore(Protocol):
         ...
 
     def open_output(self, path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Like `put`, for an object that is written in parts. It exists after the block, unless that raised."""
+        """Write an object in parts, otherwise as `put`. It exists after the block, unless that raised."""
         ...
 
     def get(self, path: Path) -> bytes | None:
@@ -112,7 +112,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+    def read_ranges(self, requests: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
         """Ranges of objects: per object one writable buffer per range, in that order.
 
         Object stores read in parallel, up to a bound.
@@ -134,11 +134,11 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, path: Path) -> None:
-        """Remove an object; a missing one is no error."""
+        """Remove an object; a missing object is not an error."""
         ...
 
     def delete_many(self, paths: Sequence[Path]) -> None:
-        """Remove objects; missing ones are no error. After a failure some may be left."""
+        """Remove objects; missing objects are not an error. After a failure some may be left."""
         ...
 
 
@@ -234,27 +234,27 @@ def list_by_folder(store: ObjectStore, parent: Path) -> dict[str, list[tuple[str
         By the name of the folder, as `ObjectStore.list` of that folder: (path relative to the folder, size in bytes)
         of every object below it. Objects of the parent itself are left out.
     """
-    found: dict[str, list[tuple[str, int]]] = {}
+    by_folder: dict[str, list[tuple[str, int]]] = {}
     for name, size in store.list(parent):
         folder, separator, rest = name.partition("/")
         if separator:
-            found.setdefault(folder, []).append((rest, size))
-    return found
+            by_folder.setdefault(folder, []).append((rest, size))
+    return by_folder
 
 
-def read_each(store: ObjectStore, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+def read_each(store: ObjectStore, requests: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
     """`ObjectStore.read_ranges`, one object after the other: no more than one is open."""
-    return [_read(store, each) for each in wanted]
+    return [_read(store, request) for request in requests]
 
 
-def _read(store: ObjectStore, wanted: Wanted) -> list[pa.Buffer]:
+def _read(store: ObjectStore, request: ReadRequest) -> list[pa.Buffer]:
     parts = []
-    with normalise_errors(wanted.path), store.open_input(wanted.path, wanted.size, wanted.ranges) as source:
-        for offset, length in wanted.ranges:
-            part = pa.allocate_buffer(wanted.lead + length)
+    with normalise_errors(request.path), store.open_input(request.path, request.size, request.ranges) as source:
+        for offset, length in request.ranges:
+            part = pa.allocate_buffer(request.lead + length)
             source.seek(offset)
-            if source.readinto(memoryview(part).cast("B")[wanted.lead :]) != length:
-                raise wrong_size(wanted.path, source.size(), wanted.size)  # it was truncated since it was opened
+            if source.readinto(memoryview(part).cast("B")[request.lead :]) != length:
+                raise wrong_size(request.path, source.size(), request.size)  # it was truncated since it was opened
             parts.append(part)
     return parts
 
@@ -293,6 +293,6 @@ def missing(path: Path) -> MissingFile:
     )
 
 
-def wrong_size(path: Path, found: int, size: int) -> CorruptData:
+def wrong_size(path: Path, actual: int, size: int) -> CorruptData:
     """The error for an object that was cut off, or replaced."""
-    return CorruptData(f"file {path} has {found} bytes, but the log says {size}", hint="restore it from a copy")
+    return CorruptData(f"file {path} has {actual} bytes, but the log says {size}", hint="restore it from a copy")

@@ -21,7 +21,7 @@ GRANULARITY_SECONDS: Final = 1.0  # object stores give times in whole seconds
 
 @dataclass(frozen=True, slots=True)
 class StoreProbe:
-    """What a store does.
+    """The abilities of a store, as a probe has found them.
 
     Attributes:
         exclusive: A second create of one name was refused, and changed nothing. Without it no table is safe.
@@ -54,17 +54,17 @@ def probe_store(store: ObjectStore) -> StoreProbe:
         began = time.time()
         try:
             first = store.put_if_absent(path, b"first")
-            ended = time.time()
+            end = time.time()
             exclusive = first and not store.put_if_absent(path, b"second") and store.get(path) == b"first"
-            listed = any(path == f"{PROBES}/{name}" for name, _ in store.list(PROBES))
-            written = _modified_at(store, path)
+            is_listed = any(path == f"{PROBES}/{name}" for name, _ in store.list(PROBES))
+            modified_at = _modified_at(store, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 store.delete(path)
             raise
         store.delete(path)
-        deleted = store.get(path) is None
-    return StoreProbe(exclusive, listed, deleted, _skew(written, began, ended), path)
+        is_deleted = store.get(path) is None
+    return StoreProbe(exclusive, is_listed, is_deleted, _skew(modified_at, began, end), path)
 
 
 def _modified_at(store: ObjectStore, path: Path) -> float | None:
@@ -77,10 +77,10 @@ def _modified_at(store: ObjectStore, path: Path) -> float | None:
     return store.modified_at(path) if isinstance(store, RemoteStore) else None
 
 
-def _skew(written: float | None, began: float, ended: float) -> float | None:
-    if written is None:
+def _skew(modified_at: float | None, began: float, end: float) -> float | None:
+    if modified_at is None:
         return None
-    return max(0.0, written - ended) - max(0.0, began - GRANULARITY_SECONDS - written)
+    return max(0.0, modified_at - end) - max(0.0, began - GRANULARITY_SECONDS - modified_at)
 
 
 def _local_path(store: LocalStore, path: str = "") -> LocalPath:
@@ -94,10 +94,10 @@ def _without_new_folders(store: ObjectStore) -> Iterator[None]:
         yield
         return
     folder = _local_path(store, PROBES)
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    new = [new_folder for new_folder in (folder, *folder.parents) if not new_folder.exists()]
     try:
         yield
     finally:
-        for each in new:
+        for new_folder in new:
             with contextlib.suppress(OSError):
-                each.rmdir()
+                new_folder.rmdir()

@@ -26,7 +26,7 @@ class RemoteInput(io.RawIOBase):
 
     def keep(self, start: int, end: int, answer: Any) -> None:
         """Store the answer of the store for a range; the answer may be an error."""
-        self._parts.append((start, self._checked(answer, start, end)))
+        self._parts.append((start, self._check(answer, start, end)))
 
     def part(self, start: int, end: int) -> bytes:
         for offset, part in self._parts:
@@ -36,14 +36,14 @@ class RemoteInput(io.RawIOBase):
             answer = self._fs.cat_file(self.full_path, start=start, end=end)
         except Exception as error:
             raise self._failure(error) from error
-        return self._checked(answer, start, end)
+        return self._check(answer, start, end)
 
-    def _checked(self, answer: Any, start: int, end: int) -> bytes:
+    def _check(self, answer: Any, start: int, end: int) -> bytes:
         if isinstance(answer, Exception):
             raise self._failure(answer) from answer
         if len(answer) != end - start:
-            found = start + len(answer) if answer else self._found()
-            raise wrong_size(self._path, found, self._size)
+            actual_size = start + len(answer) if answer else self._actual_size()
+            raise wrong_size(self._path, actual_size, self._size)
         return answer
 
     def _failure(self, error: Exception) -> TableError:
@@ -55,12 +55,12 @@ class RemoteInput(io.RawIOBase):
         except OSError as known:
             # For a range after the end of the object stores return an error (416) or no bytes.
             with contextlib.suppress(StoreUnavailable):
-                found = self._found()
-                if found != self._size:
-                    return wrong_size(self._path, found, self._size)
+                actual_size = self._actual_size()
+                if actual_size != self._size:
+                    return wrong_size(self._path, actual_size, self._size)
             return no_answer(self._path, known)
 
-    def _found(self) -> int:
+    def _actual_size(self) -> int:
         with normalise_errors(self._path), normalise_sdk_errors():
             return self._fs.info(self.full_path)["size"]
 

@@ -29,7 +29,7 @@ from fsspec.exceptions import FSTimeoutError
 
 from storage.core.names import Path
 from storage.errors import InvalidInput, StoreRefused, StoreUnavailable
-from storage.store.object_store import Ranges, Wanted, check_create_size, normalise_errors
+from storage.store.object_store import Ranges, ReadRequest, check_create_size, normalise_errors
 from storage.store.remote_input import RemoteInput, merge_ranges
 from storage.store.sdk_errors import http_status, normalise_sdk_errors
 
@@ -119,7 +119,7 @@ class RemoteStore:
         except (ValueError, TypeError, ImportError) as error:
             raise InvalidInput(
                 f"cannot open {uri!r}: {error}",
-                hint=f"is the extra weft[{kind.extra}] installed, and are the storage options those of fsspec?",
+                hint=f"check that weft[{kind.extra}] is installed, and that the storage options are those of fsspec",
             ) from error
 
     def _connect(self) -> None:
@@ -153,8 +153,8 @@ class RemoteStore:
             with normalise_sdk_errors():
                 file_system, root = fsspec.url_to_fs(self._uri, **options)
                 file_system.retries = 1  # s3fs retries in addition to its SDK
-                asked = f"{root.rstrip('/')}/{_MISSING}"
-                sync(file_system.loop, file_system._cat_file, asked, timeout=within_seconds, **self._kind.whole)  # noqa: SLF001 - fsspec has no public way to bound a call
+                probe_path = f"{root.rstrip('/')}/{_MISSING}"
+                sync(file_system.loop, file_system._cat_file, probe_path, timeout=within_seconds, **self._kind.whole)  # noqa: SLF001 - fsspec has no public way to bound a call
         except FileNotFoundError:
             return  # "not found" is an answer, so the store is reachable
         except PermissionError as error:
@@ -189,10 +189,10 @@ class RemoteStore:
         with normalise_errors(Path(self._uri)):
             try:
                 with normalise_sdk_errors():
-                    found = self._fs.ls(self._root, detail=True)
+                    entries = self._fs.ls(self._root, detail=True)
             except FileNotFoundError:
                 return None
-        names = (str(each["name"]).rstrip("/") for each in found if each["type"] == "directory")
+        names = (str(entry["name"]).rstrip("/") for entry in entries if entry["type"] == "directory")
         return sorted({name.rpartition("/")[2] for name in names if name != self._root})
 
     def has_bucket(self) -> bool:
@@ -251,21 +251,21 @@ class RemoteStore:
         return [_whole(answer) for answer in answers]
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
-        (source,) = self._inputs([Wanted(path, size, ranges or ())])
+        (source,) = self._inputs([ReadRequest(path, size, ranges or ())])
         return pa.PythonFile(source, mode="r")
 
-    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
-        found = zip(self._inputs(wanted), wanted, strict=True)
+    def read_ranges(self, requests: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
+        sources = zip(self._inputs(requests), requests, strict=True)
         return [
-            [pa.py_buffer(bytearray(asked.lead) + source.part(start, start + length)) for start, length in asked.ranges]
-            for source, asked in found
+            [pa.py_buffer(bytearray(item.lead) + source.part(start, start + length)) for start, length in item.ranges]
+            for source, item in sources
         ]
 
-    def _inputs(self, wanted: Sequence[Wanted]) -> list[RemoteInput]:
+    def _inputs(self, requests: Sequence[ReadRequest]) -> list[RemoteInput]:
         """The objects, with all wanted ranges fetched by one call."""
-        inputs = [RemoteInput(self._fs, self._full(asked.path), asked.path, asked.size) for asked in wanted]
+        inputs = [RemoteInput(self._fs, self._full(item.path), item.path, item.size) for item in requests]
         spans = [
-            (source, *span) for source, asked in zip(inputs, wanted, strict=True) for span in merge_ranges(asked.ranges)
+            (source, *span) for source, item in zip(inputs, requests, strict=True) for span in merge_ranges(item.ranges)
         ]
         if spans:
             answers = self._fs.cat_ranges(
@@ -287,20 +287,20 @@ class RemoteStore:
         with normalise_errors(folder):
             try:
                 with normalise_sdk_errors():
-                    found = self._fs.find(top, detail=True)
+                    entries = self._fs.find(top, detail=True)
             except FileNotFoundError:
                 return []
         # Left out: an object (on some servers a folder) with exactly this name, and names that end with a slash, which
         # consoles and other tools create as placeholders for folders.
         prefix = f"{top.rstrip('/')}/"  # the folder of the store ends with a slash
-        objects = ((n.removeprefix(prefix), o) for n, o in found.items() if n.startswith(prefix) and n[-1] != "/")
+        objects = ((n.removeprefix(prefix), o) for n, o in entries.items() if n.startswith(prefix) and n[-1] != "/")
         return sorted((name, int(info["size"])) for name, info in objects)
 
     def modified_at(self, path: Path) -> float:
         """Time when an object was written, by the clock of the store; in Unix seconds."""
         with normalise_sdk_errors():
-            found: dt.datetime = self._fs.modified(self._full(path))
-        return found.timestamp()
+            modified: dt.datetime = self._fs.modified(self._full(path))
+        return modified.timestamp()
 
     def delete(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError), normalise_sdk_errors():
@@ -325,7 +325,7 @@ class RemoteStore:
             raise StoreUnavailable(
                 f"{len(failed)} of {len(paths)} objects were not deleted; {failed[0].get('Key')}: "
                 f"{failed[0].get('Code')} {failed[0].get('Message', '')}",
-                hint="may these credentials delete? Otherwise try again",
+                hint="check that these credentials may delete; then try again",
             )
 
     def _delete_one(self, path: Path) -> None:

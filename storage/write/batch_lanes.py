@@ -1,4 +1,4 @@
-"""Which lane a batch without a query id takes: one that no writer is in, so that lanes do not grow with batches (W10).
+"""Which lane a batch without a query id takes: one without a writer, so that lanes stay few (PROTOCOL.md, W10).
 
 A batch finishes its lane with its own commit, and a later batch takes it with a claim in the very next slot. Of several
 that take one lane at the same time one wins the slot. The others did not fence it: they take another lane. So a stream
@@ -59,6 +59,6 @@ def free_lanes(table_log: TableLog, table: TableState, stream: StreamName) -> It
 
 def new_lane(table_log: TableLog, table: TableState, stream: StreamName) -> LaneName:
     """The name of a lane for batches of a stream that the table does not have, and has not had."""
-    taken = {name.lower() for name in table.lanes}
+    lower_names = {name.lower() for name in table.lanes}
     names = (lane_name(f"{stream[:_STREAM_LETTERS]}-batches-{number}") for number in itertools.count(1))
-    return next(name for name in names if name.lower() not in taken and not table_log.has_ended(name))
+    return next(name for name in names if name.lower() not in lower_names and not table_log.has_ended(name))

@@ -42,8 +42,8 @@ def read_lane(table_log: TableLog, lane: LaneName, rolled_back: tuple[Span, ...]
 def read_on(table_log: TableLog, lane: LaneName, state: LaneState) -> None:
     """Update a state with the entries that were added to the lane since. Raises the errors of `read_lane`."""
     log = table_log.commit_log
-    for found in log.read_on(lane, state.head, known=table_log.known_entry(lane)):
-        for entry in lane_entries(found):
+    for entries_read in log.read_on(lane, state.head, known=table_log.known_entry(lane)):
+        for entry in lane_entries(entries_read):
             state.add(entry, table_log.env.tuning.recent_commits)
         log.forget_before(lane, state.head - 1)
 
@@ -61,8 +61,8 @@ def newest_rolled_back(table_log: TableLog, lane: LaneName, state: LaneState, af
     if until <= after:
         return None
     entries = table_log.commit_log.read_after(lane, after, until)
-    found = [entry for entry in entries if isinstance(entry, Data) and entry.query_id]
-    return (found[-1].query_id, found[-1].batch) if found else None
+    commits = [entry for entry in entries if isinstance(entry, Data) and entry.query_id]
+    return (commits[-1].query_id, commits[-1].batch) if commits else None
 
 
 def first_batch(table_log: TableLog, lane: LaneName, head: int) -> Data | None:

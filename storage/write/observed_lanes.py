@@ -1,4 +1,4 @@
-"""Tracks what a writer has read of the other lanes, so that its commits are ordered after theirs (rules W2, W7).
+"""Tracks what a writer has read of the other lanes, so that its commits are ordered after theirs (PROTOCOL.md, W2, W7).
 
 If versions have equal ordering values, the larger arrival wins, and an arrival begins with a stamp. A stamp is larger
 than every stamp that its process has read, whatever the clock says. So a writer reads the lanes before it commits.
@@ -83,18 +83,18 @@ class OtherLanes:
         tails = self._table_log.commit_log.read_tails({TABLE_LANE: (table.head, None), **rivals})
         if tails.pop(TABLE_LANE):
             table = self._table_log.refresh()
-            added = self._ordered_rivals(table).keys() - rivals.keys()
-            if added and len(rivals) + len(added) <= MAX_RIVALS_EACH_COMMIT:
-                self.heads |= self._table_log.observe_heads(table, self.heads, added)
+            new_rivals = self._ordered_rivals(table).keys() - rivals.keys()
+            if new_rivals and len(rivals) + len(new_rivals) <= MAX_RIVALS_EACH_COMMIT:
+                self.heads |= self._table_log.observe_heads(table, self.heads, new_rivals)
         self._observe(tails)
         return table
 
     def _ordered_rivals(self, table: TableState) -> dict[LaneName, tuple[int, int | None]]:
         """Lanes as `_unseen` has them that share a group with ordering columns, without those that `look` reads."""
         schema = table.schema
-        ordered = frozenset(name for name in schema.stream(self._stream).groups if schema.group(name).ordering)
+        ordered_groups = frozenset(name for name in schema.stream(self._stream).groups if schema.group(name).ordering)
         contested = {lane.name for lane in self._sharing(table, _in_commit_order(schema, self._stream))}
-        return {name: ends for name, ends in self._unseen(table, ordered).items() if name not in contested}
+        return {name: ends for name, ends in self._unseen(table, ordered_groups).items() if name not in contested}
 
     def look(self, table: TableState) -> None:
         """Rule W7: read the stamps of all commits that the next commit of this lane must be ordered after.

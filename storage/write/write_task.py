@@ -52,7 +52,7 @@ class WriteTicket:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task has written.
+    """The result of a task: its files and counts.
 
     Attributes:
         files: Log files, in the order of the rows.
@@ -102,14 +102,14 @@ def write_rows(
         StoreUnavailable: The store does not accept the files.
     """
     files: list[LogFile] = []
-    seen: list[dict[str, Seen]] = []
+    seen_by_chunk: list[dict[str, Seen]] = []
     ignored = unordered = 0
     try:
         for chunk in _chunks(rows, ticket.env.tuning.log_file_bytes):
-            events = _prepared(ticket, chunk, on_problems)
+            events = _prepare(ticket, chunk, on_problems)
             ignored += events.ignored
             unordered += events.unordered
-            seen.append(see(events.rows, events.groups, ticket.watched))
+            seen_by_chunk.append(see(events.rows, events.groups, ticket.watched))
             file = write_log_file(
                 ticket.env, ticket.schema, events, lane=ticket.lane, epoch=ticket.epoch, seq=ticket.seq, task=task
             )
@@ -120,10 +120,10 @@ def write_rows(
             # No entry can name these files yet.
             remove_log_file(ticket.env.store, file)
         raise
-    return Written(tuple(files), ignored, combine_seen(seen), unordered)
+    return Written(tuple(files), ignored, combine_seen(seen_by_chunk), unordered)
 
 
-def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:
+def _prepare(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:
     if on_problems is None:
         return prepare(chunk, ticket.schema, ticket.stream)
     events, problems = prepare_good(chunk, ticket.schema, ticket.stream)
@@ -139,14 +139,14 @@ def _chunks(rows: pa.Table | pa.RecordBatchReader, limit: int) -> Iterator[pa.Ta
         return
     pending: list[pa.RecordBatch] = []
     size = 0
-    seen = False
+    has_batches = False
     for batch in rows:
         pending.append(batch)
         size += batch.nbytes
         if size >= limit:
             yield pa.Table.from_batches(pending, rows.schema)
-            pending, size, seen = [], 0, True
-    if pending or not seen:
+            pending, size, has_batches = [], 0, True
+    if pending or not has_batches:
         yield pa.Table.from_batches(pending, rows.schema)
 
 

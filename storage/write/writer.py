@@ -138,7 +138,7 @@ class Writer:
         return self
 
     def _enter_lane(self) -> TableState:
-        """Claim the lane in a table state without a restore in progress (W1, W2)."""
+        """Claim the lane in a table state without a restore in progress (PROTOCOL.md, W1, W2)."""
         for _ in range(MAX_CLAIM_TRIES):
             table = complete_fencing_barrier(self._table_log)
             if self._one_batch:
@@ -216,7 +216,7 @@ class Writer:
         if self._finished:
             return
         self._check_usable()
-        self._add_feature(self._loaded())
+        self._add_feature(self._loaded_table())
         try:
             self._leave()
         except TableError as error:
@@ -252,7 +252,7 @@ class Writer:
         claim = Claim(**header, owner=self._owner, intent=0, finishes=True)
         winner = self._table_log.commit_log.publish(claim)
         if not (isinstance(winner, Claim | Data) and winner.finishes):
-            raise self._lost(winner.epoch, winner)
+            raise self._lost_error(winner.epoch, winner)
 
     @property
     def lane(self) -> LaneName:
@@ -297,7 +297,7 @@ class Writer:
             The commit, or the earlier commit of ``batch``.
 
         Raises:
-            InvalidInput: A column, type or row is wrong, or ``seen`` is no cut. Nothing was changed.
+            InvalidInput: A column, type or row is wrong, or ``seen`` is not a cut. Nothing was changed.
             NotFound: The table does not have what ``seen`` names. Nothing was changed.
             Fenced: A newer writer has claimed the lane. Nothing was changed.
             GapError: ``batch`` is not the next one of its query. Nothing was changed.
@@ -305,12 +305,12 @@ class Writer:
             StoreUnavailable: The store does not accept the files. Nothing was changed.
             CommitUnknown: It is unknown whether the commit succeeded: repeat the batch with a new writer.
         """
-        begun = self.begin(batch)
-        if isinstance(begun, Commit):
-            return begun
+        ticket = self.begin(batch)
+        if isinstance(ticket, Commit):
+            return ticket
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
-        return self.commit(begun, [write_rows(begun, rows)], source=source, seen=seen)
+        return self.commit(ticket, [write_rows(ticket, rows)], source=source, seen=seen)
 
     def begin(self, batch: Batch | None = None) -> WriteTicket | Commit:
         """Begin a commit.
@@ -327,11 +327,11 @@ class Writer:
             hint = "use Table.writer, which has a lane for the query id"
             raise InvalidInput(f"batch {batch!r}: the writer of one batch takes no query id", hint=hint)
         if batch is not None:
-            known = self._replayed(batch)
-            if known is not None:
-                return known
+            earlier = self._find_replayed(batch)
+            if earlier is not None:
+                return earlier
         self._refreshed_ms = self._table_log.clock.now_ms()
-        self._table = self._others.refresh(self._loaded())
+        self._table = self._others.refresh(self._loaded_table())
         check_writable(self._table, writable_features())
         schema, stream = self._table.schema, self._table.schema.stream(self._stream)
         return WriteTicket(
@@ -362,7 +362,7 @@ class Writer:
             seen: See `append`. It may have been read after the commit has begun.
 
         Raises:
-            InvalidInput: The ticket is not from the last `begin`, or ``seen`` is no cut.
+            InvalidInput: The ticket is not from the last `begin`, or ``seen`` is not a cut.
             NotFound, Fenced, CommitUnknown: See `append`.
             SplitBrain: Another process writes under the same claim.
         """
@@ -373,7 +373,7 @@ class Writer:
         rows = sum(file.file.rows for file in whole.files)
         if not whole.files and ticket.batch is None:
             return Commit(self._lane, self._state.head, 0, whole.rows_ignored, replayed=False)
-        table = self._loaded()
+        table = self._loaded_table()
         self._others.read_if_old(table, self._refreshed_ms)
         self._others.look(table)
         table_seen = table.head if seen is None else self._table_log.follow(parse_cut(seen)).head
@@ -396,7 +396,7 @@ class Writer:
             self._failure = error
             raise
         if winner.commit_id != entry.commit_id:
-            self._failure = self._lost(winner.epoch, winner)
+            self._failure = self._lost_error(winner.epoch, winner)
             raise self._failure
         self._state.add(entry, self._recent)
         self._table_log.commit_log.forget_before(self._lane, entry.seq)
@@ -408,11 +408,11 @@ class Writer:
         late = sum(seen.late for seen in whole.seen.values())
         return Commit(self._lane, entry.seq, rows, whole.rows_ignored, replayed=False, late=late)
 
-    def _lost(self, epoch: int, winner: object) -> TableError:
+    def _lost_error(self, epoch: int, winner: object) -> TableError:
         if epoch > self._epoch and self._one_batch:
             owner = winner.owner if isinstance(winner, Claim) else "another writer"
             return Fenced(
-                f"lane {self._lane!r} was claimed for {owner}", hint="nothing of this batch was written: repeat it"
+                f"lane {self._lane!r} was claimed for {owner}", hint="repeat this batch: nothing of it was written"
             )
         if epoch > self._epoch:
             owner = winner.owner if isinstance(winner, Claim) else "another writer"
@@ -440,14 +440,14 @@ class Writer:
         if not self._open:
             raise InvalidInput("the writer is not open", hint="use it in a with block: with table.writer(...) as w:")
 
-    def _replayed(self, batch: Batch) -> Commit | None:
+    def _find_replayed(self, batch: Batch) -> Commit | None:
         query_id, number = batch
         if not query_id or number < 0:
             raise InvalidInput(f"batch {batch!r} is not (query id, number)", hint='for example ("orders-query", 7)')
-        known = self._state.recent.get(batch)
-        if known is not None:
-            return Commit(self._lane, known.seq, known.rows, known.rows_ignored, replayed=True)
-        self._check_owner(query_id, claimed=True)
+        earlier = self._state.recent.get(batch)
+        if earlier is not None:
+            return Commit(self._lane, earlier.seq, earlier.rows, earlier.rows_ignored, replayed=True)
+        self._check_owner(query_id, is_claimed=True)
         last = self._state.batches.get(query_id)
         if last is None:
             first = self._state.rolled_back_from.get(query_id)
@@ -473,14 +473,14 @@ class Writer:
             )
         return None
 
-    def _check_owner(self, query_id: str, *, claimed: bool) -> None:
-        """Refuse a query if another one wrote last; ``claimed``: this writer has claimed the lane already."""
+    def _check_owner(self, query_id: str, *, is_claimed: bool) -> None:
+        """Refuse a query if another one wrote last; ``is_claimed``: this writer has claimed the lane already."""
         if self._state.query_id not in {"", query_id} and not self._takeover:
             # Checked even if this query wrote before the other one took over: otherwise the two could alternate
             # unnoticed.
             state, mine = self._state, f"query {query_id!r}" if query_id else "a new query"
             who, runs = "", False
-            if not claimed:
+            if not is_claimed:
                 text, runs = present_writer(self._table_log, self._lane, state.head, state.owner)
                 who = f": {text}"
             raise Conflict(
@@ -496,8 +496,8 @@ class Writer:
         for after in range(0, self._state.head, step):
             until = min(after + step, self._state.head)
             for entry in log.read_after(self._lane, after, until):
-                found = isinstance(entry, Data) and (entry.query_id, entry.batch) == batch
-                if found and not in_spans(self._state.rolled_back, entry.seq):
+                is_batch = isinstance(entry, Data) and (entry.query_id, entry.batch) == batch
+                if is_batch and not in_spans(self._state.rolled_back, entry.seq):
                     assert isinstance(entry, Data)
                     return Commit(self._lane, entry.seq, entry.rows, entry.rows_ignored, replayed=True)
             log.forget_before(self._lane, until)
@@ -507,9 +507,9 @@ class Writer:
         """Add the lane to the table, unless the table already has it."""
 
         def build(state: TableState) -> LaneAdd | None:
-            known = None if self._one_batch else state.lanes.get(self._lane)
-            if known is not None:
-                self._check_lane(known)
+            lane_state = None if self._one_batch else state.lanes.get(self._lane)
+            if lane_state is not None:
+                self._check_lane(lane_state)
                 return None
             if self._one_batch:
                 self._lane = new_lane(self._table_log, state, self._stream)
@@ -527,16 +527,16 @@ class Writer:
 
         self._table_log.publish(build)
 
-    def _check_lane(self, known: Lane) -> None:
-        if known.stream != self._stream:
+    def _check_lane(self, lane_state: Lane) -> None:
+        if lane_state.stream != self._stream:
             raise Conflict(
-                f"lane {self._lane!r} belongs to stream {known.stream!r}, not to {self._stream!r}",
-                hint="the stream of a lane cannot change: choose another lane name",
+                f"lane {self._lane!r} belongs to stream {lane_state.stream!r}, not to {self._stream!r}",
+                hint="choose another lane name: the stream of a lane cannot change",
             )
 
     def _check_open(self) -> None:
         if self._table_log.has_ended(self._lane):
-            raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
+            raise Conflict(f"lane {self._lane!r} is closed", hint="choose another name: a closed lane stays closed")
 
     def _claim(self, rolled_back: tuple[Span, ...]) -> None:
         """Rule W1: read the lane to its end, and publish a claim, which fences the previous writer."""
@@ -545,7 +545,7 @@ class Writer:
         for _ in range(MAX_CLAIM_TRIES):
             self._table_log.stamps.observe(self._state.stamp)
             if self._query_id is not None:
-                self._check_owner(self._query_id, claimed=False)
+                self._check_owner(self._query_id, is_claimed=False)
             self._epoch = self._state.epoch + 1
             claim = Claim(**self._header(self._state.table_rev), owner=self._owner, intent=0)
             winner = self._table_log.commit_log.publish(claim)
@@ -556,7 +556,7 @@ class Writer:
             read_on(self._table_log, self._lane, self._state)
         raise Conflict(
             f"lane {self._lane!r}: {self._owner} lost {MAX_CLAIM_TRIES} claims to {', '.join(dict.fromkeys(owners))}",
-            hint="two writers claim one lane repeatedly: stop one of them, or give it another lane",
+            hint="stop one of the writers, or give it another lane: they claim one lane repeatedly",
         )
 
     def _header(self, table_rev: int, table_seen: int | None = None, *, epoch: int | None = None) -> Header:
@@ -570,6 +570,6 @@ class Writer:
             table_seen=table_seen,
         )
 
-    def _loaded(self) -> TableState:
+    def _loaded_table(self) -> TableState:
         assert self._table is not None, "an open writer has loaded the table"
         return self._table

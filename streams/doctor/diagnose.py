@@ -1,4 +1,4 @@
-"""All checks of a pipeline, in the order in which a user would mend what they find. START HERE for `weft doctor`."""
+"""Runs all checks of a pipeline, in the order in which a user would repair problems. START HERE for `weft doctor`."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def diagnose(pipeline: Pipeline, writers: Sequence[str], *, sample: int = SAMPLE
         writers: Names of the writers to check.
         sample: Number of messages of each writer to decode; 0: do not start Spark.
     """
-    found, chosen = Findings(), {name: pipeline.writer(name) for name in writers}
-    applications = [dict(writer.spark) for writer in chosen.values()]
+    findings, specs = Findings(), {name: pipeline.writer(name) for name in writers}
+    applications = [dict(writer.spark) for writer in specs.values()]
     if pipeline.compacts_on_cluster:
         applications.append(dict(pipeline.spark))
-    check_machine(pipeline, applications, found)
-    schema = check_table(pipeline, found)
+    check_machine(pipeline, applications, findings)
+    schema = check_table(pipeline, findings)
     if schema is None and pipeline.config is not None:
         schema = build_schema(pipeline.config)
     samples: dict[str, pa.Table] = {}
-    for name, writer in chosen.items():
+    for name, writer in specs.items():
         if writer.on_error == "dead_letter":
-            check_dead_letters(writer, pipeline, found)
-        check_registry(writer, found)
+            check_dead_letters(writer, pipeline, findings)
+        check_registry(writer, findings)
         if writer.reader_format != kafka.FORMAT:
-            found.skipped(f"writers.{name}.source", f"format {writer.reader_format} is not checked")
-        elif (messages := check_source(writer, sample, found)) is not None:
+            findings.skipped(f"writers.{name}.source", f"format {writer.reader_format} is not checked")
+        elif (messages := check_source(writer, sample, findings)) is not None:
             samples[name] = messages
-    java = all(each.level is not Level.PROBLEM for each in found.all if each.check == "java")
-    if sample and chosen and java:
+    java = all(finding.level is not Level.PROBLEM for finding in findings.all if finding.check == "java")
+    if sample and specs and java:
         from streams.doctor.message_checks import check_messages
 
-        check_messages(applications[0], samples, chosen, schema, found)
-    elif chosen:
-        found.skipped("spark session", "Spark was not started, so no message was decoded")
-    return found.all
+        check_messages(applications[0], samples, specs, schema, findings)
+    elif specs:
+        findings.skipped("spark session", "Spark was not started, so no message was decoded")
+    return findings.all

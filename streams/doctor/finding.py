@@ -1,4 +1,4 @@
-"""What a check has found, and how errors become findings."""
+"""Findings of checks, and how errors become findings."""
 
 from __future__ import annotations
 

@@ -20,62 +20,62 @@ from streams.pipeline.model import WriterSpec
 READ: Final = frozenset({"READ", "ALL"})
 
 
-def check_source(writer: WriterSpec, count: int, found: Findings) -> pa.Table | None:
+def check_source(writer: WriterSpec, count: int, findings: Findings) -> pa.Table | None:
     """Check the brokers, topics and permissions of a writer with a Kafka source, and read the newest messages.
 
     Args:
         writer: The writer.
         count: About how many messages to read; 0 for none.
-        found: Gets the findings.
+        findings: Gets the findings.
 
     Returns:
         The messages, with the columns of the source; None if it could not be read.
     """
     where = f"writers.{writer.name}"
-    with found.guarded(f"{where}.source"):
+    with findings.guarded(f"{where}.source"):
         options = impatient(parse_options(writer.reader_options, default_starting="latest"))
         topics = load_topics(options)
-        found.ok(f"{where}.kafka", f"{options.kafka['bootstrap.servers']} answers")
+        findings.ok(f"{where}.kafka", f"{options.kafka['bootstrap.servers']} answers")
         messages = sum(log.high - log.low for log in topics.logs.values())
         topic_names = ", ".join(options.topics)
         parts = counted(len(topics.logs), "partition")
-        found.ok(f"{where}.source", f"{topic_names}: {parts}, at most {counted(messages, 'message')}")
-        _check_permissions(where, options, found)
-        return _read(where, options, topics, count, found)
+        findings.ok(f"{where}.source", f"{topic_names}: {parts}, at most {counted(messages, 'message')}")
+        _check_permissions(where, options, findings)
+        return _read(where, options, topics, count, findings)
     return None
 
 
-def check_registry(writer: WriterSpec, found: Findings) -> None:
+def check_registry(writer: WriterSpec, findings: Findings) -> None:
     """Check that the schema registry of a writer answers, if its formats need one."""
     if not writer.needs_registry:
         return
     check = f"writers.{writer.name}.registry"
-    with found.guarded(check):
+    with findings.guarded(check):
         registry_client(tuple(sorted(writer.registry.items()))).check()
-        found.ok(check, "the schema registry answers")
+        findings.ok(check, "the schema registry answers")
 
 
-def _check_permissions(where: str, options: KafkaOptions, found: Findings) -> None:
+def _check_permissions(where: str, options: KafkaOptions, report: Findings) -> None:
     """The operations that the brokers allow this login; brokers without an authorizer allow all."""
     check = f"{where}.permissions"
     try:
         client = AdminClient({"log_level": 2, **options.kafka})
-        asked = client.describe_topics(
+        answers = client.describe_topics(
             TopicCollection(list(options.topics)),
             include_authorized_operations=True,
             request_timeout=options.request_timeout_seconds,
         )
-        operations = {name: _names(answer.result().authorized_operations) for name, answer in asked.items()}
+        operations = {name: _names(answer.result().authorized_operations) for name, answer in answers.items()}
     except (KafkaException, ValueError) as error:
-        found.skipped(check, f"the brokers do not say what is allowed: {error}")
+        report.skipped(check, f"the brokers do not say what is allowed: {error}")
         return
     for topic, allowed in operations.items():
         if allowed is None:
-            found.skipped(check, f"the brokers do not say what is allowed on {topic}")
+            report.skipped(check, f"the brokers do not say what is allowed on {topic}")
         elif READ.isdisjoint(allowed):
-            found.problem(check, f"this login may not read topic {topic}", "allow it the operation Read on the topic")
+            report.problem(check, f"this login may not read topic {topic}", "allow it the operation Read on the topic")
         else:
-            found.ok(check, f"this login may read topic {topic}")
+            report.ok(check, f"this login may read topic {topic}")
 
 
 def _names(operations: Iterable[Any] | None) -> frozenset[str] | None:
@@ -83,7 +83,7 @@ def _names(operations: Iterable[Any] | None) -> frozenset[str] | None:
     return None if operations is None else frozenset(operation.name for operation in operations)
 
 
-def _read(where: str, options: KafkaOptions, topics: Topics, count: int, found: Findings) -> pa.Table | None:
-    with found.guarded(f"{where}.messages"):
+def _read(where: str, options: KafkaOptions, topics: Topics, count: int, findings: Findings) -> pa.Table | None:
+    with findings.guarded(f"{where}.messages"):
         return read_newest(options, topics, count)
     return None

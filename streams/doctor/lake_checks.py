@@ -17,15 +17,15 @@ def diagnose_lake(location: TableLocation) -> list[Finding]:
 
     A table is opened, and its newest snapshot and references are read, but no file of rows: ``weft verify`` does that.
     """
-    found = Findings()
-    check_store("store", location.uri, location.storage_options, found)
+    findings = Findings()
+    check_store("store", location.uri, location.storage_options, findings)
     lake, tables = Lake(location.uri, location.storage_options), 0
-    with found.guarded("tables"):
+    with findings.guarded("tables"):
         for names in _tables(lake):
             tables += 1
-            _check_table(lake, names, found)
-        found.ok("tables", f"{location.uri} has {counted(tables, 'table') if tables else 'no tables'}")
-    return found.all
+            _check_table(lake, names, findings)
+        findings.ok("tables", f"{location.uri} has {counted(tables, 'table') if tables else 'no tables'}")
+    return findings.all
 
 
 def _tables(lake: Lake) -> Iterator[Names]:
@@ -41,17 +41,17 @@ def _tables(lake: Lake) -> Iterator[Names]:
         yield ()
 
 
-def _check_table(lake: Lake, names: Names, found: Findings) -> None:
+def _check_table(lake: Lake, names: Names, findings: Findings) -> None:
     name, uri = ".".join(names) or "table", lake.location(names)
     try:
         snapshot = lake.table(names).snapshot()
     except TableError as error:
         hint = f"{error.hint}; " if error.hint else ""
-        found.problem(name, error.message, f"{hint}weft verify {uri} lists every problem", error.guide)
+        findings.problem(name, error.message, f"{hint}weft verify {uri} lists every problem", error.guide)
         return
-    missing = [each for each in snapshot.references if isinstance(each.found, TableError)]
-    for each in missing:
-        text = f"reference {each.reference.name!r}: {each.found}"
-        found.problem(name, text, "queries that use its columns fail; mend its table, or weft alter drop-reference")
+    missing = [referenced for referenced in snapshot.references if isinstance(referenced.found, TableError)]
+    for referenced in missing:
+        text = f"reference {referenced.reference.name!r}: {referenced.found}"
+        findings.problem(name, text, "queries that use its columns fail; mend its table, or weft alter drop-reference")
     if not missing:
-        found.ok(name, f"{uri}: {counted(len(snapshot.schema), 'column')}, newest snapshot {snapshot.cut}")
+        findings.ok(name, f"{uri}: {counted(len(snapshot.schema), 'column')}, newest snapshot {snapshot.cut}")

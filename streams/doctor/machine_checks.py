@@ -22,69 +22,69 @@ _PYTHON_SECONDS: Final = 60.0
 _ASK_PYTHON: Final = "import sys, pyarrow, streams; print('%d.%d' % sys.version_info[:2])"
 
 
-def check_machine(pipeline: Pipeline, settings: Iterable[dict[str, str]], found: Findings) -> None:
+def check_machine(pipeline: Pipeline, settings: Iterable[dict[str, str]], findings: Findings) -> None:
     """Check this machine.
 
     Args:
         pipeline: The pipeline.
         settings: Spark settings of each Spark application that would be started; without any Java is not needed.
-        found: Gets the findings.
+        findings: Gets the findings.
     """
     applications = list(settings)
     if applications:
-        with found.guarded("java"):
-            found.ok("java", check_java().splitlines()[0])
-        found.ok("spark", f"pyspark {metadata.version('pyspark')}, pyarrow {metadata.version('pyarrow')}")
-    for given in {tuple(sorted(each.items())): each for each in applications}.values():
-        _check_archives(given, found)
-        _check_python(given, found)
-    _check_disk(pipeline.state, found)
+        with findings.guarded("java"):
+            findings.ok("java", check_java().splitlines()[0])
+        findings.ok("spark", f"pyspark {metadata.version('pyspark')}, pyarrow {metadata.version('pyarrow')}")
+    for spark_settings in {tuple(sorted(application.items())): application for application in applications}.values():
+        _check_archives(spark_settings, findings)
+        _check_python(spark_settings, findings)
+    _check_disk(pipeline.state, findings)
 
 
-def _check_archives(given: dict[str, str], found: Findings) -> None:
-    for archive in filter(None, given.get(ARCHIVES, "").split(",")):
+def _check_archives(spark_settings: dict[str, str], findings: Findings) -> None:
+    for archive in filter(None, spark_settings.get(ARCHIVES, "").split(",")):
         path = archive.partition("#")[0]
         if "://" in path:
-            found.skipped(ARCHIVES, f"{path} is not on this machine, and was not looked for")
+            findings.skipped(ARCHIVES, f"{path} is not on this machine, and was not looked for")
         elif Path(path).is_file():
-            found.ok(ARCHIVES, f"{path} is there")
+            findings.ok(ARCHIVES, f"{path} is there")
         else:
-            found.problem(ARCHIVES, f"there is no file {path}", "weft package -o FILE makes one")
+            findings.problem(ARCHIVES, f"there is no file {path}", "weft package -o FILE makes one")
 
 
-def _check_python(given: dict[str, str], found: Findings) -> None:
+def _check_python(spark_settings: dict[str, str], report: Findings) -> None:
     """The Python of tasks, if it is one of this machine; that of a cluster is checked when Spark is tried."""
-    python = given.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    if not is_local(given.get(MASTER, "local")):
+    python = spark_settings.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if not is_local(spark_settings.get(MASTER, "local")):
         return
-    with found.guarded(PYTHON):
+    with report.guarded(PYTHON):
         program = shutil.which(python)
         if program is None:
-            found.problem(PYTHON, f"there is no program {python}", f"set {PYTHON} to a Python that has weft")
+            report.problem(PYTHON, f"there is no program {python}", f"set {PYTHON} to a Python that has weft")
             return
-        done = subprocess.run(  # noqa: S603 - Spark would start it too
+        process = subprocess.run(  # noqa: S603 - Spark would start it too
             [program, "-c", _ASK_PYTHON], capture_output=True, text=True, timeout=_PYTHON_SECONDS, check=False
         )
-        version, wanted = done.stdout.strip(), f"{sys.version_info.major}.{sys.version_info.minor}"
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it ends without a message"])[-1]
-            found.problem(PYTHON, f"{python} cannot run tasks: {last}", "install weft there, or choose another Python")
-        elif version != wanted:
-            found.problem(PYTHON, f"{python} is Python {version}, the driver {wanted}", "both need the same version")
+        version, own = process.stdout.strip(), f"{sys.version_info.major}.{sys.version_info.minor}"
+        if process.returncode:
+            last = (process.stderr.strip().splitlines() or ["it ends without a message"])[-1]
+            report.problem(PYTHON, f"{python} cannot run tasks: {last}", "install weft there, or choose another Python")
+        elif version != own:
+            report.problem(PYTHON, f"{python} is Python {version}, the driver {own}", "both need the same version")
         else:
-            found.ok(PYTHON, f"{python} is Python {version}, and has weft")
+            report.ok(PYTHON, f"{python} is Python {version}, and has weft")
 
 
-def _check_disk(state: Path, found: Findings) -> None:
-    folder = next(each for each in (state, *state.parents) if each.exists())
-    with found.guarded("state"):
+def _check_disk(state: Path, findings: Findings) -> None:
+    folder = next(path for path in (state, *state.parents) if path.exists())
+    with findings.guarded("state"):
         free = shutil.disk_usage(folder).free
         text = f"{free / 1e9:.1f} GB are free for {state}"
         if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-            found.problem("state", f"{folder} cannot be written to", "set state to a folder of this user")
+            findings.problem("state", f"{folder} cannot be written to", "set state to a folder of this user")
         elif free < TOO_LITTLE_BYTES:
-            found.problem("state", text, "free space, or set state to a folder on a larger disk")
+            findings.problem("state", text, "free space, or set state to a folder on a larger disk")
         elif free < LITTLE_BYTES:
-            found.warning("state", text, "a checkpoint is small, but Spark's scratch files are there too")
+            findings.warning("state", text, "a checkpoint is small, but Spark's scratch files are there too")
         else:
-            found.ok("state", text)
+            findings.ok("state", text)

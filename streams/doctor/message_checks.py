@@ -38,7 +38,7 @@ def check_messages(
     samples: Mapping[str, pa.Table],
     writers: Mapping[str, WriterSpec],
     schema: TableSchema | None,
-    found: Findings,
+    findings: Findings,
 ) -> None:
     """Start Spark, run a task, and decode the samples.
 
@@ -47,22 +47,22 @@ def check_messages(
         samples: Messages by writer.
         writers: The writers by name.
         schema: Schema of the table; None if it is not known.
-        found: Gets the findings.
+        findings: Gets the findings.
     """
-    with found.guarded("spark session"), temporary_session("weft doctor", settings) as spark:
-        found.ok("spark session", f"started with master {spark.sparkContext.master}")
-        with found.guarded("executors"), _limited(spark), raise_task_errors():
+    with findings.guarded("spark session"), temporary_session("weft doctor", settings) as spark:
+        findings.ok("spark session", f"started with master {spark.sparkContext.master}")
+        with findings.guarded("executors"), _limit_jobs(spark), raise_task_errors():
             task = for_workers(_report_python)
             (row,) = spark.range(1, numPartitions=1).mapInArrow(task, "python string").collect()
-            found.ok("executors", f"a task ran with Python {row.python}, and has weft")
+            findings.ok("executors", f"a task ran with Python {row.python}, and has weft")
         for name, sample in samples.items():
             where = f"writers.{name}.schema"
-            with found.guarded(where), _limited(spark):
-                _check_sample(where, spark, sample, writers[name], schema, found)
+            with findings.guarded(where), _limit_jobs(spark):
+                _check_sample(where, spark, sample, writers[name], schema, findings)
 
 
 @contextmanager
-def _limited(spark: SparkSession) -> Iterator[None]:
+def _limit_jobs(spark: SparkSession) -> Iterator[None]:
     """Cancel the jobs of the block after `JOB_SECONDS`, which is an error then."""
     timer = threading.Timer(JOB_SECONDS, spark.sparkContext.cancelAllJobs)
     timer.daemon = True
@@ -85,7 +85,7 @@ def _check_sample(
     sample: pa.Table,
     writer: WriterSpec,
     schema: TableSchema | None,
-    found: Findings,
+    findings: Findings,
 ) -> None:
     if writer.message is None:
         return
@@ -95,30 +95,30 @@ def _check_sample(
     if schema is not None and writer.message_format != "json":
         partial = partial_columns(schema, schema.stream(writer.stream))
     exact = frozenset[str]() if schema is None else exact_fields(writer, schema)
-    decoded = decode_events(rows, writer, key, partial=partial, exact=exact)
-    table = decoded.toArrow()
+    frame = decode_events(rows, writer, key, partial=partial, exact=exact)
+    table = frame.toArrow()
     if not len(sample):
-        found.skipped(where, "the topic has no message to try; the expressions of select and where are valid")
+        findings.skipped(where, "the topic has no message to try; the expressions of select and where are valid")
     else:
-        _report_reasons(where, table, len(sample), found)
-        _report_empty_fields(where, rows, writer, found)
+        _report_reasons(where, table, len(sample), findings)
+        _report_empty_fields(where, rows, writer, findings)
     if schema is not None:
-        _check_rows(where, table, writer, schema, found)
+        _check_rows(where, table, writer, schema, findings)
 
 
-def _report_reasons(where: str, table: pa.Table, count: int, found: Findings) -> None:
+def _report_reasons(where: str, table: pa.Table, count: int, findings: Findings) -> None:
     reasons = pc.struct_field(table.column(SOURCE), "reason").drop_null().to_pylist()
     bad = Counter(reason for reason in reasons if reason != IGNORED)
     if not bad:
-        found.ok(where, f"{counted(count, 'message')} decoded, {counted(len(table) - len(reasons), 'row')} to store")
+        findings.ok(where, f"{counted(count, 'message')} decoded, {counted(len(table) - len(reasons), 'row')} to store")
         return
     text = "; ".join(f"{reason} ({number:,})" for reason, number in bad.most_common(MAX_REASONS))
     hint = "correct schema and select, or the producer; with weft run they become dead letters"
     text = f"{bad.total():,} of {counted(count, 'message')} cannot be decoded: {text}"
-    (found.problem if bad.total() == count else found.warning)(where, text, hint)
+    (findings.problem if bad.total() == count else findings.warning)(where, text, hint)
 
 
-def _report_empty_fields(where: str, rows: DataFrame, writer: WriterSpec, found: Findings) -> None:
+def _report_empty_fields(where: str, rows: DataFrame, writer: WriterSpec, findings: Findings) -> None:
     """Fields that no message of the sample has are often misspelt."""
     all_fields = replace(writer, select=None, where=None, tombstones="ignore")
     plain = decode_events(rows, all_fields, writer.key).toArrow()
@@ -126,10 +126,10 @@ def _report_empty_fields(where: str, rows: DataFrame, writer: WriterSpec, found:
     empty = [name for name in writer.message or () if len(good) and good.column(name).null_count == len(good)]
     if empty:
         text = f"no message of {len(good):,} has a value in {', '.join(empty)}"
-        found.warning(where, text, "compare the names with the messages; remove fields that are not needed")
+        findings.warning(where, text, "compare the names with the messages; remove fields that are not needed")
 
 
-def _check_rows(where: str, table: pa.Table, writer: WriterSpec, schema: TableSchema, found: Findings) -> None:
+def _check_rows(where: str, table: pa.Table, writer: WriterSpec, schema: TableSchema, findings: Findings) -> None:
     stream = schema.stream(writer.stream)
     reasons = pc.struct_field(table.column(SOURCE), "reason")
     rows = table.filter(pc.is_null(reasons)).drop_columns([SOURCE])
@@ -138,12 +138,12 @@ def _check_rows(where: str, table: pa.Table, writer: WriterSpec, schema: TableSc
         text = (
             f"column {problem.column!r}: {problem.reason} in {int(problem.rows.sum()):,} of {counted(len(rows), 'row')}"
         )
-        found.warning(where, text, problem.hint)
-    _report_unordered(where, rows, writer, schema, found)
+        findings.warning(where, text, problem.hint)
+    _report_unordered(where, rows, writer, schema, findings)
 
 
-def _report_unordered(where: str, rows: pa.Table, writer: WriterSpec, schema: TableSchema, found: Findings) -> None:
+def _report_unordered(where: str, rows: pa.Table, writer: WriterSpec, schema: TableSchema, findings: Findings) -> None:
     """Messages that change nothing, or not one of the groups, because they have no ordering value."""
     for group, count in count_unordered(rows, schema, schema.stream(writer.stream)).items():
         text, hint = unordered_text(writer, schema, group, count, len(rows))
-        (found.problem if count == len(rows) else found.warning)(where, text, hint)
+        (findings.problem if count == len(rows) else findings.warning)(where, text, hint)

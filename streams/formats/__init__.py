@@ -52,5 +52,5 @@ def load_format(name: str, settings: FormatSettings | None = None) -> MessageFor
     from streams.formats.message_format import FormatSettings
 
     module, _, kind = FORMATS[check_format(name)].partition(":")
-    made: MessageFormat = getattr(importlib.import_module(module), kind).create(settings or FormatSettings())
-    return made
+    message_format: MessageFormat = getattr(importlib.import_module(module), kind).create(settings or FormatSettings())
+    return message_format

@@ -27,7 +27,7 @@ _MAGIC_OF_GUID: Final = b"\1"
 
 
 class AvroFormat(WorkerFormat):
-    """One record of Avro per message."""
+    """The format of messages that are one Avro record."""
 
     names_schema = True
 
@@ -40,18 +40,18 @@ class AvroFormat(WorkerFormat):
         no_options(settings.options)
         return cls(tuple(sorted(settings.registry.items())))
 
-    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
-        return partial(decode_records, AvroSettings(declared, self._registry)), rows_type(declared)
+    def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
+        return partial(decode_records, AvroSettings(row_schema, self._registry)), rows_type(row_schema)
 
     def extras(self, parsed: Column) -> Extras:
         return Extras(schema_id=parsed["schema_id"])
 
 
 class ProtobufFormat(AvroFormat):
-    """One message of Protobuf per message."""
+    """The format of messages that are one Protobuf message."""
 
-    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
-        return partial(decode_protobuf, ProtobufSettings(declared, self._registry)), rows_type(declared)
+    def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
+        return partial(decode_protobuf, ProtobufSettings(row_schema, self._registry)), rows_type(row_schema)
 
 
 class JsonSchemaFormat(JsonFormat):
@@ -111,6 +111,6 @@ def _has_guid(value: Column) -> Column:
 
 
 def _data(value: Column) -> Column:
-    """What follows the id of the schema."""
+    """The bytes after the id of the schema."""
     start = F.when(_has_guid(value), GUID_BYTES).otherwise(HEADER_BYTES) + 1
     return F.substring(value.cast("binary"), start, F.lit(2**31 - 1))

@@ -130,14 +130,14 @@ def decode_avro_events(settings: AvroSettings, values: pa.Array) -> pa.StructArr
     events: list[tuple[Any, EventReader] | str | None] = [
         (value[1], reader_of(value[0])) if isinstance(value, tuple) else value for value in _data(split, values)
     ]
-    decoded = decode_events(events, settings.declared, placeholder=settings.placeholder, metadata=settings.metadata)
+    columns = decode_events(events, settings.declared, placeholder=settings.placeholder, metadata=settings.metadata)
     fields = list(avro_events_type(settings.declared, settings.metadata))
-    return pa.StructArray.from_arrays([*decoded.flatten(), pa.array(split.ids, pa.int32())], fields=fields)
+    return pa.StructArray.from_arrays([*columns.flatten(), pa.array(split.ids, pa.int32())], fields=fields)
 
 
-def avro_events_type(declared: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
+def avro_events_type(row_schema: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
     """Type of what `decode_avro_events` returns."""
-    return pa.struct([*events_type(declared, metadata), pa.field("schema_id", pa.int32())])
+    return pa.struct([*events_type(row_schema, metadata), pa.field("schema_id", pa.int32())])
 
 
 @lru_cache(maxsize=8)

@@ -144,8 +144,8 @@ class _Types:
             return
         if schema.get("type") in _NAMED:
             name, namespace = _name_of(schema, namespace)
-            known = self._definitions.setdefault(name, (schema, namespace))
-            if known[0] != schema:
+            definition = self._definitions.setdefault(name, (schema, namespace))
+            if definition[0] != schema:
                 raise ValueError(f"the type {name} is defined twice")
             for alias in _list_of(schema, "aliases"):
                 self._aliases.setdefault(_full_name(str(alias), namespace), name)
@@ -159,7 +159,7 @@ class _Types:
     def resolve(self, schema: Any, namespace: str) -> AvroType:
         """The type that a schema means within a namespace."""
         if isinstance(schema, str):
-            return AvroType(schema) if schema in _PRIMITIVE else self._named(self._find(schema, namespace))
+            return AvroType(schema) if schema in _PRIMITIVE else self._resolve_name(self._find(schema, namespace))
         if isinstance(schema, list):
             branches = [self.resolve(part, namespace) for part in schema]
             if not branches or any(branch.kind == "union" for branch in branches):
@@ -169,7 +169,7 @@ class _Types:
         if isinstance(kind, dict | list):
             return self.resolve(kind, namespace)
         if kind in _NAMED:
-            return self._named(_name_of(schema, namespace)[0])
+            return self._resolve_name(_name_of(schema, namespace)[0])
         if kind in {"array", "map"}:
             inner = "items" if kind == "array" else "values"
             if inner not in schema:
@@ -189,12 +189,12 @@ class _Types:
                 return self._aliases[full]
         raise ValueError(f"its type {name} is not known")
 
-    def _named(self, name: str) -> AvroType:
+    def _resolve_name(self, name: str) -> AvroType:
         if name in self._known:
             return self._known[name]
         schema, namespace = self._definitions[name]
         kind = str(schema["type"])
-        made = self._known[name] = AvroType("record" if kind == "error" else kind, name, schema)
+        avro_type = self._known[name] = AvroType("record" if kind == "error" else kind, name, schema)
         if kind == "enum":
             symbols = schema.get("symbols")
             if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
@@ -206,10 +206,10 @@ class _Types:
             for part in _list_of(schema, "fields"):
                 if not isinstance(part, dict) or not isinstance(part.get("name"), str) or "type" not in part:
                     raise ValueError(f"a field of {name} has no name or no type")
-                made.fields.append(AvroField(part["name"], self.resolve(part["type"], namespace), part.get("doc")))
-            if len({part.name for part in made.fields}) < len(made.fields):
+                avro_type.fields.append(AvroField(part["name"], self.resolve(part["type"], namespace), part.get("doc")))
+            if len({part.name for part in avro_type.fields}) < len(avro_type.fields):
                 raise ValueError(f"two fields of {name} have one name")
-        return made
+        return avro_type
 
 
 def _name_of(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
@@ -219,8 +219,8 @@ def _name_of(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
         raise ValueError(f"its type {schema['type']} has no name")
     if "." in name:
         return name, name.rpartition(".")[0]
-    own = str(schema.get("namespace", namespace))
-    return _full_name(name, own), own
+    own_namespace = str(schema.get("namespace", namespace))
+    return _full_name(name, own_namespace), own_namespace
 
 
 def _list_of(schema: Mapping[str, Any], name: str) -> Sequence[Any]:
@@ -233,15 +233,15 @@ def source_type(avro: AvroType) -> SourceType:
 
     A union of null and one type is that type. Of another union each value says its branch: see `native_schema`.
     """
-    known: dict[int, SourceType] = {}
+    converted: dict[int, SourceType] = {}
 
     def convert(inner: AvroType) -> SourceType:
         inner = inner.value
-        if id(inner) in known:
-            return known[id(inner)]
+        if id(inner) in converted:
+            return converted[id(inner)]
         fields: dict[str, SourceType] = {}
         meaning, local = meaning_of(inner)
-        made = SourceType(
+        result = SourceType(
             _KINDS[inner.kind],
             meaning,
             decimal_scale(inner),
@@ -251,12 +251,12 @@ def source_type(avro: AvroType) -> SourceType:
             local,
             bits=32 if inner.kind == "int" else 64,
         )
-        known[id(inner)] = made
+        converted[id(inner)] = result
         for part in inner.fields:
             fields[part.name] = convert(part.type)
         for number, branch in enumerate(inner.branches):
             fields[str(number)] = convert(branch)
-        return made
+        return result
 
     return convert(avro)
 
@@ -319,7 +319,7 @@ def native_schema(avro: AvroType) -> tuple[Any, bool]:
     Raises:
         ValueError: The schema is too large.
     """
-    known: dict[tuple[int, int], Any] = {}
+    converted: dict[tuple[int, int], Any] = {}
     size, without_bytes = 0, False
 
     def record(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -334,30 +334,30 @@ def native_schema(avro: AvroType) -> tuple[Any, bool]:
         if depth > LARGEST_DEPTH:
             return {"type": "enum", "name": "", "symbols": _NoSymbols()}
         place = id(inner), depth
-        if place in known:
-            return known[place]
+        if place in converted:
+            return converted[place]
         size += 1 + len(inner.fields) + len(inner.branches)
         if size > _LARGEST_SCHEMA:
             raise ValueError(f"it has more than {_LARGEST_SCHEMA:,} parts")
-        made: dict[Any, Any]
+        result: dict[Any, Any]
         if inner.branches:
             several = inner.value is inner
-            made = {"type": "union"}
+            result = {"type": "union"}
             for number, branch in enumerate(inner.branches):
                 if branch.kind == "null":
-                    made[number] = "null"
+                    result[number] = "null"
                 else:
                     part = convert(branch, depth)
-                    made[number] = record([(str(number), part)]) if several else part
+                    result[number] = record([(str(number), part)]) if several else part
         elif inner.items is not None:
             part = convert(inner.items, depth + 1)
             if inner.kind == "map":
                 part = record([(PAIR[0], "string"), (PAIR[1], part)])
-            made = {"type": "array", "items": part}
+            result = {"type": "array", "items": part}
         else:
-            made = record([(part.name, convert(part.type, depth + 1)) for part in inner.fields])
-        known[place] = made
-        return made
+            result = record([(part.name, convert(part.type, depth + 1)) for part in inner.fields])
+        converted[place] = result
+        return result
 
     native = convert(avro, 0) if avro.kind == "record" else record([("value", convert(avro, 0))])
     return {**native, "__fastavro_parsed": True, "__named_schemas": {}}, without_bytes

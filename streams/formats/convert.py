@@ -105,12 +105,12 @@ def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked:
         unmarked: How values without a schema are interpreted.
     """
     direct: set[type] = {type(None)}
-    written = target
+    message_type = target
     if not source.meaning and source.kind not in {"null", "union"}:
         if pa.types.is_integer(target):
             direct.add(int)
             if _INTEGER_BITS[target] > source.bits:
-                written = pa.int32()
+                message_type = pa.int32()
         elif pa.types.is_float64(target):  # Arrow makes a number that a smaller type does not have infinite
             direct.add(float)
         elif pa.types.is_string(target):
@@ -122,7 +122,7 @@ def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked:
     unit = unmarked.timestamps if source.kind == "any" else source.meaning
     if pa.types.is_timestamp(target) and unit == "micros" and source.local in {None, target.tz is None}:
         direct.add(int)
-    return Field(name, target, _converter(target, source, unmarked), frozenset(direct), written)
+    return Field(name, target, _converter(target, source, unmarked), frozenset(direct), message_type)
 
 
 def to_array(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int, str]]:
@@ -146,20 +146,20 @@ def _one_by_one(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int
     converted: list[Any] = []
     problems: dict[int, str] = {}
     for position, value in enumerate(values):
-        found = None
+        result = None
         try:
-            found = None if value is None else field.convert(value)
-            pa.array([found], field.type)
+            result = None if value is None else field.convert(value)
+            pa.array([result], field.type)
         except Mismatch as reason:
             problems[position] = f"field {field.name!r}: {reason}"
-            found = None
+            result = None
         except UnicodeEncodeError:
             problems[position] = f"field {field.name!r} has half of a surrogate pair, which is not a character"
-            found = None
+            result = None
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             problems[position] = f"field {field.name!r}: {_kind_of(value)} does not fit {shown(field.type)}"
-            found = None
-        converted.append(found)
+            result = None
+        converted.append(result)
     return pa.array(converted, field.type), problems
 
 
@@ -290,15 +290,15 @@ def _decimal(value: Any, target: pa.DataType, source: SourceType, unmarked: Unma
         case float():
             return Decimal(repr(value)), False
         case bytes() if source.meaning == "decimal":
-            return _scaled(value, source.scale), True
+            return _scale(value, source.scale), True
         case bytes() if source.meaning == "big_decimal":
             return _big_decimal(value), True
         case bytes():
             raise Mismatch(f"a sequence of bytes is not {shown(target)}: its schema does not say which number it is")
         case dict() if _may_be_decimal(source) and {"scale", "value"} <= value.keys():
-            return _scaled(_unbase64(value["value"], target), value["scale"]), True
+            return _scale(_unbase64(value["value"], target), value["scale"]), True
         case str() if source.meaning == "decimal":
-            return _scaled(_unbase64(value, target), source.scale), True
+            return _scale(_unbase64(value, target), source.scale), True
         case str() if source.kind == "any" and unmarked.decimals is None:
             raise Mismatch(
                 f"a text is not {shown(target)}: the message has no schema, which would say how it is encoded "
@@ -306,7 +306,7 @@ def _decimal(value: Any, target: pa.DataType, source: SourceType, unmarked: Unma
             )
         case str() if source.kind == "any" and unmarked.decimals == "base64":
             scale = target.scale if pa.types.is_decimal(target) else 0
-            return _scaled(_unbase64(value, target), scale), True
+            return _scale(_unbase64(value, target), scale), True
         case str() if source.kind in {"any", "string"}:
             if _NUMBER.fullmatch(value) is None:  # Python takes more: underscores, spaces, digits of other scripts
                 raise _mismatch(value, target)
@@ -328,7 +328,7 @@ def _big_decimal(data: bytes) -> Decimal:
     scale, end = _avro_number(data, place + size) if size >= 0 else (0, 0)
     if end != len(data):
         raise Mismatch("a sequence of bytes is not a decimal with its scale")
-    return _scaled(data[place : place + size], scale)
+    return _scale(data[place : place + size], scale)
 
 
 def _avro_number(data: bytes, place: int) -> tuple[int, int]:
@@ -341,7 +341,7 @@ def _avro_number(data: bytes, place: int) -> tuple[int, int]:
     return -1, -1
 
 
-def _scaled(unscaled: bytes, scale: Any) -> Decimal:
+def _scale(unscaled: bytes, scale: Any) -> Decimal:
     if type(scale) is not int or abs(scale) > _LARGEST_SCALE:
         raise Mismatch("a decimal has no usable scale")
     return Decimal(f"{int.from_bytes(unscaled, 'big', signed=True)}E{-scale}")
@@ -438,12 +438,12 @@ def _to_timestamp(target: pa.DataType, source: SourceType, unmarked: Unmarked) -
 def _instant(value: str, target: pa.DataType) -> int:
     """Microseconds since 1970. A text without an offset is in UTC."""
     try:
-        found = dt.datetime.fromisoformat(value)
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=dt.UTC)
+        moment = dt.datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=dt.UTC)
         elif target.tz is None:
             raise Mismatch(f"a text with an offset from UTC is not {shown(target)}")
-        return (found - _EPOCH) // _MICROSECOND
+        return (moment - _EPOCH) // _MICROSECOND
     except (ValueError, OverflowError) as error:
         if isinstance(error, Mismatch):
             raise
@@ -458,7 +458,7 @@ def _to_struct(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> C
             raise Mismatch(f"a map is not {shown(target)}")
         if not isinstance(value, dict):
             raise _mismatch(value, target)
-        return {name: None if (found := value.get(name)) is None else inner(found) for name, inner in fields}
+        return {name: None if (item := value.get(name)) is None else inner(item) for name, inner in fields}
 
     return convert
 

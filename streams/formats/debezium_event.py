@@ -63,30 +63,30 @@ class EventReader:
     after: Reader
 
 
-def event_reader(declared: pa.Schema, source: SourceType, unmarked: Unmarked) -> EventReader:
+def event_reader(row_schema: pa.Schema, source: SourceType, unmarked: Unmarked) -> EventReader:
     """The reader of events of one type: that of the whole event, or `ANY`."""
-    before, after = (make_reader(declared, source.field(name), unmarked) for name in ("before", "after"))
+    before, after = (make_reader(row_schema, source.field(name), unmarked) for name in ("before", "after"))
     return EventReader(before, after)
 
 
-def events_type(declared: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
+def events_type(row_schema: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
     """Type of what `decode_events` returns."""
     fields = [
-        pa.field("message", pa.struct(list(declared))),
+        pa.field("message", pa.struct(list(row_schema))),
         pa.field("reason", pa.string()),
         pa.field("op", pa.string()),
         pa.field("unavailable", pa.list_(pa.string())),
         pa.field("absent", pa.list_(pa.string())),
     ]
-    return pa.struct([*fields, *(pa.field(name, kind) for name, kind in _metadata_types(declared, metadata).items())])
+    return pa.struct([*fields, *(pa.field(name, kind) for name, kind in _metadata_types(row_schema, metadata).items())])
 
 
-def _metadata_types(declared: pa.Schema, metadata: frozenset[str]) -> dict[str, pa.DataType]:
+def _metadata_types(row_schema: pa.Schema, metadata: frozenset[str]) -> dict[str, pa.DataType]:
     every = {
         "ts_ms": pa.int64(),
         "source": pa.struct(list(_used_source(metadata))),
         "transaction": pa.struct(list(TRANSACTION)),
-        "before": pa.struct(list(declared)),
+        "before": pa.struct(list(row_schema)),
     }
     return {name: kind for name, kind in every.items() if name in metadata or (name == "source" and kind.num_fields)}
 
@@ -98,7 +98,7 @@ def _used_source(metadata: frozenset[str]) -> pa.Schema:
 
 def decode_events(
     events: Sequence[tuple[Any, EventReader] | str | None],
-    declared: pa.Schema,
+    row_schema: pa.Schema,
     *,
     placeholder: str = PLACEHOLDER,
     metadata: frozenset[str] = frozenset(),
@@ -107,7 +107,7 @@ def decode_events(
 
     Args:
         events: For each message its event and how to read it; or the reason why it is none; or None for no value.
-        declared: Declared fields of the row.
+        row_schema: Declared fields of the row.
         placeholder: Text that stands for an unavailable value.
         metadata: What is wanted besides: ``ts_ms``, ``source`` or single fields of it (``source.lsn``),
             ``transaction``, ``before``.
@@ -132,10 +132,10 @@ def decode_events(
         else:
             rows.add(payload["after"], reader.after)
         payloads.append(payload if isinstance(payload, dict) else {})
-    unavailable = _take_unavailable(rows, declared, placeholder)
-    names = declared.names  # a new list each time
+    unavailable = _take_unavailable(rows, row_schema, placeholder)
+    names = row_schema.names  # a new list each time
     absent = [None if record is None else _missing(record, names) or None for record in rows.records]
-    message = to_struct(rows, declared)
+    message = to_struct(rows, row_schema)
     operations = [
         None if record is None else payload["op"] for record, payload in zip(rows.records, payloads, strict=True)
     ]
@@ -145,11 +145,11 @@ def decode_events(
         "unavailable": pa.array(unavailable, pa.list_(pa.string())),
         "absent": pa.array(absent, pa.list_(pa.string())),
     }
-    for name in _metadata_types(declared, metadata):
-        fields = {"source": _used_source(metadata), "transaction": TRANSACTION, "before": declared}.get(name)
+    for name in _metadata_types(row_schema, metadata):
+        fields = {"source": _used_source(metadata), "transaction": TRANSACTION, "before": row_schema}.get(name)
         columns[name] = _metadata(name, fields, events, payloads, rows, placeholder)
     columns["reason"] = pa.array(rows.reasons, pa.string())
-    kind = events_type(declared, metadata)
+    kind = events_type(row_schema, metadata)
     return pa.StructArray.from_arrays([columns[field.name] for field in kind], fields=list(kind))
 
 
@@ -172,10 +172,10 @@ def _missing(record: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     return [name for name in names if name not in record]
 
 
-def _take_unavailable(rows: Rows, declared: pa.Schema, placeholder: str) -> list[list[str] | None]:
+def _take_unavailable(rows: Rows, row_schema: pa.Schema, placeholder: str) -> list[list[str] | None]:
     """Replace placeholders by None, and return the names of the fields for each message."""
-    found: list[list[str] | None] = [None] * len(rows.records)
-    for field in declared:
+    names_by_row: list[list[str] | None] = [None] * len(rows.records)
+    for field in row_schema:
         forms = _forms(field.type, placeholder)
         values = [None if record is None else record.get(field.name) for record in rows.records]
         if not any(form in values for form in forms):
@@ -183,8 +183,8 @@ def _take_unavailable(rows: Rows, declared: pa.Schema, placeholder: str) -> list
         for row, value in enumerate(values):
             if value is not None and any(value == form for form in forms):
                 rows.records[row] = {**(rows.records[row] or {}), field.name: None}
-                found[row] = [*(found[row] or []), field.name]
-    return found
+                names_by_row[row] = [*(names_by_row[row] or []), field.name]
+    return names_by_row
 
 
 def _forms(kind: pa.DataType, placeholder: str) -> list[Any]:
@@ -195,8 +195,8 @@ def _forms(kind: pa.DataType, placeholder: str) -> list[Any]:
         forms += [raw, base64.b64encode(raw).decode("ascii")]
     elif pa.types.is_list(kind):
         # Java's UUID.nameUUIDFromBytes, without a namespace.
-        named = uuid.UUID(bytes=md5(raw, usedforsecurity=False).digest(), version=3)
-        texts = [placeholder, base64.b64encode(raw).decode("ascii"), str(named)]
+        uuid_form = uuid.UUID(bytes=md5(raw, usedforsecurity=False).digest(), version=3)
+        texts = [placeholder, base64.b64encode(raw).decode("ascii"), str(uuid_form)]
         forms += [*([text] for text in texts), [raw], list(raw)]
     elif pa.types.is_map(kind):
         # As Avro it is read as pairs, see `streams.formats.avro_schema.native_schema`.
@@ -216,20 +216,20 @@ def _metadata(
     if fields is None:
         times = [payload.get(name) for payload in payloads]
         return pa.array([at if type(at) is int and abs(at) < 1 << 63 else None for at in times], pa.int64())
-    given, reader = Rows(), make_reader(fields, ANY, Unmarked(decimals="text"))
+    parts, reader = Rows(), make_reader(fields, ANY, Unmarked(decimals="text"))
     texts = [field.name for field in fields if pa.types.is_string(field.type)] if name == "source" else []
     for event, payload in zip(events, payloads, strict=True):
         record = payload.get(name)
         if not isinstance(record, dict):
-            given.refuse(None)
+            parts.refuse(None)
         elif name == "before":
-            given.add(record, event[1].before)
+            parts.add(record, event[1].before)
         else:
-            given.add(_as_text(record, texts) if texts else record, reader)
+            parts.add(_as_text(record, texts) if texts else record, reader)
     if name == "before":
-        _take_unavailable(given, fields, placeholder)
-    array = to_struct(given, fields)
-    for row, reason in enumerate(given.reasons):
+        _take_unavailable(parts, fields, placeholder)
+    array = to_struct(parts, fields)
+    for row, reason in enumerate(parts.reasons):
         if reason is not None and rows.reasons[row] is None:
             rows.reasons[row] = f"{name}: {reason}"
     return array

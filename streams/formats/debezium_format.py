@@ -41,21 +41,21 @@ class DebeziumFormat(WorkerFormat):
     def create(cls, settings: FormatSettings) -> Self:
         return cls(debezium_options(settings.options), used_metadata(settings.expressions))
 
-    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
+    def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
         unmarked = self._options.unmarked
         settings = DebeziumSettings(
-            declared, unmarked.timestamps, unmarked.decimals, self._options.placeholder, self._metadata
+            row_schema, unmarked.timestamps, unmarked.decimals, self._options.placeholder, self._metadata
         )
-        return partial(decode_json_events, settings), events_type(declared, self._metadata)
+        return partial(decode_json_events, settings), events_type(row_schema, self._metadata)
 
     def extras(self, parsed: Column) -> Extras:
-        found = {name.partition(".")[0] for name in self._metadata}
-        shown = ("op", *(name for name in _PARTS if name in found), "unavailable")
+        requested = {name.partition(".")[0] for name in self._metadata}
+        metadata_parts = ("op", *(name for name in _PARTS if name in requested), "unavailable")
         return Extras(
             operation=F.when(parsed["op"] == "d", "delete").otherwise("upsert"),
             unavailable=parsed["unavailable"],
             absent=parsed["absent"],
-            metadata={METADATA: F.struct(*(parsed[name].alias(name) for name in shown))},
+            metadata={METADATA: F.struct(*(parsed[name].alias(name) for name in metadata_parts))},
         )
 
 
@@ -70,7 +70,7 @@ class DebeziumAvroFormat(DebeziumFormat):
         metadata: frozenset[str] = frozenset(),
         registry: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """As for JSON, with the settings of the registry's client."""
+        """Create the format as `DebeziumFormat`, with the settings of the registry's client."""
         super().__init__(options, metadata)
         self._registry = registry
 
@@ -79,9 +79,9 @@ class DebeziumAvroFormat(DebeziumFormat):
         metadata = used_metadata(settings.expressions)
         return cls(debezium_avro_options(settings.options), metadata, tuple(sorted(settings.registry.items())))
 
-    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
-        settings = AvroSettings(declared, self._registry, self._options.placeholder, self._metadata)
-        return partial(decode_avro_events, settings), avro_events_type(declared, self._metadata)
+    def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
+        settings = AvroSettings(row_schema, self._registry, self._options.placeholder, self._metadata)
+        return partial(decode_avro_events, settings), avro_events_type(row_schema, self._metadata)
 
     def extras(self, parsed: Column) -> Extras:
         return replace(super().extras(parsed), schema_id=parsed["schema_id"])
@@ -92,12 +92,12 @@ def used_metadata(expressions: tuple[str, ...]) -> frozenset[str]:
 
     Of ``source`` it is single fields, because it has many: ``source.lsn``.
     """
-    found: set[str] = set()
+    requested: set[str] = set()
     names = {f"source.{name}".lower(): f"source.{name}" for name in SOURCE.names}
     for text in expressions:
         for part, inner in re.findall(
             rf"\b{METADATA}\b`?(?:\s*\.\s*`?(\w+)`?(?:\s*\.\s*`?(\w+))?)?", text, re.IGNORECASE
         ):
             one = names.get(f"{part}.{inner}".lower())
-            found.update([one] if one else [part.lower()] if part else _PARTS)
-    return frozenset(found & {*_PARTS, *names.values()})
+            requested.update([one] if one else [part.lower()] if part else _PARTS)
+    return frozenset(requested & {*_PARTS, *names.values()})

@@ -116,17 +116,17 @@ class _Parser:
             return LONG_NUMBER
 
     def _parse_whole(self, text: str) -> tuple[Any, EventReader] | str:
-        found = self._decoder.decode(text)
-        if not isinstance(found, dict):
+        document = self._decoder.decode(text)
+        if not isinstance(document, dict):
             return NOT_AN_OBJECT
-        if not (found.keys() == {"schema", "payload"} and "op" not in found):
-            return found, self._plain
-        schema = found["schema"]
+        if not (document.keys() == {"schema", "payload"} and "op" not in document):
+            return document, self._plain
+        schema = document["schema"]
         reader = self._plain
         if isinstance(schema, Mapping):
             reader = event_reader(self._settings.declared, connect_type(schema), self._unmarked)
             self._remember(text, reader)
-        return found["payload"], reader
+        return document["payload"], reader
 
     def _remember(self, text: str, reader: EventReader) -> None:
         """Remember the text up to the payload, if the message has the form in which Kafka Connect writes it."""

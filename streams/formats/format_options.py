@@ -43,11 +43,13 @@ def debezium_options(options: Mapping[str, str]) -> DebeziumOptions:
     _refuse_unknown(options, ("timestamps", "decimals", "unavailable_value"))
     hints = get_type_hints(Unmarked)
     for name in ("timestamps", "decimals"):
-        known = [value for part in get_args(hints[name]) for value in get_args(part)]
-        if name in options and options[name] not in known:
-            raise InvalidInput(f"{name}: {options[name]!r} is not known", hint=f"use one of {', '.join(known)}")
+        valid_values = [value for part in get_args(hints[name]) for value in get_args(part)]
+        if name in options and options[name] not in valid_values:
+            raise InvalidInput(f"{name}: {options[name]!r} is not known", hint=f"use one of {', '.join(valid_values)}")
     if not options.get("unavailable_value", PLACEHOLDER):
-        raise InvalidInput("unavailable_value: is empty", hint="Debezium's setting unavailable.value.placeholder")
+        raise InvalidInput(
+            "unavailable_value: is empty", hint="give the value of Debezium's setting unavailable.value.placeholder"
+        )
     unmarked = Unmarked(options.get("timestamps"), options.get("decimals"))  # type: ignore[arg-type]  # checked above
     return DebeziumOptions(unmarked, options.get("unavailable_value", PLACEHOLDER))
 
@@ -69,16 +71,16 @@ def json_schema_options(options: Mapping[str, str]) -> bool:
         InvalidInput: An option is not known, or its value is wrong.
     """
     _refuse_unknown(options, ("validate",))
-    given = options.get("validate", "false")
-    if given not in {"true", "false"}:
-        raise InvalidInput(f"validate: {given!r} is not known", hint="use true or false")
-    return given == "true"
+    value = options.get("validate", "false")
+    if value not in {"true", "false"}:
+        raise InvalidInput(f"validate: {value!r} is not known", hint="use true or false")
+    return value == "true"
 
 
-def _refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
+def _refuse_unknown(options: Mapping[str, str], option_names: tuple[str, ...]) -> None:
     for name in options:
-        if name not in known:
-            hint = f"options: {', '.join(known)}" if known else "the format has no options: remove it"
+        if name not in option_names:
+            hint = f"options: {', '.join(option_names)}" if option_names else "the format has no options: remove it"
             raise InvalidInput(f"{name}: is not an option of the format", hint=hint)
 
 

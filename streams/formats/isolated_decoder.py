@@ -37,7 +37,7 @@ ISOLATE: Final = "weft.isolate"
 ANSWER_SECONDS: Final = 120.0
 """A child that has not decoded some values by then is ended, as if they had ended it."""
 MAX_DEATHS: Final = 10_000
-"""Of the children of one batch of values. More than these have a common cause, which is no message."""
+"""Limit of child processes that may end while one batch is decoded. If more end, no single message is the cause."""
 _TRIES: Final = 2
 _LENGTH: Final = struct.Struct("!Q")
 _RESULT, _ERROR, _DIED = b"R", b"E", b"D"
@@ -128,7 +128,7 @@ class _Process:
             DecoderDied: The process that forks has died, which no value causes.
             Exception: What the decoder raised.
         """
-        process = self._started()
+        process = self._start()
         assert process.stdin is not None, "it was started with pipes"
         assert process.stdout is not None, "it was started with pipes"
         is_late = threading.Event()
@@ -155,7 +155,7 @@ class _Process:
             raise pickle.loads(answer)  # noqa: S301 - written by our own process
         return answer.decode() if kind == _DIED else _from_stream(answer)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         if self._running is None:
             path = os.pathsep.join(entry for entry in sys.path if entry)
             self._running = subprocess.Popen(  # noqa: S603 - this Python
@@ -181,7 +181,7 @@ class _Process:
 def main() -> None:
     """Decode what comes from standard input, until its end."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is not an answer
     decode: Decode = pickle.loads(_receive(sys.stdin.buffer)[1])  # noqa: S301 - written by our own worker
     with contextlib.suppress(EOFError):
         while True:
@@ -200,26 +200,26 @@ def _in_child(decode: Decode, values: bytes) -> tuple[bytes, bytes]:
                 try:
                     answer = _RESULT, _to_stream(decode(_from_stream(values)))
                 except Exception as error:
-                    answer = _ERROR, _pickled(error)
+                    answer = _ERROR, _pickle_error(error)
                 _send(pipe, *answer)
         finally:
             os._exit(0)  # without the clean-up of the process that it is a copy of
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
         try:
-            received = _receive(pipe)
+            reply = _receive(pipe)
         except EOFError:
-            received = None
+            reply = None
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if received is not None:
-        return received
+    if reply is not None:
+        return reply
     if code == 0:
         return _ERROR, pickle.dumps(DecoderDied("a process that decodes messages has ended without an answer"))
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return _DIED, how.encode()
 
 
-def _pickled(error: Exception) -> bytes:
+def _pickle_error(error: Exception) -> bytes:
     """An error as bytes; one that cannot be pickled as an error with its text."""
     try:
         content = pickle.dumps(error)

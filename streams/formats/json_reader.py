@@ -46,7 +46,7 @@ def read_json(
         is_key: Read the key of a message. If there is exactly one field it may also be the value of it; and both may be
             in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. A key that begins with neither ``{``
             nor ``"`` is a text as it is, if the field is one. Nothing is rounded.
-        exact: Fields of which nothing is rounded, either.
+        exact: Fields whose values are not rounded, either.
 
     Returns:
         Struct of ``value``, a struct of the fields, NULL if it cannot be read; and ``reason``, string: why not. NULL

@@ -29,13 +29,13 @@ def json_schema_fields(schema: Any, documents: Mapping[str, Any]) -> SchemaField
         return None
     required = root.get("required")
     names = set(required) if isinstance(required, list) else set()
-    found = {}
+    fields = {}
     for name, part in properties.items():
         nullable = _may_be_null(part)
         text = part.get("description") or "" if isinstance(part, Mapping) else ""
         find = partial(_json_sql, part, whole, documents, frozenset())
-        found[str(name)] = schema_field(find, text, required=name in names and not nullable)
-    return found
+        fields[str(name)] = schema_field(find, text, required=name in names and not nullable)
+    return fields
 
 
 def _may_be_null(schema: Any) -> bool:
@@ -84,8 +84,8 @@ def _json_sql(schema: Any, whole: Any, documents: Mapping[str, Any], within: fro
         if len(parts) != 1:
             raise NoType(SEVERAL_TYPES)
         return _json_sql(parts[0], whole, documents, within)
-    given = schema.get("type")
-    kinds = [kind for kind in (given if isinstance(given, list) else [given]) if kind not in {None, "null"}]
+    type_name = schema.get("type")
+    kinds = [kind for kind in (type_name if isinstance(type_name, list) else [type_name]) if kind not in {None, "null"}]
     if not kinds:
         kinds = _kinds_of_values(schema.get("enum") if "enum" in schema else [schema.get("const")])
     if set(kinds) == {"integer", "number"}:
@@ -115,5 +115,5 @@ def _json_sql(schema: Any, whole: Any, documents: Mapping[str, Any], within: fro
 
 def _kinds_of_values(values: Any) -> list[str]:
     names: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
-    given = [value for value in values if value is not None] if isinstance(values, list) else []
-    return sorted({names.get(type(value), "") for value in given} - {""})
+    valid_values = [value for value in values if value is not None] if isinstance(values, list) else []
+    return sorted({names.get(type(value), "") for value in valid_values} - {""})

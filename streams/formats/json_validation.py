@@ -115,8 +115,8 @@ def _load(client: RegistryClient, schema_id: SchemaId) -> Any:
         raise UnknownSchema(f"schema {schema_id} is not a JSON Schema: {text[:_SHOWN]}") from None
     kind = extend(kind, {"uniqueItems": _unique_items})
     resources = [(name, DRAFT202012.detect(document).create_resource(document)) for name, document in documents.items()]
-    known: Any = Registry().with_resources(resources)
-    return kind(plain, registry=known)
+    registry_with_parts: Any = Registry().with_resources(resources)
+    return kind(plain, registry=registry_with_parts)
 
 
 def referenced_documents(schema: Any, client: RegistryClient) -> Mapping[str, Any]:

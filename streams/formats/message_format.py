@@ -1,4 +1,4 @@
-"""What a message format provides."""
+"""Interface of message formats."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from streams.formats.format_options import no_options
 
 @dataclass(frozen=True, slots=True)
 class FormatSettings:
-    """What a format is created with.
+    """Settings of a format.
 
     Attributes:
         options: ``format_options`` of the source, as written.
         registry: Settings of the schema registry's client; empty if the pipeline has none. May hold secrets.
-        exact: Fields of which nothing is rounded, because they name a row. The other formats round nothing.
+        exact: Fields whose values are not rounded, because they identify a row. The other formats round nothing.
         expressions: SQL of `select` and `where`, so that a format can leave out what nobody uses.
     """
 

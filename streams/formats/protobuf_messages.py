@@ -114,8 +114,8 @@ def _decoder(settings: ProtobufSettings) -> _Decoder:
 
 
 class _Decoder:
-    def __init__(self, declared: pa.Schema, client: RegistryClient) -> None:
-        self._declared, self._client = declared, client
+    def __init__(self, row_schema: pa.Schema, client: RegistryClient) -> None:
+        self._declared, self._client = row_schema, client
         self._files = Schemas(self._fetch)
         self._messages: dict[tuple[Any, tuple[int, ...]], _Message | str] = {}
 
@@ -128,11 +128,11 @@ class _Decoder:
             if not isinstance(part, tuple):
                 rows.refuse(part)
                 continue
-            found = self._typed(*part)
-            if isinstance(found, str):
-                rows.refuse(found)
+            result = self._find_type(*part)
+            if isinstance(result, str):
+                rows.refuse(result)
                 continue
-            kind, data = found
+            kind, data = result
             if len(data) // 2 * kind.widest > LARGEST_BYTES and parsed_bytes(data, kind.descriptor) > LARGEST_BYTES:
                 rows.refuse(f"the messages within the value need more than {LARGEST_BYTES >> 20} MiB")
                 continue
@@ -148,7 +148,7 @@ class _Decoder:
             rows.add(record, kind.reader)
         return rows_array(rows, split.ids, self._declared)
 
-    def _typed(self, file: Any, data: bytes) -> tuple[_Message, bytes] | str:
+    def _find_type(self, file: Any, data: bytes) -> tuple[_Message, bytes] | str:
         """The message type of a value and the message; or why there is none."""
         split = split_indexes(data)
         if split is None:
@@ -166,12 +166,12 @@ class _Decoder:
     def _message(self, file: Any, indexes: tuple[int, ...]) -> _Message | str:
         from google.protobuf.message_factory import GetMessageClass
 
-        found = message_type(file, indexes)
-        if found is None:
+        descriptor = message_type(file, indexes)
+        if descriptor is None:
             return NO_INDEXES
-        record, source = _record_getter(found, self._declared)
+        record, source = _record_getter(descriptor, self._declared)
         reader = make_reader(self._declared, source, Unmarked())
-        return _Message(GetMessageClass(found).FromString, record, reader, found, _widest(found))
+        return _Message(GetMessageClass(descriptor).FromString, record, reader, descriptor, _widest(descriptor))
 
 
 def _widest(message: Any) -> int:
@@ -280,10 +280,10 @@ def message_type(file: Any, indexes: tuple[int, ...]) -> Any | None:
             return None
         names.append(inner[index].name)
         inner = inner[index].nested_type
-    found = file.message_types_by_name[names[0]]
+    descriptor = file.message_types_by_name[names[0]]
     for name in names[1:]:
-        found = found.nested_types_by_name[name]
-    return found
+        descriptor = descriptor.nested_types_by_name[name]
+    return descriptor
 
 
 def split_indexes(data: bytes) -> tuple[tuple[int, ...], bytes] | None:
@@ -336,7 +336,7 @@ def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
 
     pool = DescriptorPool()
     texts = client.references(schema, serialized=True)
-    added = set(texts)
+    added_names = set(texts)
 
     def add(name: str, text: str) -> None:
         plain = FileDescriptorProto()
@@ -345,9 +345,9 @@ def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
         except (ValueError, DecodeError):
             raise UnknownSchema(f"{what} is not given as a descriptor (format=serialized): {name}") from None
         for dependency in plain.dependency:
-            if dependency not in added:
-                added.add(dependency)
-                _add_known(pool, dependency, added)
+            if dependency not in added_names:
+                added_names.add(dependency)
+                _add_known(pool, dependency, added_names)
         plain.name = name
         pool.Add(plain)
 
@@ -359,7 +359,7 @@ def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
         raise UnknownSchema(f"{what} cannot be loaded: {error}") from None
 
 
-def _add_known(pool: Any, name: str, added: set[str]) -> None:
+def _add_known(pool: Any, name: str, added_names: set[str]) -> None:
     """Add a file that comes with Protobuf or the client, and those that it needs."""
     import importlib
 
@@ -376,9 +376,9 @@ def _add_known(pool: Any, name: str, added: set[str]) -> None:
     plain = FileDescriptorProto()
     descriptor_pool.Default().FindFileByName(name).CopyToProto(plain)
     for dependency in plain.dependency:
-        if dependency not in added:
-            added.add(dependency)
-            _add_known(pool, dependency, added)
+        if dependency not in added_names:
+            added_names.add(dependency)
+            _add_known(pool, dependency, added_names)
     pool.Add(plain)
 
 
@@ -458,8 +458,8 @@ def _nanoseconds(value: Any) -> Any:
 def _record_getter(message: Any, fields: Iterable[pa.Field]) -> tuple[Get, SourceType]:
     """How to get a record of fields from a message, and its type. Fields that the message lacks are left out."""
     getters, types = {}, {}
-    for given in fields:
-        one = message.fields_by_name.get(given.name) or _by_json_name(message, given.name)
+    for column in fields:
+        one = message.fields_by_name.get(column.name) or _by_json_name(message, column.name)
         if one is not None:
-            getters[given.name], types[given.name] = field_getter(one, given.type)
+            getters[column.name], types[column.name] = field_getter(one, column.type)
     return lambda value: {name: get(value) for name, get in getters.items()}, SourceType("struct", fields=types)

@@ -23,15 +23,15 @@ class Reader:
     fields: tuple[Field, ...]
 
 
-def make_reader(declared: pa.Schema, source: SourceType, unmarked: Unmarked) -> Reader:
+def make_reader(row_schema: pa.Schema, source: SourceType, unmarked: Unmarked) -> Reader:
     """The reader of records of one type.
 
     Args:
-        declared: Declared fields and types.
+        row_schema: Declared fields and types.
         source: Type of the records: a struct, or `ANY`.
         unmarked: How values without a schema are interpreted.
     """
-    fields = (declared_field(given.name, given.type, source.field(given.name), unmarked) for given in declared)
+    fields = (declared_field(column.name, column.type, source.field(column.name), unmarked) for column in row_schema)
     return Reader(tuple(fields))
 
 
@@ -62,7 +62,7 @@ class Rows:
         self.reasons.append(reason)
 
 
-def to_struct(rows: Rows, declared: pa.Schema) -> pa.StructArray:
+def to_struct(rows: Rows, row_schema: pa.Schema) -> pa.StructArray:
     """The records as a struct of the declared fields, all NULL where there is no record.
 
     Values that cannot be converted are NULL, and set ``rows.reasons`` of their message.
@@ -71,7 +71,7 @@ def to_struct(rows: Rows, declared: pa.Schema) -> pa.StructArray:
     for row, reader in enumerate(rows.readers):
         if reader is not None:
             groups.setdefault(reader, []).append(row)
-    parts: list[list[pa.Array]] = [[] for _ in declared]
+    parts: list[list[pa.Array]] = [[] for _ in row_schema]
     order: list[int] = []
     for reader, members in groups.items():
         records = rows.records if len(members) == len(rows.records) else [rows.records[row] for row in members]
@@ -83,21 +83,21 @@ def to_struct(rows: Rows, declared: pa.Schema) -> pa.StructArray:
             _note(rows.reasons, members, problems)
         order.extend(members)
     columns = [
-        _in_order(part, given.type, order, len(rows.records)) for part, given in zip(parts, declared, strict=True)
+        _in_order(part, column.type, order, len(rows.records)) for part, column in zip(parts, row_schema, strict=True)
     ]
-    return pa.StructArray.from_arrays(columns, fields=list(declared))
+    return pa.StructArray.from_arrays(columns, fields=list(row_schema))
 
 
-def rows_type(declared: pa.Schema) -> pa.DataType:
+def rows_type(row_schema: pa.Schema) -> pa.DataType:
     """Type of what `rows_array` returns."""
-    fields = [("message", pa.struct(list(declared))), ("reason", pa.string()), ("schema_id", pa.int32())]
+    fields = [("message", pa.struct(list(row_schema))), ("reason", pa.string()), ("schema_id", pa.int32())]
     return pa.struct(fields)
 
 
-def rows_array(rows: Rows, ids: Sequence[int | None], declared: pa.Schema) -> pa.StructArray:
+def rows_array(rows: Rows, ids: Sequence[int | None], row_schema: pa.Schema) -> pa.StructArray:
     """The records of a batch as a struct, see `to_struct`, with the reasons and the ids of the schemas."""
-    columns = [to_struct(rows, declared), pa.array(rows.reasons, pa.string()), pa.array(ids, pa.int32())]
-    return pa.StructArray.from_arrays(columns, fields=list(rows_type(declared)))
+    columns = [to_struct(rows, row_schema), pa.array(rows.reasons, pa.string()), pa.array(ids, pa.int32())]
+    return pa.StructArray.from_arrays(columns, fields=list(rows_type(row_schema)))
 
 
 def _note(reasons: list[str | None], members: Sequence[int], problems: Mapping[int, str]) -> None:
@@ -113,5 +113,5 @@ def _in_order(parts: Sequence[pa.Array], kind: pa.DataType, order: Iterable[int]
         return parts[0]
     places = np.full(rows, -1, np.int64)
     places[np.fromiter(order, np.int64)] = np.arange(sum(len(part) for part in parts))
-    joined = pa.concat_arrays(parts) if parts else pa.nulls(0, kind)
-    return joined.take(pa.array(places, mask=places < 0))
+    values = pa.concat_arrays(parts) if parts else pa.nulls(0, kind)
+    return values.take(pa.array(places, mask=places < 0))

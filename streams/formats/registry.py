@@ -212,8 +212,8 @@ class RegistryClient:
             RegistryUnavailable: The registry does not answer.
         """
         fmt = "serialized" if serialized else None
-        found = self._ask(lambda: self.client.get_latest_version(subject, fmt), f"subject {subject!r}")
-        return found.schema_id, found.schema
+        version = self._ask(lambda: self.client.get_latest_version(subject, fmt), f"subject {subject!r}")
+        return version.schema_id, version.schema
 
     def check(self) -> None:
         """Check that the registry answers.
@@ -264,14 +264,14 @@ def _new_client(settings: Mapping[str, str]) -> RegistryClient:
         numbers = {name: float(value) for name, value in settings.items() if name in _NUMBERS}
         retries = int(settings["max.retries"]) if "max.retries" in settings else None
         # Retries are done here, where they are logged.
-        given: dict[str, Any] = {"timeout": REQUEST_SECONDS, **settings, **numbers, "max.retries": 0}
-        client = SchemaRegistryClient.new_client(given)
+        client_settings: dict[str, Any] = {"timeout": REQUEST_SECONDS, **settings, **numbers, "max.retries": 0}
+        client = SchemaRegistryClient.new_client(client_settings)
     except (ValueError, TypeError, OSError) as error:
         # The client's text may have the url, which may have a password.
         text = str(error).replace(settings["url"], "url")
         raise InvalidInput(
             f"the settings of the schema registry are wrong: {text}",
-            hint="settings are those of confluent_kafka's SchemaRegistryClient: url, basic.auth.user.info, "
+            hint="use settings of confluent_kafka's SchemaRegistryClient: url, basic.auth.user.info, "
             "ssl.ca.location, ...",
         ) from None
     return RegistryClient(settings["url"].rsplit("@", 1)[-1], client, retries)
@@ -291,24 +291,24 @@ def registry_client(settings: tuple[tuple[str, str], ...]) -> RegistryClient:
 
 
 def fetch_each(ids: Collection[SchemaId], fetch: Callable[[SchemaId], T]) -> dict[SchemaId, T | str]:
-    """What is fetched for each id, or the reason why it cannot be had.
+    """The fetched value of each id, or the reason why there is none.
 
     Ids that the registry does not know are asked for once more after `UNKNOWN_SECONDS`.
 
     Raises:
         RegistryUnavailable: The registry does not answer.
     """
-    found: dict[SchemaId, T | str] = {}
+    results: dict[SchemaId, T | str] = {}
     for again in (False, True):
-        missing = [schema_id for schema_id in ids if not again or isinstance(found[schema_id], str)]
+        missing = [schema_id for schema_id in ids if not again or isinstance(results[schema_id], str)]
         if again and missing:
             time.sleep(UNKNOWN_SECONDS)
         for schema_id in missing:
             try:
-                found[schema_id] = fetch(schema_id)
+                results[schema_id] = fetch(schema_id)
             except UnknownSchema as reason:
-                found[schema_id] = str(reason)
-    return found
+                results[schema_id] = str(reason)
+    return results
 
 
 def split_header(value: bytes) -> tuple[SchemaId, bytes] | None:
@@ -340,11 +340,11 @@ class Schemas(Generic[T]):
         headers = [None if value is None else split_header(value) for value in values]
         unknown = {header[0] for header in headers if header is not None} - self._known.keys()
         reasons: dict[SchemaId, str] = {}
-        for schema_id, found in fetch_each(sorted(unknown, key=str), self._fetch).items():
-            if isinstance(found, str):
-                reasons[schema_id] = found
+        for schema_id, result in fetch_each(sorted(unknown, key=str), self._fetch).items():
+            if isinstance(result, str):
+                reasons[schema_id] = result
             else:
-                self._known[schema_id] = found
+                self._known[schema_id] = result
         parts: list[tuple[T, bytes] | str | None] = []
         for value, header in zip(values, headers, strict=True):
             if header is None:

@@ -76,11 +76,11 @@ SchemaFields = dict[str, SchemaField]
 
 def schema_field(find: Callable[[], str], text: Any, *, required: bool) -> SchemaField:
     """A field whose type ``find`` returns; it raises `NoType` if there is none."""
-    shown = " ".join(str(text or "").split())
+    doc = " ".join(str(text or "").split())
     try:
-        return SchemaField(find(), required, shown)
+        return SchemaField(find(), required, doc)
     except NoType as reason:
-        return SchemaField("", required, shown, str(reason))
+        return SchemaField("", required, doc, str(reason))
 
 
 def struct_type(fields: Mapping[str, str]) -> str:
@@ -98,8 +98,8 @@ def struct_type(fields: Mapping[str, str]) -> str:
 
 def _decimal(precision: Any, scale: Any) -> str:
     digits = scale if type(scale) is int and 0 <= scale <= _LARGEST_PRECISION else 0
-    known = type(precision) is int and max(digits, 1) <= precision <= _LARGEST_PRECISION
-    return f"decimal({precision if known else _LARGEST_PRECISION},{digits})"
+    is_valid = type(precision) is int and max(digits, 1) <= precision <= _LARGEST_PRECISION
+    return f"decimal({precision if is_valid else _LARGEST_PRECISION},{digits})"
 
 
 # --- Avro ------------------------------------------------------------------------------------------------------------
@@ -161,11 +161,11 @@ def connect_fields(schema: Any) -> SchemaFields | None:
     """The fields of a struct of Kafka Connect's JSON converter; None for a schema that is not a struct."""
     if not isinstance(schema, Mapping) or schema.get("type") != "struct":
         return None
-    found = {}
+    by_name = {}
     for part in _connect_parts(schema):
         required = part.get("optional") is not True
-        found[str(part["field"])] = schema_field(partial(connect_sql, part), part.get("doc"), required=required)
-    return found
+        by_name[str(part["field"])] = schema_field(partial(connect_sql, part), part.get("doc"), required=required)
+    return by_name
 
 
 def connect_sql(schema: Any) -> str:
@@ -182,8 +182,8 @@ def connect_sql(schema: Any) -> str:
         return "string"
     if meaning == "decimal":
         parameters = schema.get("parameters")
-        given = parameters if isinstance(parameters, Mapping) else {}
-        return _decimal(_number(given.get("connect.decimal.precision")), _number(given.get("scale")))
+        settings = parameters if isinstance(parameters, Mapping) else {}
+        return _decimal(_number(settings.get("connect.decimal.precision")), _number(settings.get("scale")))
     if name in _DATE_TEXTS:
         return "date"
     if name in _TIMESTAMP_TEXTS:
@@ -206,8 +206,8 @@ def connect_field_schema(schema: Any, name: str) -> Any:
 
 def _connect_parts(schema: Any) -> list[Mapping[str, Any]]:
     parts = schema.get("fields") if isinstance(schema, Mapping) else None
-    given = parts if isinstance(parts, list) else []
-    return [part for part in given if isinstance(part, Mapping) and "field" in part]
+    part_list = parts if isinstance(parts, list) else []
+    return [part for part in part_list if isinstance(part, Mapping) and "field" in part]
 
 
 def _number(text: Any) -> int | None:

@@ -98,9 +98,9 @@ def connect_type(schema: Any) -> SourceType:
     fields = {}
     if kind == "struct" and isinstance(schema.get("fields"), list):
         fields = {
-            str(given["field"]): connect_type(given)
-            for given in schema["fields"]
-            if isinstance(given, Mapping) and "field" in given
+            str(part["field"]): connect_type(part)
+            for part in schema["fields"]
+            if isinstance(part, Mapping) and "field" in part
         }
     inner = {"array": "items", "map": "values"}.get(kind)
     items = connect_type(schema.get(inner)) if inner else None

@@ -22,22 +22,22 @@ def in_workers(function: Decode, result: pa.DataType) -> Callable[[Column], Colu
     guarded: Any = for_workers(function)
     guarded.__annotations__.clear()  # without type hints it is a function from an array to an array
     make: Any = arrow_udf  # its types leave out structs
-    made: Callable[[Column], Column] = make(guarded, from_arrow_type(result))
-    return made
+    user_function: Callable[[Column], Column] = make(guarded, from_arrow_type(result))
+    return user_function
 
 
 class WorkerFormat(MessageFormat):
     """A format whose values a function decodes."""
 
     @abstractmethod
-    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
+    def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
         """The function that decodes the values of a batch, and the type of its result.
 
         The function is pickled, and takes binary values. Its result is a struct with as many rows, with the fields
         ``message``, a struct of the declared fields, and ``reason``. It must not fail for any value.
 
         Args:
-            declared: Declared fields and their types.
+            row_schema: Declared fields and their types.
         """
 
     def parse(self, value: Column, fields: StructType) -> Column:

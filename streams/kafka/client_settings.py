@@ -28,7 +28,7 @@ _USUAL: Final = (
 
 
 def wrong_settings(kafka: Mapping[str, str]) -> Iterator[InvalidInput]:
-    """What librdkafka refuses, one error for each setting. No broker is asked, and no file is read.
+    """Yield an error for each setting that librdkafka refuses. No broker is asked, and no file is read.
 
     Args:
         kafka: Settings by name, without the prefix of options.

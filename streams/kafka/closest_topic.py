@@ -13,4 +13,4 @@ def ask_for_closest(topic: str, topics: Sequence[str]) -> str:
         topic: The missing topic.
         topics: The topics that exist.
     """
-    return "".join(f"did you mean {each}? " for each in get_close_matches(topic, topics, 1))
+    return "".join(f"did you mean {match}? " for match in get_close_matches(topic, topics, 1))

@@ -74,7 +74,7 @@ class Connection:
         except KafkaException as error:
             raise InvalidInput(
                 f"librdkafka does not accept the '{KAFKA_PREFIX}' options: {_text(error)}",
-                hint="settings are librdkafka's (CONFIGURATION.md there), not those of the Java client",
+                hint="use settings of librdkafka (its CONFIGURATION.md), not those of the Java client",
             ) from error
 
     def _note(self, error: KafkaError) -> None:
@@ -90,8 +90,8 @@ class Connection:
         if self._complaint and self._complaint not in reasons:
             reasons.append(self._complaint)
         code = error.args[0] if isinstance(error, KafkaException) else error
-        refused = self._refused or (isinstance(code, KafkaError) and is_refused(code))
-        kind = SourceRefused if refused else SourceUnavailable
+        is_refusal = self._refused or (isinstance(code, KafkaError) and is_refused(code))
+        kind = SourceRefused if is_refusal else SourceUnavailable
         return kind(
             f"Kafka at {self._options.kafka['bootstrap.servers']}, {doing}: {'; '.join(reasons) or 'no answer'}",
             hint="check kafka.bootstrap.servers, the security settings and that the brokers run;"
@@ -147,10 +147,10 @@ class Cluster:
         """
         connection = self._connect()
         try:
-            found = connection.consumer.list_topics(timeout=self._options.request_timeout_seconds)
+            metadata = connection.consumer.list_topics(timeout=self._options.request_timeout_seconds)
         except KafkaException as error:
             raise connection.unavailable("asking for the topics", error) from error
-        return sorted(name for name in found.topics if not name.startswith("__"))
+        return sorted(name for name in metadata.topics if not name.startswith("__"))
 
     def load_logs(self, *, wait_for_topics: bool) -> dict[Partition, Log]:
         """Request the offsets of every partition of the subscribed topics; see `load_topics`."""
@@ -175,8 +175,8 @@ class Cluster:
                 missing = set(self._options.topics) - {partition.topic for partition in partitions}
                 if missing and wait_for_topics and now < appear_by:
                     deadline = now + self._options.request_timeout_seconds
-                elif (found := self._load_offsets(connection, partitions, deadline)) is not None:
-                    return found
+                elif (loaded_topics := self._load_offsets(connection, partitions, deadline)) is not None:
+                    return loaded_topics
                 elif late:
                     raise connection.unavailable("asking for topics that are being deleted or created")
             except KafkaException as error:
@@ -239,14 +239,14 @@ class Cluster:
         """
         connection = self._connect()
         try:
-            found = self._load_partitions(connection, time.monotonic() + self._options.request_timeout_seconds)
+            partitions = self._load_partitions(connection, time.monotonic() + self._options.request_timeout_seconds)
         except KafkaException as error:
             raise connection.unavailable("looking for the topics", error) from error
-        return self.missing(found)
+        return self.missing(partitions)
 
-    def missing(self, known: Iterable[Partition]) -> TopicMissing | None:
+    def missing(self, partitions: Iterable[Partition]) -> TopicMissing | None:
         """An error that names the subscribed topics without a known partition; None if each has one."""
-        topics = {partition.topic for partition in known}
+        topics = {partition.topic for partition in partitions}
         missing = [topic for topic in self._options.topics if topic not in topics]
         if not missing:
             return None
@@ -257,13 +257,13 @@ class Cluster:
         )
 
     def _load_partitions(self, connection: Connection, deadline: float) -> list[Partition]:
-        found: list[Partition] = []
+        partitions: list[Partition] = []
         for name in self._options.topics:
             topic = connection.consumer.list_topics(name, timeout=_remaining(deadline)).topics[name]
             if topic.error is not None and not is_gone(topic.error):
                 raise KafkaException(topic.error)
-            found += [Partition(name, number) for number in topic.partitions]
-        return sorted(found)
+            partitions += [Partition(name, number) for number in topic.partitions]
+        return sorted(partitions)
 
     def _connect(self) -> Connection:
         if self._connection is None:
@@ -292,9 +292,9 @@ def _ask_offsets(
     deadline: float,
 ) -> dict[Partition, _End]:
     # In ListOffsets -1 and -2 stand for the two ends. Each leader gets one request for all its partitions.
-    asked = [TopicPartition(partition.topic, partition.number, end) for partition in partitions]
+    requests = [TopicPartition(partition.topic, partition.number, end) for partition in partitions]
     ends: dict[Partition, _End] = {}
-    for answer in connection.consumer.offsets_for_times(asked, timeout=_remaining(deadline)):
+    for answer in connection.consumer.offsets_for_times(requests, timeout=_remaining(deadline)):
         if answer.error is not None:
             raise KafkaException(answer.error)
         epoch = -1 if answer.leader_epoch is None else answer.leader_epoch

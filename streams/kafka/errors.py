@@ -127,6 +127,6 @@ def report_losses(losses: list[str], *, strict: bool) -> None:
 
 def name_some(items: Iterable[str]) -> str:
     """Join the first `MAX_NAMED`, and count the rest."""
-    named = list(items)
-    rest = len(named) - MAX_NAMED
-    return "; ".join(named[:MAX_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
+    names = list(items)
+    rest = len(names) - MAX_NAMED
+    return "; ".join(names[:MAX_NAMED]) + (f"; and {rest} more" if rest > 0 else "")

@@ -122,7 +122,7 @@ class _Reading:
         consumer = self._connection.consumer
         self._seek(self._span.start)
         size = FIRST_BATCH_MESSAGES
-        heard = asked = time.monotonic()
+        heard = last_check = time.monotonic()
         while self._position < self._span.end:
             before = self._position
             messages, stop = self._cut(consumer.consume(min(size, self._span.end - before), POLL_SECONDS))
@@ -136,13 +136,13 @@ class _Reading:
             # Only messages reset the time-out: a broker that keeps sending errors must not keep the task running.
             now = time.monotonic()
             if self._position != before:
-                heard = asked = now
+                heard = last_check = now
             elif now - heard >= self._options.request_timeout_seconds:
                 doing = f"reading {self._span}: no message arrived in time"
                 raise self._connection.unavailable(doing, self._trouble)
-            elif now - asked >= self._silence_seconds:
+            elif now - last_check >= self._silence_seconds:
                 self._ask_bounds()
-                asked = time.monotonic()
+                last_check = time.monotonic()
 
     def _seek(self, offset: int) -> None:
         self._position = offset
@@ -208,36 +208,36 @@ class _Reading:
         if not self._span.topic_id:
             return True
         try:
-            found = self._topic_ids.load([topic], self._options.request_timeout_seconds)
+            topic_ids = self._topic_ids.load([topic], self._options.request_timeout_seconds)
         except KafkaException as error:
             raise self._connection.unavailable(f"asking for the id of topic {topic}", error) from error
         strict = self._options.fail_on_data_loss
-        if topic not in found:
-            report_losses([f"{self._wanted()}, the topic does not exist any more"], strict=strict)
-        elif recreated := find_recreated({topic: Identity(self._span.topic_id)}, {topic: Identity(found[topic])}):
+        if topic not in topic_ids:
+            report_losses([f"{self._describe_request()}, the topic does not exist any more"], strict=strict)
+        elif recreated := find_recreated({topic: Identity(self._span.topic_id)}, {topic: Identity(topic_ids[topic])}):
             report_recreated(recreated.values(), strict=strict)
         else:
             return True
         self._position = self._span.end
         return False
 
-    def _wanted(self) -> str:
+    def _describe_request(self) -> str:
         return f"{self._span.partition} wanted offsets [{self._position}, {self._span.end})"
 
     def _check_bounds(self, log: Log | None) -> None:
         """Continue if the log has the rest of the range; otherwise report the lost offsets and skip them."""
         if log is not None and not self._is_the_topic():
             return
-        wanted = self._wanted()
+        request_text = self._describe_request()
         strict = self._options.fail_on_data_loss
         if log is None:
-            report_losses([f"{wanted}, the partition does not exist any more"], strict=strict)
+            report_losses([f"{request_text}, the partition does not exist any more"], strict=strict)
             self._position = self._span.end
         elif log.high < self._span.end:
-            report_losses([f"{wanted}, {describe_log(log)}: the topic was truncated or recreated"], strict=strict)
+            report_losses([f"{request_text}, {describe_log(log)}: the topic was truncated or recreated"], strict=strict)
             self._position = self._span.end
         elif self._position < log.low:
-            report_losses([f"{wanted}, {describe_log(log)}: retention deleted older records"], strict=strict)
+            report_losses([f"{request_text}, {describe_log(log)}: retention deleted older records"], strict=strict)
             self._seek(min(log.low, self._span.end))
 
 
@@ -268,8 +268,8 @@ def encode_messages(messages: list[Message], span: OffsetRange, *, headers: bool
     ]
     if not headers:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    found = [_header_pairs(message) for message in messages]
-    columns.append(pa.array(found, HEADERS.type) if any(found) else pa.nulls(count, HEADERS.type))
+    headers_of = [_header_pairs(message) for message in messages]
+    columns.append(pa.array(headers_of, HEADERS.type) if any(headers_of) else pa.nulls(count, HEADERS.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA.append(HEADERS))
 
 

@@ -119,35 +119,35 @@ def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> OffsetPlan:
     if starting == "latest":
         return OffsetPlan({partition: log.high for partition, log in logs.items()}, [])
     assert not isinstance(starting, str)
-    named = {partition: offset for partition, offset in starting.items() if partition.number != OTHERS}
+    starts = {partition: offset for partition, offset in starting.items() if partition.number != OTHERS}
     for partition in logs:
-        if partition not in named and (others := starting.get(Partition(partition.topic, OTHERS))) is not None:
-            named[partition] = others
-    if odd := sorted(set(named) ^ set(logs)):
+        if partition not in starts and (others := starting.get(Partition(partition.topic, OTHERS))) is not None:
+            starts[partition] = others
+    if odd := sorted(set(starts) ^ set(logs)):
         raise InvalidInput(
             "option 'startingOffsets' must name exactly the partitions that exist: "
             + name_some(f"{p} is {'not named' if p in logs else 'not a partition'}" for p in odd),
             hint=f"use {EARLIEST} (earliest) or {LATEST} (latest) for a partition without an offset, and "
             f'"{ANY_PARTITION}" for all that are not named',
         )
-    wanted = {p: {EARLIEST: log.low, LATEST: log.high}.get(named[p], named[p]) for p, log in logs.items()}
-    if beyond := sorted(p for p, log in logs.items() if wanted[p] > log.high):
+    offsets = {p: {EARLIEST: log.low, LATEST: log.high}.get(starts[p], starts[p]) for p, log in logs.items()}
+    if beyond := sorted(p for p, log in logs.items() if offsets[p] > log.high):
         raise InvalidInput(
             "option 'startingOffsets' is beyond the end of the log: "
-            + name_some(f"{p} wanted offset {wanted[p]}, {describe_log(logs[p])}" for p in beyond),
+            + name_some(f"{p} wanted offset {offsets[p]}, {describe_log(logs[p])}" for p in beyond),
             hint=f"use {LATEST} to start at the end",
         )
-    losses = [describe_loss(p, wanted[p], log) for p, log in sorted(logs.items()) if wanted[p] < log.low]
-    return OffsetPlan({p: max(offset, logs[p].low) for p, offset in wanted.items()}, losses)
+    losses = [describe_loss(p, offsets[p], log) for p, log in sorted(logs.items()) if offsets[p] < log.low]
+    return OffsetPlan({p: max(offset, logs[p].low) for p, offset in offsets.items()}, losses)
 
 
-def drop_recreated(start: Position, found: Mapping[str, Identity]) -> tuple[Position, list[str]]:
+def drop_recreated(start: Position, brokers: Mapping[str, Identity]) -> tuple[Position, list[str]]:
     """Remove topics that were deleted and created again from a position.
 
     Returns:
         The rest of the position, and one sentence per removed topic.
     """
-    recreated = find_recreated(start.identities, found)
+    recreated = find_recreated(start.identities, brokers)
     offsets = {partition: offset for partition, offset in start.offsets.items() if partition.topic not in recreated}
     identities = {topic: identity for topic, identity in start.identities.items() if topic not in recreated}
     return Position(offsets, identities), list(recreated.values())
@@ -158,17 +158,17 @@ def restart_recreated(starting: Starting, recreated: Iterable[str]) -> Starting:
     names = set(recreated)
     if isinstance(starting, str) or not names:
         return starting
-    kept = {partition: offset for partition, offset in starting.items() if partition.topic not in names}
-    return kept | {Partition(topic, OTHERS): EARLIEST for topic in names}
+    others = {partition: offset for partition, offset in starting.items() if partition.topic not in names}
+    return others | {Partition(topic, OTHERS): EARLIEST for topic in names}
 
 
-def identify(offsets: Offsets, before: Position, found: Mapping[str, Identity]) -> Position:
+def identify(offsets: Offsets, before: Position, brokers: Mapping[str, Identity]) -> Position:
     """Add the identities of the topics to offsets.
 
     Args:
         offsets: End of a batch.
         before: Start of the batch, without topics that were created again.
-        found: Identities of the topics in the brokers.
+        brokers: Identities of the topics in the brokers.
 
     Returns:
         The position. It equals ``before`` if the offsets are the same and all identities were known: new leader epochs
@@ -176,11 +176,11 @@ def identify(offsets: Offsets, before: Position, found: Mapping[str, Identity]) 
     """
     identities: dict[str, Identity] = {}
     for topic in {partition.topic for partition in offsets}:
-        known, now = before.identities.get(topic, Identity()), found.get(topic, Identity())
-        if topic_id := now.topic_id or known.topic_id:
+        stored, now = before.identities.get(topic, Identity()), brokers.get(topic, Identity())
+        if topic_id := now.topic_id or stored.topic_id:
             identities[topic] = Identity(topic_id)
             continue
-        epochs = dict(known.epochs)
+        epochs = dict(stored.epochs)
         for number, epoch in now.epochs.items():
             partition = Partition(topic, number)
             if partition in offsets and (number not in epochs or offsets[partition] != before.offsets.get(partition)):
@@ -290,17 +290,17 @@ def share_limit(backlog: Mapping[Partition, int], limit: int) -> Offsets:
     for partition, count in backlog.items():
         shares[partition] += spare * (count - 1) // rest
     # The rest from rounding down goes to the largest remainders. Ties are decided by name, so the result is stable.
-    left = spare + len(backlog) - sum(shares.values())
+    remainder = spare + len(backlog) - sum(shares.values())
     by_remainder = sorted(backlog, key=lambda p: (-(spare * (backlog[p] - 1) % rest), p))
-    for partition in by_remainder[:left]:
+    for partition in by_remainder[:remainder]:
         shares[partition] += 1
     return shares
 
 
-def describe_loss(partition: Partition, wanted: int, log: Log) -> str:
+def describe_loss(partition: Partition, offset: int, log: Log) -> str:
     """A sentence about the loss in one partition: topic and number, wanted and available offsets, the likely cause."""
-    cause = "retention deleted older records" if wanted < log.low else "the topic was truncated or recreated"
-    return f"{partition} wanted offset {wanted}, {describe_log(log)}: {cause}"
+    cause = "retention deleted older records" if offset < log.low else "the topic was truncated or recreated"
+    return f"{partition} wanted offset {offset}, {describe_log(log)}: {cause}"
 
 
 def describe_log(log: Log) -> str:

@@ -99,34 +99,34 @@ def parse_options(raw: Mapping[str, str], *, default_starting: Literal["earliest
     Raises:
         InvalidInput: An option is unknown or missing, or its value is invalid.
     """
-    given = {name.lower(): value for name, value in raw.items()}
-    kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}
-    _refuse_unknown(given)
+    options = {name.lower(): value for name, value in raw.items()}
+    kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)}
+    _refuse_unknown(options)
     _check_kafka(kafka)
-    topics = _parse_topics(given.get("subscribe"))
-    starting, identities = _parse_starting(given.get("startingoffsets", default_starting), topics)
+    topics = _parse_topics(options.get("subscribe"))
+    starting, identities = _parse_starting(options.get("startingoffsets", default_starting), topics)
     return KafkaOptions(
         topics=topics,
         starting=starting,
         starting_identities=identities,
-        fail_on_data_loss=_parse_bool("failOnDataLoss", given.get("failondataloss", "true")),
-        include_headers=_parse_bool("includeHeaders", given.get("includeheaders", "false")),
-        max_offsets_per_trigger=_parse_count("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger")),
-        min_partitions=_parse_count("minPartitions", given.get("minpartitions")),
-        request_timeout_seconds=_parse_timeout(given.get("requesttimeoutms")) / 1000,
+        fail_on_data_loss=_parse_bool("failOnDataLoss", options.get("failondataloss", "true")),
+        include_headers=_parse_bool("includeHeaders", options.get("includeheaders", "false")),
+        max_offsets_per_trigger=_parse_count("maxOffsetsPerTrigger", options.get("maxoffsetspertrigger")),
+        min_partitions=_parse_count("minPartitions", options.get("minpartitions")),
+        request_timeout_seconds=_parse_timeout(options.get("requesttimeoutms")) / 1000,
         kafka=kafka,
     )
 
 
-def _refuse_unknown(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in _NAMES}
-    for name in given:
-        if name in known or name.startswith(KAFKA_PREFIX):
+def _refuse_unknown(options: Mapping[str, str]) -> None:
+    names = {name.lower(): name for name in _NAMES}
+    for name in options:
+        if name in names or name.startswith(KAFKA_PREFIX):
             continue
         if "." in name:
             hint = f"a librdkafka setting takes the prefix {KAFKA_PREFIX!r}: {KAFKA_PREFIX}{name}"
-        elif near := get_close_matches(name, known, n=1):
-            hint = f"did you mean {known[near[0]]!r}?"
+        elif near := get_close_matches(name, names, n=1):
+            hint = f"did you mean {names[near[0]]!r}?"
         else:
             hint = f"known options: {', '.join(_NAMES)}, and librdkafka settings as {KAFKA_PREFIX}<name>"
         raise InvalidInput(f"weft_kafka has no option {name!r}", hint=hint)
@@ -154,7 +154,7 @@ def _parse_topics(text: str | None) -> tuple[str, ...]:
         if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
             raise InvalidInput(
                 f"option 'subscribe': {topic!r} is not a topic name",
-                hint="1 to 249 letters, digits, '.', '_' or '-'; several topics are separated by commas, not patterns",
+                hint="use 1 to 249 letters, digits, '.', '_' or '-'; separate topics by commas, without patterns",
             )
     return tuple(topics)
 
@@ -196,22 +196,22 @@ def _parse_starting(text: str, topics: tuple[str, ...]) -> tuple[Starting, dict[
     if word == "latest":
         return "latest", {}
     try:
-        parsed = parse_json(text)
+        offsets_by_topic = parse_json(text)
         starting = {
             Partition(topic, _parse_number(number)): offset
-            for topic, partitions in parsed.items()
+            for topic, partitions in offsets_by_topic.items()
             for number, offset in partitions.items()
             if number not in IDENTITY_KEYS
         }
-        identities = parse_identities(parsed)
+        identities = parse_identities(offsets_by_topic)
     except (ValueError, TypeError, AttributeError) as error:
         raise InvalidInput(f"option 'startingOffsets' is {text!r}", hint=_STARTING_HINT) from error
     for partition, offset in starting.items():
         if type(offset) is not int or offset < EARLIEST:
             raise InvalidInput(f"option 'startingOffsets': {partition} has offset {offset!r}", hint=_STARTING_HINT)
-    if named := {partition.topic for partition in starting} ^ set(topics):
+    if differing := {partition.topic for partition in starting} ^ set(topics):
         raise InvalidInput(
-            f"options 'startingOffsets' and 'subscribe' do not name the same topics: {', '.join(sorted(named))}",
+            f"options 'startingOffsets' and 'subscribe' do not name the same topics: {', '.join(sorted(differing))}",
             hint=_STARTING_HINT,
         )
     return starting, identities

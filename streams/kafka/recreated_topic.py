@@ -37,16 +37,16 @@ class Identity:
     topic_id: str = ""
     epochs: Mapping[int, int] = field(default_factory=dict)
 
-    def difference(self, found: Identity) -> str:
-        """A phrase that says why ``found`` is another topic; "" if the two may be the same."""
-        if self.topic_id and found.topic_id:
-            if self.topic_id == found.topic_id:
+    def difference(self, other: Identity) -> str:
+        """A phrase that says why ``other`` is another topic; "" if the two may be the same."""
+        if self.topic_id and other.topic_id:
+            if self.topic_id == other.topic_id:
                 return ""
-            return f"has id {found.topic_id}, but the offsets belong to the topic with id {self.topic_id}"
-        for number in sorted(self.epochs.keys() & found.epochs.keys()):
-            if found.epochs[number] < self.epochs[number]:
+            return f"has id {other.topic_id}, but the offsets belong to the topic with id {self.topic_id}"
+        for number in sorted(self.epochs.keys() & other.epochs.keys()):
+            if other.epochs[number] < self.epochs[number]:
                 return (
-                    f"has leader epoch {found.epochs[number]} in partition {number},"
+                    f"has leader epoch {other.epochs[number]} in partition {number},"
                     f" but the offsets belong to leader epoch {self.epochs[number]}"
                 )
         return ""
@@ -58,14 +58,14 @@ def parse_identities(json: Mapping[str, Mapping[str, Any]]) -> dict[str, Identit
     Raises:
         TypeError, ValueError: An identity is malformed.
     """
-    found: dict[str, Identity] = {}
+    identities: dict[str, Identity] = {}
     for topic, parts in json.items():
         topic_id, epochs = parts.get(TOPIC_ID, ""), parts.get(LEADER_EPOCHS, {})
         if not isinstance(topic_id, str) or not isinstance(epochs, Mapping):
             raise TypeError(f"{TOPIC_ID} of {topic} is not a text, or {LEADER_EPOCHS} not an object")
         if topic_id or epochs:
-            found[topic] = Identity(topic_id, {int(number): int(epoch) for number, epoch in epochs.items()})
-    return found
+            identities[topic] = Identity(topic_id, {int(number): int(epoch) for number, epoch in epochs.items()})
+    return identities
 
 
 def format_identity(identity: Identity) -> dict[str, Any]:
@@ -78,10 +78,10 @@ def format_identity(identity: Identity) -> dict[str, Any]:
     return json
 
 
-def find_recreated(offsets_of: Mapping[str, Identity], found: Mapping[str, Identity]) -> dict[str, str]:
+def find_recreated(offsets_of: Mapping[str, Identity], brokers: Mapping[str, Identity]) -> dict[str, str]:
     """Topics that were deleted and created again since the offsets were stored, each with a sentence that says why."""
     recreated: dict[str, str] = {}
-    for topic in sorted(offsets_of.keys() & found.keys()):
-        if difference := offsets_of[topic].difference(found[topic]):
+    for topic in sorted(offsets_of.keys() & brokers.keys()):
+        if difference := offsets_of[topic].difference(brokers[topic]):
             recreated[topic] = f"topic {topic} {difference}"
     return recreated

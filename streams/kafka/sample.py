@@ -47,11 +47,11 @@ def topic_names(servers: str) -> list[str]:
         servers: Addresses of brokers, as Kafka's bootstrap servers.
 
     Raises:
-        InvalidInput: This is no address.
+        InvalidInput: ``servers`` is not an address.
         SourceUnavailable, SourceRefused: The brokers do not answer, or refuse access.
     """
-    given = {"kafka.bootstrap.servers": servers, "subscribe": "any"}
-    cluster = Cluster(impatient(parse_options(given, default_starting="latest"), _NAMES_SECONDS))
+    options = {"kafka.bootstrap.servers": servers, "subscribe": "any"}
+    cluster = Cluster(impatient(parse_options(options, default_starting="latest"), _NAMES_SECONDS))
     try:
         return cluster.topic_names()
     finally:
@@ -74,8 +74,8 @@ def read_newest(options: KafkaOptions, topics: Topics, count: int) -> pa.Table:
     filled = {partition: log for partition, log in topics.logs.items() if log.high > log.low}
     for partition, log in filled.items():
         first = max(log.low, log.high - max(1, count // len(filled)))
-        known = topics.identities.get(partition.topic)
-        span = OffsetRange(partition, first, log.high, known.topic_id if known is not None else "")
+        identity = topics.identities.get(partition.topic)
+        span = OffsetRange(partition, first, log.high, identity.topic_id if identity is not None else "")
         if count and sum(map(len, batches)) < count:
             batches += read_range(span, options)
     return pa.Table.from_batches(batches, schema)

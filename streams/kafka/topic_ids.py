@@ -34,7 +34,7 @@ class TopicIds:
     def connect(self, topics: Sequence[str], timeout: float) -> None:
         """Start to connect in the background, so that the first `load` need not wait for a connection."""
         if self._client is None:
-            self._connected().describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
+            self._connect().describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
 
     def load(self, topics: Sequence[str], timeout: float) -> dict[str, str]:
         """Ids by topic, in the form that Kafka's tools print; "" if the broker has no ids. Other topics are left out.
@@ -57,9 +57,9 @@ class TopicIds:
             time.sleep(RETRY_SECONDS)
 
     def _ask(self, topics: Sequence[str], timeout: float) -> dict[str, str]:
-        asked = self._connected().describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
-        found: dict[str, str] = {}
-        for topic, answer in asked.items():
+        answers = self._connect().describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
+        ids: dict[str, str] = {}
+        for topic, answer in answers.items():
             try:
                 text = str(answer.result().topic_id)
             except KafkaException as error:
@@ -67,14 +67,14 @@ class TopicIds:
                     raise
             else:
                 # confluent-kafka uses plain base64, Kafka's tools the variant for URLs.
-                found[topic] = "" if text == _NO_ID else text.replace("+", "-").replace("/", "_")
-        return found
+                ids[topic] = "" if text == _NO_ID else text.replace("+", "-").replace("/", "_")
+        return ids
 
     def close(self) -> None:
         """Disconnect; the next request connects again."""
         self._client = None  # it has no close method: sockets and threads end with the object
 
-    def _connected(self) -> AdminClient:
+    def _connect(self) -> AdminClient:
         if self._client is None:
             self._client = AdminClient({"client.id": CLIENT_ID, "log_level": 2, **self._settings})
         return self._client
@@ -85,9 +85,9 @@ def shared_topic_ids(options: KafkaOptions) -> TopicIds:
 
     Tasks use it: one process runs many of them, and a connection costs more than the read of a small range.
     """
-    return _shared(tuple(sorted(options.kafka.items())))
+    return _shared_ids(tuple(sorted(options.kafka.items())))
 
 
 @lru_cache(maxsize=1)
-def _shared(settings: tuple[tuple[str, str], ...]) -> TopicIds:
+def _shared_ids(settings: tuple[tuple[str, str], ...]) -> TopicIds:
     return TopicIds(dict(settings))

@@ -120,22 +120,22 @@ def parse_name(text: str) -> tuple[str, int]:
     Raises:
         InvalidInput: It is not a name of a letter.
     """
-    found = _NAME.fullmatch(text)
-    if found is None:
+    name_match = _NAME.fullmatch(text)
+    if name_match is None:
         raise InvalidInput(
             f"{text!r} is not the name of a dead letter", hint="weft dead-letters list PIPELINE shows the names"
         )
-    return f"{found[1]}{SUFFIX}", int(found[2])
+    return f"{name_match[1]}{SUFFIX}", int(name_match[2])
 
 
 def list_files(store: ObjectStore) -> list[LetterFile]:
     """The files of dead letters in a folder, in the order of query, batch and task. Other files are left out."""
-    found = []
+    files = []
     for name, size in store.list(Path("")):
         match = _FILE.fullmatch(name)
         if match is not None:
-            found.append(LetterFile(name, match[1], int(match[2]), int(match[3]), size))
-    return sorted(found, key=lambda file: (file.part, file.batch, file.task))
+            files.append(LetterFile(name, match[1], int(match[2]), int(match[3]), size))
+    return sorted(files, key=lambda file: (file.part, file.batch, file.task))
 
 
 def read_letters(store: ObjectStore, path: str) -> Iterator[Letter]:

@@ -1,4 +1,4 @@
-"""What became of each dead letter of a lane: waiting, being replayed, replayed, or not final.
+"""State of each dead letter of a lane: waiting, being replayed, replayed, or not final.
 
 Nothing is moved or rewritten when letters are replayed: *the commit of a replay is what marks its letters*. The state
 of a letter follows from the folder and the table alone:
@@ -40,7 +40,7 @@ _TRIES: Final = 10
 
 
 class State(StrEnum):
-    """What became of a letter."""
+    """State of a letter."""
 
     WAITING = "waiting"
     REPLAYING = "replaying"
@@ -49,7 +49,7 @@ class State(StrEnum):
 
 
 class PlanState(StrEnum):
-    """What became of a plan."""
+    """State of a plan."""
 
     DONE = "done"
     OPEN = "open"
@@ -103,10 +103,10 @@ class LetterFolder:
         """The state of a plan, and the folder of the letters of the run that committed it."""
         if plan.kind == "drop":
             return PlanState.DONE, None
-        found = self.progress(plan.replay_lane)
-        if plan.query_id in found.batches:
-            return PlanState.DONE, found.source.get(REPLAY)
-        if plan.fenced != end.fenced or plan.query_id in found.rolled_back_from:
+        progress = self.progress(plan.replay_lane)
+        if plan.query_id in progress.batches:
+            return PlanState.DONE, progress.source.get(REPLAY)
+        if plan.fenced != end.fenced or plan.query_id in progress.rolled_back_from:
             return PlanState.VOID, None
         # The order matters: a lane that was open when its end was read may have got the commit before it was closed.
         if self.is_closed(plan.replay_lane) and plan.query_id not in self.progress(plan.replay_lane).batches:
@@ -148,7 +148,7 @@ class LetterFolder:
                 made_at_ms=time.time_ns() // 1_000_000,
                 where=where,
                 fenced=survey.end.fenced,
-                letters={file: spans_of(sorted(found)) for file, found in lines.items()},
+                letters={file: spans_of(sorted(line_numbers)) for file, line_numbers in lines.items()},
             )
             if publish_plan(self.store, plan):
                 return plan
@@ -161,24 +161,24 @@ class LetterFolder:
         drops = [plan for plan in read_plans(self.store, self.lane) if plan.kind == "drop"]
         spans: dict[str, list[Span]] = {}
         for plan in drops:
-            for file, found in plan.letters.items():
-                spans.setdefault(file, []).extend(found)
-        for file, found in spans.items():
+            for file, line_spans in plan.letters.items():
+                spans.setdefault(file, []).extend(line_spans)
+        for file, line_spans in spans.items():
             data = read_object(self.store, file)
             if data is None:
                 continue
             lines = data.split(b"\n")
-            for first, last in found:
+            for first, last in line_spans:
                 lines[first - 1 : last] = [b""] * (last - first + 1)
             if not any(line.strip() for line in lines):
                 delete(self.store, file)
-            elif (kept := b"\n".join(lines)) != data:
+            elif (rest := b"\n".join(lines)) != data:
                 with self.store.open_output(Path(file)) as target:
-                    target.write(kept)
+                    target.write(rest)
 
 
 def delete(store: ObjectStore, path: str) -> None:
-    """Delete an object; a missing one is no error.
+    """Delete an object; a missing object is not an error.
 
     Raises:
         StoreUnavailable: The store does not answer.
@@ -230,8 +230,8 @@ class Survey:
             for letter in read_letters(self.store, file.path):
                 if letter.content["lane"] != self.lane:
                     break  # all letters of a file are of one lane
-                dropped, state = self._state_of(file, letter, plans)
-                if not dropped:
+                is_dropped, state = self._state_of(file, letter, plans)
+                if not is_dropped:
                     yield state, letter
 
     def chosen(self, *states: State) -> Iterator[Letter]:
@@ -241,10 +241,10 @@ class Survey:
     def _state_of(self, file: LetterFile, letter: Letter, plans: Iterable[Plan]) -> tuple[bool, State]:
         """Whether the letter is dropped, and its state."""
         state = State.WAITING if file.part in self.runs or self.is_committed(file) else State.NOT_FINAL
-        having = [plan for plan in plans if plan.has(letter.file, letter.line)]
-        if any(plan.kind == "drop" for plan in having):  # perhaps after it was replayed
+        containing = [plan for plan in plans if plan.has(letter.file, letter.line)]
+        if any(plan.kind == "drop" for plan in containing):  # perhaps after it was replayed
             return True, state
-        for plan in having:
+        for plan in containing:
             if self.states[plan.number] is PlanState.DONE:
                 return False, State.REPLAYED
             if self.states[plan.number] is PlanState.OPEN:

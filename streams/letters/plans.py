@@ -142,11 +142,11 @@ def plan_path(plan: Plan) -> Path:
 
 def _parse(where: str, lane: str, number: int, data: bytes) -> Plan:
     try:
-        found: dict[str, Any] = parse_json(data)
-        if found["version"] != _VERSION:
+        content: dict[str, Any] = parse_json(data)
+        if content["version"] != _VERSION:
             raise CorruptData(f"{where} is from a newer version of weft", hint="upgrade weft")
-        letters = {file: [(first, last) for first, last in spans] for file, spans in found["letters"].items()}
-        stored = {field.name: found[field.name] for field in fields(Plan) if field.name not in _IN_PATH}
+        letters = {file: [(first, last) for first, last in spans] for file, spans in content["letters"].items()}
+        stored = {field.name: content[field.name] for field in fields(Plan) if field.name not in _IN_PATH}
         return Plan(**{**stored, "lane": lane, "number": number, "letters": letters})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptData(f"{where} is damaged: {error}", hint="restore it from a copy") from None

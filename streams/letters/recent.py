@@ -67,8 +67,8 @@ def recent_letters(survey: Survey, since_ms: int) -> RecentLetters:
 
 def _position(content: Any) -> str:
     """Where a message is, and the beginning of it."""
-    given = [f"{name} {content[name]}" for name in ("topic", "partition", "offset") if content.get(name) is not None]
-    place = f" ({', '.join(given)})" if given else ""
+    parts = [f"{name} {content[name]}" for name in ("topic", "partition", "offset") if content.get(name) is not None]
+    place = f" ({', '.join(parts)})" if parts else ""
     value = content.get("value")
     if value is None:
         return place

@@ -21,7 +21,7 @@ from streams.letters.plans import plan_path
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What was deleted.
+    """The letters that were deleted.
 
     Attributes:
         files: Number of files.
@@ -61,17 +61,17 @@ class Retention:
         """
         before_ms = (time.time_ns() // 1_000_000 if now_ms is None else now_ms) - round(self.keep_seconds * 1000)
         survey = self.folder.survey()
-        expired, left = Expired(), set()
+        expired, remaining = Expired(), set()
         for file in survey.files:
             youngest = self._youngest_of(file)
             if youngest is None or youngest >= before_ms or not _may_go(survey, file):
-                left.add(file.path)
+                remaining.add(file.path)
                 continue
             expired += Expired(1, file.size)
             if not dry_run:
                 delete(survey.store, file.path)
         if not dry_run:
-            _forget_plans(survey, left, before_ms)
+            _forget_plans(survey, remaining, before_ms)
         return expired
 
     def _youngest_of(self, file: LetterFile) -> int | None:
@@ -83,9 +83,9 @@ class Retention:
             except CorruptData:
                 contents = []
             times = [content.get("written_at_ms") for content in contents]
-            known = [time_ms for time_ms in times if isinstance(time_ms, int)]
+            valid_times = [time_ms for time_ms in times if isinstance(time_ms, int)]
             ours = all(content["lane"] == self.folder.lane for content in contents)
-            self._youngest[key] = max(known) if ours and known and len(known) == len(times) else None
+            self._youngest[key] = max(valid_times) if ours and valid_times and len(valid_times) == len(times) else None
         return self._youngest[key]
 
 
@@ -100,10 +100,10 @@ def _may_go(survey: Survey, file: LetterFile) -> bool:
     return survey.is_committed(file) or file.part != survey.end.query_id
 
 
-def _forget_plans(survey: Survey, left: set[str], before_ms: int) -> None:
-    """Delete old plans of which no letter is left. The newest plan stays, because it holds the last number."""
+def _forget_plans(survey: Survey, remaining: set[str], before_ms: int) -> None:
+    """Delete old plans whose letters are all gone. The newest plan stays, because it holds the last number."""
     for plan in survey.plans[:-1]:
         # A committed replay also says which run its own letters are of.
-        runs = any(survey.runs.get(path.partition("/")[0]) is plan for path in left)
-        if plan.made_at_ms < before_ms and not runs and not left & plan.letters.keys():
+        runs = any(survey.runs.get(path.partition("/")[0]) is plan for path in remaining)
+        if plan.made_at_ms < before_ms and not runs and not remaining & plan.letters.keys():
             delete(survey.store, plan_path(plan))

@@ -23,9 +23,9 @@ def warn_if_unsettled(point: Point | None, snapshot: Snapshot) -> None:
     """
     if not isinstance(point, dt.datetime) or snapshot.settled:
         return
-    told = (snapshot.table_log.store.uri, point, str(snapshot.cut))
-    if told not in _TOLD:
-        _TOLD.append(told)
+    warning_key = (snapshot.table_log.store.uri, point, str(snapshot.cut))
+    if warning_key not in _TOLD:
+        _TOLD.append(warning_key)
         logging.getLogger("weft").warning(
             "as_of %s is %s now, but may still change: no mark was recorded since (weft mark)",
             point.isoformat(),

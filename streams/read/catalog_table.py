@@ -25,22 +25,22 @@ _PATH: Final = "path"
 _STORE: Final = "storage_options"
 
 
-def options_given(given: Mapping[str, str]) -> dict[str, str]:
+def options_given(properties: Mapping[str, str]) -> dict[str, str]:
     """The options that the user gave, out of everything that Spark passes to a source.
 
     Raises:
         InvalidInput: A catalog table is created with ``storage_options``, or without a path.
     """
-    if not given.keys() >= _CREATED:
-        return dict(given)
-    options = {name.removeprefix(_OPTION): value for name, value in given.items() if name.startswith(_OPTION)}
+    if not properties.keys() >= _CREATED:
+        return dict(properties)
+    options = {name.removeprefix(_OPTION): value for name, value in properties.items() if name.startswith(_OPTION)}
     if any(name.lower() == _STORE for name in options):
         raise InvalidInput(
             "a table of Spark's catalog cannot have storage_options: they may contain secrets, and would be stored in "
             "the schema of the table",
             hint="put the credentials into the environment, or use CREATE TEMPORARY VIEW ... USING weft OPTIONS (...)",
         )
-    path = given.get(_PATH)
+    path = properties.get(_PATH)
     if not path:
         raise InvalidInput(
             "CREATE TABLE ... USING weft needs the table's location",
@@ -51,26 +51,26 @@ def options_given(given: Mapping[str, str]) -> dict[str, str]:
     return {**options, _PATH: path.removeprefix("file:") if local else path}
 
 
-def keep_options(schema: StructType, given: Mapping[str, str]) -> StructType:
+def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return the columns; while a catalog table is created, store its options in the metadata of the first column."""
-    if not given.keys() >= _CREATED:
+    if not options.keys() >= _CREATED:
         return schema
     first, *others = schema.fields
-    kept = StructField(first.name, first.dataType, first.nullable, {_KEY: options_given(given)})
-    return StructType([kept, *others])
+    first_field = StructField(first.name, first.dataType, first.nullable, {_KEY: options_given(options)})
+    return StructType([first_field, *others])
 
 
-def options_kept(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
+def options_kept(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
     """The options of a read: those stored by `keep_options`, overridden by those given.
 
     Raises:
         InvalidInput: Neither has the location of the table.
     """
-    if _PATH in given:
-        return dict(given)
+    if _PATH in options:
+        return dict(options)
     for field in schema.fields:
         if _KEY in field.metadata:
-            return {**field.metadata[_KEY], **given}
+            return {**field.metadata[_KEY], **options}
     raise InvalidInput(
         "format weft needs the table's location, and Spark passes none",
         hint='use .option("path", uri) or .load(uri). Create a table of Spark\'s catalog without a list of columns, '

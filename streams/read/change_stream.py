@@ -5,11 +5,11 @@ begins at ``starting`` (``earliest`` if it is left out, see `streams.read.stream
 ``changes_since``. Options, columns and errors are those of `Table.changes`.
 
 The offset of a query is a cut, which Spark stores in the checkpoint. Cuts never change, so a batch that is planned
-again after a restart has exactly the same rows (S9, S21). The offset also has the id of the table, because the cut may
-be valid, but wrong, in another table that is created later at the same URI. A new query begins with the empty offset,
-which Spark does not store. Its first batch ends at the first cut; it has all rows as inserts if the query starts at
-``earliest``, otherwise no rows. If a table is compacted and nothing is written, batches have no rows, but the offset
-advances and so does not expire. If the offset has expired or was invalidated by a restore, the query fails with
+again after a restart has exactly the same rows (PROTOCOL.md, S9, S21). The offset also has the id of the table, because
+the cut may be valid, but wrong, in another table that is created later at the same URI. A new query begins with the
+empty offset, which Spark does not store. Its first batch ends at the first cut; it has all rows as inserts if the query
+starts at ``earliest``, otherwise no rows. If a table is compacted and nothing is written, batches have no rows, but the
+offset advances and so does not expire. If the offset has expired or was invalidated by a restore, the query fails with
 `OffsetExpired` or `OffsetInvalidated`; the hint says how to continue.
 
 With columns of references the offset names the cuts of all tables, and a row whose referenced row has changed is in the
@@ -94,23 +94,23 @@ class ChangeOptions(BaseModel):
     before: bool = False
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> ChangeOptions | None:
+    def of(cls, raw: Mapping[str, str]) -> ChangeOptions | None:
         """Parse the options of ``format("weft")``, except the location; None if the read is not one of changes.
 
         Raises:
             InvalidInput: An option is unknown, a value is invalid, or two options exclude each other.
         """
-        known = {name.lower(): value for name, value in given.items() if name.lower() not in LOCATION_OPTIONS}
-        streams = known.pop(MARK, None) is not None
-        if "starting" not in known and "changes_since" not in known:
+        values = {name.lower(): value for name, value in raw.items() if name.lower() not in LOCATION_OPTIONS}
+        streams = values.pop(MARK, None) is not None
+        if "starting" not in values and "changes_since" not in values:
             if not streams:
-                misplaced = sorted(known.keys() & _CHANGE_OPTIONS)
+                misplaced = sorted(values.keys() & _CHANGE_OPTIONS)
                 if misplaced:
                     raise InvalidInput(f"option {misplaced[0]!r} is for reading changes", hint=_BEGIN_HINT)
                 return None
-            known["starting"] = EARLIEST
+            values["starting"] = EARLIEST
         try:
-            options = cls.model_validate(known)
+            options = cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             raise InvalidInput(
@@ -149,16 +149,16 @@ def _scan(
 ) -> ChangeScan | JoinedChangeScan:
     """Plan the changes. Both snapshots are read under the newest schema, which may be newer than ``until``."""
     columns = _columns(schema)
-    joined = shows_references(table.state().schema, columns, options.require)
+    with_references = shows_references(table.state().schema, columns, options.require)
     with expiring():
-        earlier = None if since is None else table.snapshot(since, references=joined)
-        later = table.snapshot(until, references=joined)
-    newest = table.snapshot(references=joined)
+        earlier = None if since is None else table.snapshot(since, references=with_references)
+        later = table.snapshot(until, references=with_references)
+    newest = table.snapshot(references=with_references)
     scan = plan_changes(earlier, later, columns, options.require, before=options.before, under=newest, unseen=unseen)
-    planned = from_arrow_schema(scan.arrow)
-    if [(field.name, field.dataType) for field in planned] != [(field.name, field.dataType) for field in schema]:
+    scanned = from_arrow_schema(scan.arrow)
+    if [(field.name, field.dataType) for field in scanned] != [(field.name, field.dataType) for field in schema]:
         raise InvalidInput(
-            f"the query has columns {schema.simpleString()}, the changes of the table have {planned.simpleString()}",
+            f"the query has columns {schema.simpleString()}, the changes of the table have {scanned.simpleString()}",
             hint="if the schema of the table has changed, restart the query: it continues from its checkpoint. "
             "If the query has a .schema(...), remove it",
         )
@@ -253,52 +253,52 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         assert isinstance(limit, ReadAllAvailable | ReadMaxFiles), (
             f"Spark passed a limit that this reader did not return: {limit}"
         )
-        table = self._opened()
-        found = self._target or self._newest()
-        newest = self._latest = str(found.cut)
+        table = self._open_table()
+        target = self._target or self._newest()
+        newest = self._latest = str(target.cut)
         if not start:
             return self._offset(self._first(newest))
         begin = str(start["cut"])
         # The moment of the newest entry of the table lane may be before that of the last batch: there is nothing new.
-        if not follows(begin, found) and follows(begin, self._taken(None)):
+        if not follows(begin, target) and follows(begin, self._take_snapshot(None)):
             newest = begin
         if begin == newest or isinstance(limit, ReadAllAvailable):
             return self._offset(newest)
         with expiring():
             since = table.snapshot(begin, references=False)
-            end = advance_cut(since, table.snapshot(newest, references=self._joined()), limit.max_files)
+            end = advance_cut(since, table.snapshot(newest, references=self._uses_references()), limit.max_files)
         return self._offset(str(end))
 
-    def _joined(self) -> bool:
+    def _uses_references(self) -> bool:
         """Whether the query reads columns of references, so that its offsets name the cuts of all tables."""
-        return shows_references(self._opened().state().schema, _columns(self._schema), self._options.require)
+        return shows_references(self._open_table().state().schema, _columns(self._schema), self._options.require)
 
     def _newest(self) -> Snapshot:
         """The newest snapshot that is one moment; the newest of all while an earlier version of weft commits."""
         try:
-            return self._taken(None, moment=True)
+            return self._take_snapshot(None, moment=True)
         except NotOneMoment:
-            return self._taken(None)
+            return self._take_snapshot(None)
 
-    def _taken(self, at: Point | None, *, moment: bool = False) -> Snapshot:
+    def _take_snapshot(self, at: Point | None, *, moment: bool = False) -> Snapshot:
         """A snapshot.
 
         Raises:
             TableError: There is no such snapshot of the table, or of one that the query needs.
         """
-        found = self._opened().snapshot(at, references=self._joined(), moment=moment)
+        snapshot = self._open_table().snapshot(at, references=self._uses_references(), moment=moment)
         names = {*_columns(self._schema), *(self._options.require or ())}
-        for each in found.references:
-            if not names.isdisjoint({each.reference.name, *each.reference.shown}):
-                _ = each.files  # raises the error of taking it; the cut would leave it out
-        return found
+        for referenced in snapshot.references:
+            if not names.isdisjoint({referenced.reference.name, *referenced.reference.shown}):
+                _ = referenced.files  # raises the error of taking it; the cut would leave it out
+        return snapshot
 
     def _first(self, newest: str) -> str:
         starting = self._options.starting
         if starting in {EARLIEST, LATEST}:
             return newest
         with expiring():
-            return str(self._taken(starting).cut)
+            return str(self._take_snapshot(starting).cut)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
         """The newest cut when the last batch was planned; Spark shows it in the progress of the query."""
@@ -311,10 +311,10 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         self._check_table(start)
         self._check_table(end)
         since = start.get("cut")
-        table = self._opened()
+        table = self._open_table()
         # A reference whose cut an offset does not name was added later, or the query did not read its columns.
-        known = {reference.name for reference in table.state().schema.references}
-        unseen = (known.difference(referenced_cuts(since) if since else ()), known - referenced_cuts(end["cut"]))
+        names = {reference.name for reference in table.state().schema.references}
+        unseen = (names.difference(referenced_cuts(since) if since else ()), names - referenced_cuts(end["cut"]))
         return _partitions(_scan(table, self._options, self._schema, since, end["cut"], unseen))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -322,17 +322,17 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         return _read(partition)
 
     def _offset(self, cut: str) -> Json:
-        return {"cut": cut, "table": self._opened().state().table_id}
+        return {"cut": cut, "table": self._open_table().state().table_id}
 
     def _check_table(self, offset: Json) -> None:
-        table_id = self._opened().state().table_id
+        table_id = self._open_table().state().table_id
         if offset.get("table", table_id) != table_id:
             raise OffsetInvalidated(
                 f"the table at {self._location.uri} is not the one that the query has read: it was created anew",
                 hint="start a query with a new checkpoint, and read the whole table (starting=earliest)",
             )
 
-    def _opened(self) -> Table:
+    def _open_table(self) -> Table:
         if self._table is None:
             self._table = Table.open(self._location.uri, storage_options=self._location.storage_options)
         return self._table

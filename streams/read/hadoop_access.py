@@ -42,8 +42,8 @@ class HadoopAccess:
             return file
         if not self._asked:
             names = _HADOOP_SCHEMES.get(scheme, (scheme,))
-            found = (name for name in names if self._ask(file._replace(path=f"{name}:{rest}")))
-            self._scheme, self._asked = next(found, None), True
+            schemes = (name for name in names if self._ask(file._replace(path=f"{name}:{rest}")))
+            self._scheme, self._asked = next(schemes, None), True
         return None if self._scheme is None else file._replace(path=f"{self._scheme}:{rest}")
 
     def _ask(self, file: ParquetFile) -> bool:

@@ -206,8 +206,8 @@ class PinnedSnapshot:
         """The required groups of the table, without the required references if Spark joins them."""
         if self.joins_all:
             return self.options.require
-        known = self.snapshot.table_schema.reference_by_name
-        return tuple(name for name in self.options.require if name not in known)
+        references = self.snapshot.table_schema.reference_by_name
+        return tuple(name for name in self.options.require if name not in references)
 
     @cached_property
     def slices(self) -> Sequence[FileSlice]:
@@ -217,14 +217,14 @@ class PinnedSnapshot:
     @cached_property
     def native(self) -> list[FileSlice]:
         """The file groups of `slices` that Spark may read natively; empty if it has no access to the files."""
-        found = [file_slice for file_slice in self.slices if not self._is_merged(file_slice)]
+        native_slices = [file_slice for file_slice in self.slices if not self._is_merged(file_slice)]
         bases = (
             file_slice.slice.base
-            for file_slice in found
+            for file_slice in native_slices
             if file_slice.slice is not None and file_slice.slice.base is not None
         )
         first = next(bases, None)
-        return found if first is None or self._hadoop_file(first) is not None else []
+        return native_slices if first is None or self._hadoop_file(first) is not None else []
 
     @cached_property
     def divided(self) -> Mapping[FileGroup, DividedFileGroup]:
@@ -240,7 +240,7 @@ class PinnedSnapshot:
             return (Part.WHOLE,)
         native = sum(file_slice.base_bytes for file_slice in self.native)
         if self._can_divide:
-            native += sum(part.base_bytes for found in self.divided.values() for part in found.untouched)
+            native += sum(part.base_bytes for group in self.divided.values() for part in group.untouched)
         every = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
         pushes = self.options.push_aggregates and every - native >= every * self.tuning.merged_share
         if pushes or native < max(self.tuning.mix_min_bytes, 1):
@@ -251,14 +251,14 @@ class PinnedSnapshot:
     def _can_divide(self) -> bool:
         """Whether file groups with logs can be large enough for two scans, and Spark has access to their files."""
         bases = [file_slice.slice.base for file_slice in self.slices if file_slice.slice is not None]
-        found = [base for base in bases if base is not None]
-        enough = sum(base.size for base in found) >= self.tuning.mix_min_bytes
-        return enough and bool(found) and self._hadoop_file(found[0]) is not None
+        base_files = [base for base in bases if base is not None]
+        enough = sum(base.size for base in base_files) >= self.tuning.mix_min_bytes
+        return enough and bool(base_files) and self._hadoop_file(base_files[0]) is not None
 
     def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
         """Positions of the filters that tasks apply; none if the scan is native, because then Spark applies them."""
-        joined = self._uses_references([], filters)
-        if not joined and not self.groups and part is not Part.REST and self._may_be_native(part):
+        uses_references = self._uses_references([], filters)
+        if not uses_references and not self.groups and part is not Part.REST and self._may_be_native(part):
             if part is Part.FILES or len(self.native) == len(self.slices):
                 return ()
             # The filters may exclude all file groups that must be merged: then the scan is native, too.
@@ -278,10 +278,10 @@ class PinnedSnapshot:
         if result is None:
             return None
         scan, clean = self._choose(aggregation.columns, (*filters, *runtime), part)
-        known, groups = None, 0
+        known_values, groups = None, 0
         if isinstance(scan, Scan):
             every = len(scan.slices)
-            scan, known = known_aggregates(scan, aggregation)
+            scan, known_values = known_aggregates(scan, aggregation)
             groups = every - len(scan.slices)
             if clean is not None and scan.slices and not runtime:
                 return None
@@ -290,13 +290,13 @@ class PinnedSnapshot:
             None,
             aggregation.columns,
             (*filters, *runtime),
-            lambda rows: AggregatedScan(rows, aggregation, known),
+            lambda rows: AggregatedScan(rows, aggregation, known_values),
             str(aggregation),
             known=groups,
         )
-        wanted = self._filterable(aggregation.groups, plan.size_bytes or 0)
-        named = zip(aggregation.groups, aggregation.group_names, strict=True)
-        filterable = [name for column, name in named if column in wanted]
+        filterable_columns = self._filterable(aggregation.groups, plan.size_bytes or 0)
+        named_groups = zip(aggregation.groups, aggregation.group_names, strict=True)
+        filterable = [name for column, name in named_groups if column in filterable_columns]
         return replace(plan, columns=from_arrow_schema(result), filterable=filterable)
 
     def plan_first(
@@ -308,9 +308,9 @@ class PinnedSnapshot:
         scan, clean = self._choose(columns, filters, part)
         if first.in_all:
             assert isinstance(scan, Scan), "`has_first` has asked for all columns"
-            found = in_one_task(scan, first.count, self._log_files)
-            assert found is not None, "`has_first` has found it: it does not depend on the columns"
-            scan = found
+            single_task = in_one_task(scan, first.count, self._log_files)
+            assert single_task is not None, "`has_first` has found it: it does not depend on the columns"
+            scan = single_task
         elif clean is not None:
             return None
         return self._read_plan(scan, None, columns, filters, lambda rows: FirstRowsScan(rows, first), str(first))
@@ -366,14 +366,14 @@ class PinnedSnapshot:
         if self.on_scan is not None:
             self.on_scan(facts)
         rows = scan if joined is None else replace(joined, scan=scan)
-        read = rows if pushed is None else pushed(rows)
+        task_function = rows if pushed is None else pushed(rows)
         others = "" if joined is None else f", joined with {', '.join(join.reference.name for join in joined.joins)}"
         size_bytes = facts.log_bytes + facts.base_bytes
         native = of_table.slices if clean else None
         return ReadPlan(
             description=f"{facts}{others}",
-            tasks=read.tasks,
-            read=read.without_tasks().read,  # Spark sends the tasks one by one
+            tasks=task_function.tasks,
+            read=task_function.without_tasks().read,  # Spark sends the tasks one by one
             parquet_files=self._parquet_files(clean, of_table.slices) if clean else None,
             size_bytes=size_bytes,
             filterable=[] if pushed is not None else self._filterable(columns, size_bytes, native),
@@ -401,15 +401,15 @@ class PinnedSnapshot:
             if piece.group in self.divided and piece.slice is not None and piece.slice.base is not None:
                 assert piece.slice.base_part is not None, "untouched rows are some of the rows of a file"
                 parts.setdefault(piece.slice.base.path, []).append(piece.slice.base_part)
-        found = []
+        spark_files = []
         for file in clean:
             for_spark = self._hadoop_file(file)
             if for_spark is not None and file.path in parts:
                 ranges = byte_ranges(self.snapshot.table_log.env, file, parts[file.path])
                 for_spark = for_spark._replace(ranges=tuple(ranges))
             if for_spark is not None:
-                found.append(for_spark)
-        return found
+                spark_files.append(for_spark)
+        return spark_files
 
     def _hadoop_file(self, file: FileRef) -> ParquetFile | None:
         return self.hadoop_file(ParquetFile(self.snapshot.table_log.store.url(file.path), file.size))
@@ -430,10 +430,10 @@ class PinnedSnapshot:
 
     def _joined_scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> JoinedScan:
         """A scan of columns of references, without tasks."""
-        joined = choose_joined(self.snapshot.table_files, self.snapshot.references, self._request(columns, filters))
+        result = choose_joined(self.snapshot.table_files, self.snapshot.references, self._request(columns, filters))
         if not self.options.read_optimized:
-            joined = self.bound.apply(joined, self.snapshot.references)
-        return replace(joined, scan=self._of_part(joined.scan, part))
+            result = self.bound.apply(result, self.snapshot.references)
+        return replace(result, scan=self._of_part(result.scan, part))
 
     def _uses_references(self, columns: Sequence[str], filters: Sequence[Filter]) -> bool:
         return uses_references(self.snapshot.table_schema, self._request(columns, filters))
@@ -446,9 +446,9 @@ class PinnedSnapshot:
         """A scan without the file groups of other parts."""
         if part is Part.WHOLE:
             return scan
-        read = {file_slice.group for file_slice in scan.slices}
+        groups_read = {file_slice.group for file_slice in scan.slices}
         of_part = [piece for file_slice in self.slices for piece in self._pieces(file_slice, part)]
-        slices = tuple(piece for piece in of_part if piece.group in read)
+        slices = tuple(piece for piece in of_part if piece.group in groups_read)
         in_part: set[Path] = set()
         if part is Part.FILES:
             bases = (piece.slice.base for piece in slices if piece.group in self.divided and piece.slice is not None)
@@ -457,15 +457,15 @@ class PinnedSnapshot:
 
     def _pieces(self, file_slice: FileSlice, part: Part) -> Sequence[FileSlice]:
         """What FILES or REST reads of a file group."""
-        divided = self.divided.get(file_slice.group)
-        if divided is not None:
-            return (divided.rest,) if part is Part.REST else divided.untouched
+        division = self.divided.get(file_slice.group)
+        if division is not None:
+            return (division.rest,) if part is Part.REST else division.untouched
         return (file_slice,) if self._is_merged(file_slice) is (part is Part.REST) else ()
 
     def _predicate(self, filters: Sequence[Filter]) -> Condition | None:
-        found = [translate(item, self.columns) for item in filters]
-        known = tuple(condition for condition in found if condition is not None)
-        return And(known) if known else None
+        translations = [translate(item, self.columns) for item in filters]
+        conditions = tuple(condition for condition in translations if condition is not None)
+        return And(conditions) if conditions else None
 
     def _facts(
         self,

@@ -110,18 +110,18 @@ class ReadOnlyQueries:
         Raises:
             InvalidInput: It is another statement.
             pyspark.errors.ParseException: It is no SQL.
-            pyspark.errors.AnalysisException: It is no query of what there is.
+            pyspark.errors.AnalysisException: It is not a query of existing tables and columns.
         """
         plan = self._session.sessionState().sqlParser().parsePlan(sql)
         self._check(plan)
-        analysed = self._analysed(plan)
+        analysed = self._analyse(plan)
         self._check(analysed)
-        for inner in _explained(plan):
-            self._check(self._analysed(inner))
+        for inner in _explained_plans(plan):
+            self._check(self._analyse(inner))
         dataset = getattr(self._jvm.org.apache.spark.sql.classic, "Dataset$")
         return DataFrame(getattr(dataset, "MODULE$").ofRows(self._session, analysed), self._spark)
 
-    def _analysed(self, plan: Any) -> Any:
+    def _analyse(self, plan: Any) -> Any:
         """The analysed plan of one that may be analysed. No command is run, but CALL, which Spark runs here."""
         mode = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
         return self._session.sessionState().executePlan(plan, mode).analyzed()
@@ -140,7 +140,7 @@ class ReadOnlyQueries:
         """The object of the JVM that judges plans."""
         nodes = [f"{_SPARK}{package}.{name}" for package, names in _NODES.items() for name in names.split()]
         try:
-            names = (" ".join(each) for each in (nodes, FUNCTIONS, self._procedures))
+            names = (" ".join(words) for words in (nodes, FUNCTIONS, self._procedures))
             return new_object(self._spark.sparkContext, __package__, "ReadOnlyPlans", *names)
         except (CannotCompile, Py4JError) as error:
             raise InvalidInput(
@@ -152,12 +152,12 @@ class ReadOnlyQueries:
         state = self._session.sessionState()
         for registry in (state.functionRegistry(), state.tableFunctionRegistry()):
             functions = registry.listFunction()
-            known = [functions.apply(number) for number in range(functions.size())]
-            for function in [each for each in known if each.funcName() in FUNCTIONS]:
+            registered = [functions.apply(number) for number in range(functions.size())]
+            for function in [identifier for identifier in registered if identifier.funcName() in FUNCTIONS]:
                 registry.dropFunction(function)
 
 
-def _explained(plan: Any) -> Iterator[Any]:
+def _explained_plans(plan: Any) -> Iterator[Any]:
     """The statements that a statement is about."""
     while (inner := _EXPLAINS.get(plan.getClass().getSimpleName())) is not None:
         plan = getattr(plan, inner)()

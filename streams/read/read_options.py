@@ -25,12 +25,12 @@ LOCATION_OPTIONS: Final = ("path", "storage_options")
 """Options of ``format("weft")`` with the location of a table; see `location_of`."""
 
 
-def split_names(given: Any) -> Any:
+def split_names(value: Any) -> Any:
     """Split names separated by commas, as SQL and the command line give them; other values are returned unchanged."""
-    return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else given
+    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
-def location_of(given: Mapping[str, str]) -> TableLocation:
+def location_of(raw: Mapping[str, str]) -> TableLocation:
     """The location of a table from the options ``path`` and ``storage_options`` (a JSON object).
 
     No error message contains the storage options, because they may contain secrets.
@@ -38,12 +38,12 @@ def location_of(given: Mapping[str, str]) -> TableLocation:
     Raises:
         InvalidInput: There is no path, or ``storage_options`` is not a JSON object.
     """
-    known = {name.lower(): value for name, value in given.items()}
-    uri = known.get("path")
+    by_name = {name.lower(): value for name, value in raw.items()}
+    uri = by_name.get("path")
     if not uri:
         raise InvalidInput("format weft needs the table's location", hint='use .option("path", uri) or .load(uri)')
     try:
-        options = parse_json(known.get("storage_options") or "{}")
+        options = parse_json(by_name.get("storage_options") or "{}")
     except ValueError:
         options = None
     if not isinstance(options, dict):
@@ -55,8 +55,8 @@ def location_of(given: Mapping[str, str]) -> TableLocation:
     return TableLocation(uri, options)
 
 
-def _names(given: Any) -> Any:
-    return () if given is None else tuple(split_names(given))
+def _names(value: Any) -> Any:
+    return () if value is None else tuple(split_names(value))
 
 
 class ReadOptions(BaseModel):
@@ -87,23 +87,23 @@ class ReadOptions(BaseModel):
     push_aggregates: bool = True
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> ReadOptions:
+    def of(cls, raw: Mapping[str, Any]) -> ReadOptions:
         """Parse and check options; upper and lower case of names is ignored, as in Spark.
 
         Raises:
             InvalidInput: An option is unknown, or its value is invalid.
         """
-        known = {name.lower(): value for name, value in given.items()}
-        unknown = sorted(set(known) - set(cls.model_fields))
+        values = {name.lower(): value for name, value in raw.items()}
+        unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
             raise InvalidInput(
                 f"unknown option {unknown[0]!r} for reading a table", hint=f"options: {', '.join(cls.model_fields)}"
             )
         try:
-            return cls(**known)
+            return cls(**values)
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
-            raise InvalidInput(f"option {name} cannot be {known[name]!r}", hint=f"give {_VALUES[name]}") from None
+            raise InvalidInput(f"option {name} cannot be {values[name]!r}", hint=f"give {_VALUES[name]}") from None
 
     def snapshot(self, table: Table) -> Snapshot:
         """Take the snapshot that the options select.
@@ -116,9 +116,9 @@ class ReadOptions(BaseModel):
             NotSettled: ``as_of`` is a time whose snapshot may still change, and ``settled`` is true.
             NotOneMoment: ``moment`` is true, and an earlier version of weft commits at the same time.
         """
-        found = self._snapshot(table)
-        warn_if_unsettled(self.as_of, found)
-        return found
+        snapshot = self._snapshot(table)
+        warn_if_unsettled(self.as_of, snapshot)
+        return snapshot
 
     def _snapshot(self, table: Table) -> Snapshot:
         return table.snapshot(

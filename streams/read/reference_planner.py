@@ -67,9 +67,9 @@ def joined_columns(table: ReferencedTable, require: Sequence[str]) -> JoinedColu
 def _stored_bytes(table: ReferencedTable) -> float:
     """Stored bytes of the key and the columns of the reference, estimated by the number of columns."""
     files = table.files
-    read = {*files.schema.key, *table.reference.columns}
-    stored = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in files.slices)
-    return stored * len(read) / len(files.schema.columns)
+    columns_read = {*files.schema.key, *table.reference.columns}
+    stored_size = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in files.slices)
+    return stored_size * len(columns_read) / len(files.schema.columns)
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ class ReferencePlanner:
         return False
 
     def _is_used(self, columns: Sequence[str], filters: Sequence[Filter]) -> bool:
-        used = {*columns, *(name for each in filters for name in columns_of(each))}
+        used_columns = {*columns, *(name for item in filters for name in columns_of(item))}
         # A key column that the view shows cannot be told from the one that it joins by.
-        return self.required or not used.issubset(self.key) or not set(self.columns).isdisjoint(self.key)
+        return self.required or not used_columns.issubset(self.key) or not set(self.columns).isdisjoint(self.key)
 
 
 def _no_rows(_task: Any) -> Iterator[pa.RecordBatch]:

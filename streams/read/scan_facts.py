@@ -47,12 +47,12 @@ class ScanFacts:
     def __str__(self) -> str:
         looked_for = f", filter {self.filter}" if self.filter else ""
         computed = f", {self.pushed}" if self.pushed else ""
-        known = f"{self.known} known from statistics, " if self.known else ""
+        known_text = f"{self.known} known from statistics, " if self.known else ""
         in_tasks = (
             f"{counted(self.tasks, 'task')} ({counted(self.divided, 'file group')} divided), " if self.tasks else ""
         )
         return (
             f"weft {self.cut}, {counted(self.file_groups, 'file group')} ({self.with_logs} with logs), "
-            f"{self.skipped} skipped, {known}{in_tasks}logs {self.log_bytes} bytes, base {self.base_bytes} bytes, "
+            f"{self.skipped} skipped, {known_text}{in_tasks}logs {self.log_bytes} bytes, base {self.base_bytes} bytes, "
             f"{counted(len(self.columns), 'column')}{looked_for}{computed}"
         )

@@ -151,8 +151,8 @@ def sql_session(settings: CommandSettings, options: ReadOptions) -> Iterator[Sql
     hint = f"in the query the table is called {' and '.join(view_names(location))}"
     with temporary_session("weft sql", settings.spark) as spark:
 
-        def look_at(wanted: ReadOptions) -> None:
-            planner = planner_of(spark, location.uri, wanted, location.storage_options, scans.append)
+        def look_at(options: ReadOptions) -> None:
+            planner = planner_of(spark, location.uri, options, location.storage_options, scans.append)
             create_relation_view(spark, VIEW, planner)
 
         with spark_errors(hint):
@@ -162,7 +162,7 @@ def sql_session(settings: CommandSettings, options: ReadOptions) -> Iterator[Sql
                 spark.sql(f"CREATE TEMPORARY VIEW {quoted(name)} AS SELECT * FROM {VIEW}")  # noqa: S608
 
         def names() -> list[str]:
-            return [*(found.name for found in spark.catalog.listTables()), *table.schema.column_by_name]
+            return [*(entry.name for entry in spark.catalog.listTables()), *table.schema.column_by_name]
 
         yield SqlSession(spark, hint, names, table, scans, look_at)
 
@@ -182,15 +182,15 @@ def spark_errors(hint: str) -> Iterator[None]:
         if (problem := python_problem(error)) is not None:
             raise problem from None
         # An error of weft that came through the JVM has a hint of its own.
-        message, _, own = short_message(error).partition("\nhint: ")
+        message, _, own_hint = short_message(error).partition("\nhint: ")
         if message.startswith("[MISSING_CATALOG_ABILITY.FUNCTIONS]"):
             # Spark has looked for it among its own functions before it asks the current catalog.
             message = "there is no such function: the catalog has none besides those of Spark"
-            own = (
+            own_hint = (
                 "https://spark.apache.org/docs/latest/api/sql/ has these; "
                 "in weft sql SHOW FUNCTIONS IN spark_catalog.default lists them"
             )
-        raise InvalidInput(message, hint=own or hint) from None
+        raise InvalidInput(message, hint=own_hint or hint) from None
 
 
 def short_message(error: Exception) -> str:

@@ -61,21 +61,21 @@ class WeftSource(Source):
         return SOURCE
 
     def schema(self) -> StructType:
-        given = options_given(self.options)
-        changes = ChangeOptions.of(given)
+        options = options_given(self.options)
+        changes = ChangeOptions.of(options)
         if changes is not None:
-            return keep_options(change_schema(_table(given), changes), self.options)
-        snapshot = _read_options(given).snapshot(_table(given))
+            return keep_options(change_schema(_table(options), changes), self.options)
+        snapshot = _read_options(options).snapshot(_table(options))
         # Spark pickles the source for planning: rows and columns must be those of one snapshot.
         self._cut = str(snapshot.cut)
         return keep_options(from_arrow_schema(snapshot.schema), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        given = options_kept(schema, self.options)
-        changes = ChangeOptions.of(given)
+        all_options = options_kept(schema, self.options)
+        changes = ChangeOptions.of(all_options)
         if changes is not None:
-            return ChangeBatchReader(_table(given), changes, schema)
-        options, table = _read_options(given), _table(given)
+            return ChangeBatchReader(_table(all_options), changes, schema)
+        options, table = _read_options(all_options), _table(all_options)
         snapshot = options.snapshot(table) if self._cut is None else table.snapshot(self._cut)
         _check_columns(schema, snapshot)
         scan = snapshot.scan(
@@ -87,8 +87,8 @@ class WeftSource(Source):
         return _Reader(scan, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        given = options_kept(schema, self.options)
-        return ChangeStreamReader(location_of(given), ChangeOptions.of(given), schema)
+        options = options_kept(schema, self.options)
+        return ChangeStreamReader(location_of(options), ChangeOptions.of(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         raise _no_target("streams.write_batch(df, uri, stream)")
@@ -97,12 +97,12 @@ class WeftSource(Source):
         raise _no_target("streams.write_stream(df, uri, stream, checkpoint=...)")
 
 
-def _read_options(given: Mapping[str, str]) -> ReadOptions:
-    return ReadOptions.of({name: value for name, value in given.items() if name.lower() not in LOCATION_OPTIONS})
+def _read_options(options: Mapping[str, str]) -> ReadOptions:
+    return ReadOptions.of({name: value for name, value in options.items() if name.lower() not in LOCATION_OPTIONS})
 
 
-def _table(given: Mapping[str, str]) -> Table:
-    location = location_of(given)
+def _table(options: Mapping[str, str]) -> Table:
+    location = location_of(options)
     return Table.open(location.uri, storage_options=location.storage_options)
 
 
@@ -128,7 +128,7 @@ class _Reader(ForWorkers, DataSourceReader):
         return conformed_batches(self._scan.read(partition.value), to_arrow_schema(self._schema, timezone="UTC"))
 
 
-def _check_columns(given: StructType, snapshot: Snapshot) -> None:
+def _check_columns(requested: StructType, snapshot: Snapshot) -> None:
     """Refuse a schema given by the user that does not fit the table.
 
     It may have fewer columns, in another order, and declare them nullable. It may name state columns
@@ -136,15 +136,15 @@ def _check_columns(given: StructType, snapshot: Snapshot) -> None:
     """
     schema = snapshot.table_schema
     states = [column.field for column in state_columns(schema).values()]
-    shown = {name for reference in schema.references for name in reference.shown}
+    others = {name for reference in schema.references for name in reference.shown}
     # A referenced table that is missing is an error only for its columns.
-    columns = snapshot.schema if shown.intersection(given.names) else schema.arrow
-    known = {field.name: field for field in from_arrow_schema(pa.schema([*columns, *states]))}
-    for field in given:
-        column = known.get(field.name)
+    columns = snapshot.schema if others.intersection(requested.names) else schema.arrow
+    fields = {field.name: field for field in from_arrow_schema(pa.schema([*columns, *states]))}
+    for field in requested:
+        column = fields.get(field.name)
         if column is None:
             raise InvalidInput(
-                f"the table has no column {field.name}", hint=f"columns: {', '.join([*schema.arrow.names, *shown])}"
+                f"the table has no column {field.name}", hint=f"columns: {', '.join([*schema.arrow.names, *others])}"
             )
         if field.dataType != column.dataType or (column.nullable and not field.nullable):
             null = "" if field.nullable else " NOT NULL"

@@ -27,26 +27,26 @@ def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[
         InvalidInput: A column is missing, unknown or given twice, or a value is not of its type.
     """
     shape = ", ".join(f"{name} {format_type(schema.column(name).type)}" for name in schema.key)
-    found: dict[str, Any] = {}
+    key_values: dict[str, Any] = {}
     for text in texts:
         name, value = split_key(schema.key, text)
         if not name:
             raise InvalidInput(
                 f"{argument} {text!r} names no key column", hint=f"{argument} COLUMN=VALUE; the key is ({shape})"
             )
-        if name in found:
+        if name in key_values:
             raise InvalidInput(f"{argument} has column {name!r} twice", hint=f"the key is ({shape})")
         kind = schema.column(name).type
         try:
-            found[name] = bytes.fromhex(value) if pa.types.is_binary(kind) else pa.scalar(value).cast(kind).as_py()
+            key_values[name] = bytes.fromhex(value) if pa.types.is_binary(kind) else pa.scalar(value).cast(kind).as_py()
         except (pa.ArrowException, ValueError, OverflowError) as error:
             raise InvalidInput(
-                f"{argument} {text!r}: {value!r} is no {format_type(kind)}", hint=f"the key is ({shape})"
+                f"{argument} {text!r}: {value!r} is not a {format_type(kind)}", hint=f"the key is ({shape})"
             ) from error
-    missing = [name for name in schema.key if name not in found]
+    missing = [name for name in schema.key if name not in key_values]
     if missing:
         raise InvalidInput(f"{argument} lacks column {', '.join(missing)}", hint=f"the key is ({shape})")
-    return found
+    return key_values
 
 
 def split_key(key: Sequence[str], text: str) -> tuple[str, str]:

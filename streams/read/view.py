@@ -157,13 +157,13 @@ _UNITS: Final = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 def _task_bytes(spark: SparkSession) -> int | None:
     """Bytes of a split as the session limits them for Parquet files; None if the session cannot be asked."""
     try:
-        given = spark.conf.get(_MAX_PARTITION_BYTES)
+        setting = spark.conf.get(_MAX_PARTITION_BYTES)
     except Exception:
         return None
-    return None if given is None else parse_size(given)
+    return None if setting is None else parse_size(setting)
 
 
 def parse_size(text: str) -> int | None:
     """Bytes of a size as Spark writes it, such as ``128MB``, ``64k`` or ``1048576b``; None for other texts."""
-    found = re.fullmatch(r"([0-9]+)(b|[kmgtp]b?)?", text.strip().lower())
-    return None if found is None else int(found[1]) << 10 * _UNITS[(found[2] or "")[:1]]
+    size_match = re.fullmatch(r"([0-9]+)(b|[kmgtp]b?)?", text.strip().lower())
+    return None if size_match is None else int(size_match[1]) << 10 * _UNITS[(size_match[2] or "")[:1]]

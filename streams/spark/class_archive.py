@@ -50,8 +50,8 @@ def archive_path(java_version: str) -> Path:
 
 
 def _folder() -> Path:
-    if chosen := os.environ.get(CACHE):
-        return Path(chosen)
+    if cache_folder := os.environ.get(CACHE):
+        return Path(cache_folder)
     if caches := os.environ.get("XDG_CACHE_HOME"):
         return Path(caches) / "weft"
     try:

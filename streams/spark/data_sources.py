@@ -40,14 +40,14 @@ def register_source(spark: SparkSession, source: type[Source], *, python: str = 
         spark.conf.set(TASK_PYTHON, context.pythonExec)
     function = _wrap_function(_Planning(context, python), wrapped)  # type: ignore[arg-type]
     jvm: Any = context._jvm  # noqa: SLF001 - as Spark's own `register` does
-    made = getattr(jvm, _USER_DEFINED)(function)
+    java_source = getattr(jvm, _USER_DEFINED)(function)
     # Spark looks in the thread's active session whether the name is taken, and takes a source that another session
     # registered for one of its own (DATA_SOURCE_ALREADY_EXISTS): make this session the active one meanwhile.
     sessions = jvm.org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - as above
     try:
-        spark._jsparkSession.dataSource().registerPython(source.name(), made)  # noqa: SLF001 - as above
+        spark._jsparkSession.dataSource().registerPython(source.name(), java_source)  # noqa: SLF001 - as above
     finally:
         if before.isDefined():
             sessions.setActiveSession(before.get())

@@ -82,7 +82,7 @@ def pack_environment(
     if not output.name.endswith(SUFFIXES):
         raise InvalidInput(f"{output}: Spark does not unpack such a file", hint=f"use one of {', '.join(SUFFIXES)}")
     if output.exists() and not replace:
-        raise Conflict(f"{output} already exists", hint="nothing was changed; use another name, or --force")
+        raise Conflict(f"{output} already exists", hint="use another name, or --force; nothing was changed")
     root = Path(sys.prefix) if prefix is None else prefix
     patterns = [*(f"{_SITE}/{name}" for name in _LEFT_OUT), *exclude]
     if (root / "conda-meta").is_dir():
@@ -119,8 +119,8 @@ def _pack_venv(
         raise InvalidInput(
             f"{root} cannot be packed: {error}", hint="install its packages without --editable"
         ) from None
-    needed = _python_below(python_prefix) if python_prefix else str(Path(sys.executable).resolve())
-    return Packed(output, len(environment), output.stat().st_size, needed)
+    python_path = _python_below(python_prefix) if python_prefix else str(Path(sys.executable).resolve())
+    return Packed(output, len(environment), output.stat().st_size, python_path)
 
 
 def _python_below(prefix: str) -> str:
@@ -143,20 +143,20 @@ def _without_links(file: Any, root: Path, python: Path) -> Iterator[Any]:
     if file.target.startswith("bin/python"):
         yield type(file)(str(python), file.target) if python.is_symlink() else file
         return
-    found = source.resolve()
-    if found.is_dir():
-        for inner in sorted(found.rglob("*")):
+    target = source.resolve()
+    if target.is_dir():
+        for inner in sorted(target.rglob("*")):
             if inner.is_file():
-                yield type(file)(str(inner), f"{file.target}/{inner.relative_to(found).as_posix()}")
-    elif found.exists():  # a dangling link is left out
-        yield type(file)(str(found), file.target)
+                yield type(file)(str(inner), f"{file.target}/{inner.relative_to(target).as_posix()}")
+    elif target.exists():  # a dangling link is left out
+        yield type(file)(str(target), file.target)
 
 
 def _pack_conda(root: Path, output: Path, patterns: Sequence[str], compress_level: int) -> Packed:
     if any(_own_files(root)):
         raise InvalidInput(
             f"weft is not installed in the conda environment {root}",
-            hint="pip install weft there without --editable, and run its weft package",
+            hint="run pip install weft there without --editable, and run its weft package",
         )
     tool = _tool("conda_pack")
     try:
@@ -201,7 +201,7 @@ def _folders(root: Path) -> Iterator[Path]:
     """Folders of weft's packages that are imported from outside of the environment."""
     for name in _PACKAGES:
         file = importlib.import_module(name).__file__
-        assert file is not None, "weft's packages are no namespaces"
+        assert file is not None, "weft's packages are not namespace packages"
         folder = Path(file).resolve().parent
         if not folder.is_relative_to(root.resolve()):
             yield folder

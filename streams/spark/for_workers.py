@@ -122,13 +122,13 @@ def _loader() -> Callable[[bytes], Any]:
             from streams.spark.worker_garbage import function_started
 
             sign_with(key)
-            loaded = pickle.loads(payload)  # noqa: S301 - written by our own driver, as all that Spark runs is
+            function = pickle.loads(payload)  # noqa: S301 - written by our own driver, as all that Spark runs is
         except ImportError as error:
             raise ImportError(
                 f"a Python worker of Spark cannot import weft: {error} (Python: {sys.executable})\n  hint: {hint}",
                 name=error.name,
             ) from None
         function_started()
-        return loaded
+        return function
 
     return load

@@ -20,7 +20,7 @@ _MOST: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class JavaCause:
-    """One exception of a chain.
+    """An exception in a chain of causes.
 
     Attributes:
         classes: Names of its class and all superclasses.
@@ -39,25 +39,25 @@ def java_causes(error: BaseException) -> Iterator[JavaCause]:
     There are none if the error did not come from the JVM, or if the JVM has ended.
     """
     # A failed call has the first attribute, an error that PySpark has translated the second one.
-    thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    exception: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     try:
         for _ in range(_MOST):
-            if thrown is None:
+            if exception is None:
                 return
-            yield JavaCause(frozenset(_classes(thrown)), _condition(thrown), thrown.getMessage() or "")
-            thrown = thrown.getCause()
+            yield JavaCause(frozenset(_classes(exception)), _condition(exception), exception.getMessage() or "")
+            exception = exception.getCause()
     except (Py4JError, OSError):  # Py4JJavaError is one of them
         return
 
 
-def _classes(thrown: Any) -> Iterator[str]:
-    kind = thrown.getClass()
+def _classes(exception: Any) -> Iterator[str]:
+    kind = exception.getClass()
     while kind is not None:
         yield kind.getName()
         kind = kind.getSuperclass()
 
 
-def _condition(thrown: Any) -> str:
+def _condition(exception: Any) -> str:
     gateway = SparkContext._gateway  # noqa: SLF001 - as PySpark's own errors do
-    is_of_spark = gateway is not None and is_instance_of(gateway, thrown, "org.apache.spark.SparkThrowable")
-    return (thrown.getCondition() or "") if is_of_spark else ""
+    is_of_spark = gateway is not None and is_instance_of(gateway, exception, "org.apache.spark.SparkThrowable")
+    return (exception.getCondition() or "") if is_of_spark else ""

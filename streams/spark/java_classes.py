@@ -21,7 +21,7 @@ from pyspark import SparkContext
 __all__ = ["CannotCompile", "new_object", "source_of"]
 
 _constructors: weakref.WeakKeyDictionary[SparkContext, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""Of each class, by context; a `CannotCompile` of one that this Spark does not compile."""
+"""Constructor of each class, by context; a `CannotCompile` if this Spark does not compile the class."""
 _compiling: Final = threading.Lock()
 
 
@@ -45,16 +45,16 @@ def new_object(context: SparkContext, package: str, name: str, *arguments: Any) 
         CannotCompile: Spark has other classes than those that the source uses.
     """
     with _compiling:
-        known = _constructors.setdefault(context, {})
-        if name not in known:
-            known[name] = _compiled(context, package, name)
-        constructor = known[name]
+        constructors = _constructors.setdefault(context, {})
+        if name not in constructors:
+            constructors[name] = _compile(context, package, name)
+        constructor = constructors[name]
     if isinstance(constructor, CannotCompile):
         raise constructor
-    given = context._gateway.new_array(context._jvm.Object, len(arguments))  # type: ignore[union-attr]  # noqa: SLF001 - no public way to the JVM
+    java_arguments = context._gateway.new_array(context._jvm.Object, len(arguments))  # type: ignore[union-attr]  # noqa: SLF001 - no public way to the JVM
     for place, argument in enumerate(arguments):
-        given[place] = argument
-    return constructor.newInstance(given)
+        java_arguments[place] = argument
+    return constructor.newInstance(java_arguments)
 
 
 def source_of(package: str, name: str) -> str:
@@ -62,7 +62,7 @@ def source_of(package: str, name: str) -> str:
     return (files(package) / f"{name}.java").read_text(encoding="utf-8")
 
 
-def _compiled(context: SparkContext, package: str, name: str) -> Any:
+def _compile(context: SparkContext, package: str, name: str) -> Any:
     """The constructor of the class, which executors can load from now on; or a `CannotCompile`."""
     jvm: Any = context._jvm  # noqa: SLF001 - as above
     try:

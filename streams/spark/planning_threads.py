@@ -201,11 +201,11 @@ def _work(start: _Start) -> None:
             importlib.import_module(_WORKER).main(file, file)
 
 
-def _find_none(reading: IO[bytes], writing: IO[bytes]) -> None:
+def _find_none(request: IO[bytes], reply: IO[bytes]) -> None:
     """Reply that no data sources were found, instead of running `_LOOKUP`."""
     from pyspark.sql.worker.utils import worker_run
 
-    worker_run(lambda _, answer: answer.write(_NUMBER.pack(0)), reading, writing)
+    worker_run(lambda _, answer: answer.write(_NUMBER.pack(0)), request, reply)
 
 
 def _send(file: IO[bytes], value: int | bytes) -> None:

@@ -35,19 +35,19 @@ def spark_executor(spark: SparkSession, what: str) -> Execute:
     """
     context = spark.sparkContext
 
-    def execute(given: Iterable[Task[T]], /) -> Iterator[T]:
-        tasks, done = list(given), 0
+    def execute(all_tasks: Iterable[Task[T]], /) -> Iterator[T]:
+        tasks, started = list(all_tasks), 0
         with _Broadcasts(context) as broadcasts:
             for bundles in plan_jobs([task.bytes for task in tasks], context.defaultParallelism):
                 payloads = [broadcasts.dump([tasks[position] for position in bundle]) for bundle in bundles]
-                last = done + sum(map(len, bundles))
-                with raise_task_errors(), _described(context, f"{what}: tasks {done + 1} to {last} of {len(tasks)}"):
+                last = started + sum(map(len, bundles))
+                with raise_task_errors(), _describe(context, f"{what}: tasks {started + 1} to {last} of {len(tasks)}"):
                     answers = _run_job(context, payloads, tuple(broadcasts.sent))
-                made: dict[int, T] = {}
+                results: dict[int, T] = {}
                 for bundle, answer in zip(bundles, answers, strict=True):
-                    made.update(zip(bundle, answer, strict=True))
-                done = last
-                yield from (made[position] for position in sorted(made))
+                    results.update(zip(bundle, answer, strict=True))
+                started = last
+                yield from (results[position] for position in sorted(results))
 
     return execute
 
@@ -62,7 +62,7 @@ def _run_bundle(bundle: bytes, shared: Sequence[Broadcast[Any]]) -> list[Any]:
 
 
 @contextmanager
-def _described(context: SparkContext, text: str) -> Iterator[None]:
+def _describe(context: SparkContext, text: str) -> Iterator[None]:
     """Set the description of the Spark jobs that are started in the block."""
     context.setJobDescription(text)
     try:

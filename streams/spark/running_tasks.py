@@ -20,8 +20,8 @@ def running_tasks(spark: SparkSession, what: str) -> Stage | None:
         stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     except (Py4JError, OSError, AssertionError, AttributeError):  # the session is ending
         return None
-    known = [stage for stage in stages if stage is not None]
-    if not known:
+    known_stages = [stage for stage in stages if stage is not None]
+    if not known_stages:
         return None
-    done = sum(stage.numCompletedTasks for stage in known)
-    return Stage(what, done, sum(stage.numTasks for stage in known), "tasks")
+    finished_tasks = sum(stage.numCompletedTasks for stage in known_stages)
+    return Stage(what, finished_tasks, sum(stage.numTasks for stage in known_stages), "tasks")

@@ -206,8 +206,8 @@ def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO 
             session = builder.getOrCreate()
     except Exception as error:
         cause = _first_cause(str(error))
-        thrown = next(java_causes(error), None)
-        if thrown is not None and (thrown.classes & _REFUSED_SETTING or thrown.message.startswith(_WRONG_MASTER)):
+        first = next(java_causes(error), None)
+        if first is not None and (first.classes & _REFUSED_SETTING or first.message.startswith(_WRONG_MASTER)):
             raise InvalidInput(f"Spark refuses a setting: {cause}", hint="correct the spark settings") from error
         raise SparkNotStarted(
             f"Spark does not start: {cause}",

@@ -67,7 +67,7 @@ _FIXED_AT_START: Final = (DRIVER_MEMORY, JAVA_OPTIONS, DEFAULT_JAVA_OPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the settings of a session depend on besides the pipeline file.
+    """Surroundings of a session: what its settings depend on besides the pipeline file.
 
     Attributes:
         cores: Cores of this machine that the session may use.
@@ -148,7 +148,7 @@ def settle(name: str, given: Mapping[str, str], around: Surroundings, *, quick_s
     Raises:
         InvalidInput: The pipeline file sets cluster mode, which only spark-submit can start.
     """
-    submitted = _submitted(around)
+    submitted = _submitted_settings(around)
     if around.submitted is None and given.get(DEPLOY_MODE, "client") != "client":
         raise InvalidInput(
             f"{DEPLOY_MODE} {given[DEPLOY_MODE]} cannot be set in a pipeline file: this process is the driver",
@@ -170,7 +170,7 @@ def settle(name: str, given: Mapping[str, str], around: Surroundings, *, quick_s
     return SessionSettings(values, values[TASK_PYTHON], overruled, too_late)
 
 
-def _submitted(around: Surroundings) -> dict[str, str]:
+def _submitted_settings(around: Surroundings) -> dict[str, str]:
     """The settings of spark-submit, without the application name that it derives from the script."""
     submitted = dict(around.submitted or {})
     if submitted.get(APP_NAME) == around.script:
@@ -180,14 +180,14 @@ def _submitted(around: Surroundings) -> dict[str, str]:
 
 def _java_defaults(values: Mapping[str, str], around: Surroundings, *, quick_start: bool) -> dict[str, str]:
     """Options of the JVM that precede those of the user."""
-    given = values.get(JAVA_OPTIONS, "")
+    java_options = values.get(JAVA_OPTIONS, "")
     options = [SMALL]
-    if _COLLECTOR.search(given) is None:  # a JVM does not start if two collectors are chosen
+    if _COLLECTOR.search(java_options) is None:  # a JVM does not start if two collectors are chosen
         options.insert(0, SERIAL)
     if quick_start:
         options.append(QUICK_START)
     # An archive fits only the class path that it was made with, and only one can be named.
-    if around.class_archive and EXTRA_CLASS_PATH not in values and _CLASS_SHARING.search(given) is None:
+    if around.class_archive and EXTRA_CLASS_PATH not in values and _CLASS_SHARING.search(java_options) is None:
         options.append(f'"{USE_ARCHIVE}{around.class_archive}"')
     return {DEFAULT_JAVA_OPTIONS: " ".join(options)}
 

@@ -17,7 +17,7 @@ _BRACKETS: Final = re.compile(r"/\*(?!\+)|\*/")
 
 
 class Kind(Enum):
-    """What a part of a text is."""
+    """Kind of a part of a text."""
 
     COMMENT = "comment"
     QUOTED = "quoted"

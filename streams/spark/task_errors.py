@@ -100,12 +100,12 @@ def note_errors(function: Function) -> Function:
     def call(*arguments: Any, **options: Any) -> Any:
         with noted_errors():
             result = function(*arguments, **options)
-        return _noted(result) if inspect.isgenerator(result) else result
+        return _note_errors(result) if inspect.isgenerator(result) else result
 
     return cast("Function", call)
 
 
-def _noted(items: Iterator[Any]) -> Iterator[Any]:
+def _note_errors(items: Iterator[Any]) -> Iterator[Any]:
     with noted_errors():
         yield from items
 
@@ -115,13 +115,13 @@ def error_in(text: str) -> TableError | None:
 
     Errors of other packages, such as `streams.kafka.errors`, are found if their module is imported.
     """
-    for plain in _signed(text):
+    for plain in _signed_notes(text):
         if plain is not None:
             return error_from_dict(plain)
     return None
 
 
-def _signed(text: str) -> Iterator[dict[str, Any] | None]:
+def _signed_notes(text: str) -> Iterator[dict[str, Any] | None]:
     """The contents of all notes with a valid signature, the last one first."""
     for signature, line in reversed(_SIGNED.findall(text)):
         with contextlib.suppress(ValueError):
@@ -143,20 +143,20 @@ def python_problem(error: BaseException) -> InvalidInput | None:
 
 
 def problem_in(cause: JavaCause) -> InvalidInput | None:
-    """What one exception of the JVM says about the Python of workers, see `python_problem`."""
-    if "java.io.IOException" in cause.classes and (found := _NO_PYTHON.match(cause.message)):
-        return InvalidInput(f"Spark cannot start a Python worker: there is no {found.group(1)}", hint=INSTALL_HINT)
-    if "PYTHON" not in cause.condition or any(True for _ in _signed(cause.message)):
+    """The problem with the Python of workers that a JVM exception reports, see `python_problem`."""
+    if "java.io.IOException" in cause.classes and (match := _NO_PYTHON.match(cause.message)):
+        return InvalidInput(f"Spark cannot start a Python worker: there is no {match.group(1)}", hint=INSTALL_HINT)
+    if "PYTHON" not in cause.condition or any(True for _ in _signed_notes(cause.message)):
         return None
-    if found := _OTHER_PYTHON.search(cause.message):
+    if match := _OTHER_PYTHON.search(cause.message):
         return InvalidInput(
-            f"the executors have Python {found.group(1)}, and the driver has {found.group(2)}",
+            f"the executors have Python {match.group(1)}, and the driver has {match.group(2)}",
             hint="let spark.pyspark.python be a Python of the executors with the same minor version",
         )
-    if found := _NO_WEFT.search(cause.message):
-        return InvalidInput(f"a Python worker of Spark cannot import weft: {found.group(1)}", hint=INSTALL_HINT)
-    if found := _NO_MODULE.search(cause.message) or _NO_PACKAGE.search(cause.message):
-        return _missing_package(found.group(1))
+    if match := _NO_WEFT.search(cause.message):
+        return InvalidInput(f"a Python worker of Spark cannot import weft: {match.group(1)}", hint=INSTALL_HINT)
+    if match := _NO_MODULE.search(cause.message) or _NO_PACKAGE.search(cause.message):
+        return _missing_package(match.group(1))
     return None
 
 
@@ -170,7 +170,7 @@ def worker_hints() -> AbstractContextManager[None]:
     Raises:
         InvalidInput: See `python_problem`.
     """
-    return _translated(lambda error: python_problem(error) if error_in(str(error)) is None else None)
+    return _translate(lambda error: python_problem(error) if error_in(str(error)) is None else None)
 
 
 def raise_task_errors() -> AbstractContextManager[None]:
@@ -181,26 +181,26 @@ def raise_task_errors() -> AbstractContextManager[None]:
         InvalidInput: See `python_problem`.
         TasksFailed: Any other failure of the job.
     """
-    return _translated(lambda error: error_in(str(error)) or python_problem(error) or _tasks_failed(str(error)))
+    return _translate(lambda error: error_in(str(error)) or python_problem(error) or _tasks_failed(str(error)))
 
 
 @contextmanager
-def _translated(translate: Callable[[Exception], TableError | None]) -> Iterator[None]:
+def _translate(translate: Callable[[Exception], TableError | None]) -> Iterator[None]:
     """Raise the error of weft that another error stands for; None: raise the other error unchanged."""
     try:
         yield
     except TableError:
         raise
     except Exception as error:
-        if (found := translate(error)) is not None:
-            raise found from error
+        if (translated_error := translate(error)) is not None:
+            raise translated_error from error
         raise
 
 
 def _tasks_failed(text: str) -> TasksFailed:
     return TasksFailed(
         f"Spark could not complete the tasks: {_first_cause(text)}",
-        hint="the logs of the executors say more; if they ran out of memory, give them more",
+        hint="read the logs of the executors; if they ran out of memory, give them more",
     )
 
 

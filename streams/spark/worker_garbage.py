@@ -13,7 +13,7 @@ _starts = 0
 
 
 def function_started() -> None:
-    """In a Python worker of Spark: when the second function starts, leave all objects that exist out of collections.
+    """Exclude existing objects from garbage collections, once the second function starts in a Python worker of Spark.
 
     The first one has imported what functions need. It is done once, so that it can keep no more than the garbage of one
     task. Other processes run functions of workers, too (`streams.spark.planning_threads`): nothing changes there.

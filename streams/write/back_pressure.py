@@ -57,9 +57,9 @@ def describe_delay(settings: BackPressure, cost: ReadCost, seconds: float) -> st
 
 def _excess(settings: BackPressure, cost: ReadCost) -> float:
     """The cost as a multiple of the limit that is exceeded most."""
-    found = [0.0]
+    factors = [0.0]
     if settings.max_read_amplification is not None:
-        found.append(cost.amplification / settings.max_read_amplification)
+        factors.append(cost.amplification / settings.max_read_amplification)
     if settings.max_commits is not None:
-        found.append(cost.commits / settings.max_commits)
-    return max(found)
+        factors.append(cost.commits / settings.max_commits)
+    return max(factors)

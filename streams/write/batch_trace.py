@@ -159,15 +159,15 @@ def record_batch(tracer: Any, times: BatchTimes) -> None:
     batch = tracer.start_span("weft.batch", start_time=times.began, attributes=attributes)
     inside = set_span_in_context(batch)
     tasks = tracer.start_span("weft.tasks", inside, start_time=times.tasks_began)
-    for each in times.tasks:
+    for task in times.tasks:
         durations = {
-            "weft.read_and_decode_seconds": each.read_seconds,
-            "weft.write_seconds": each.seconds - each.read_seconds,
+            "weft.read_and_decode_seconds": task.read_seconds,
+            "weft.write_seconds": task.seconds - task.read_seconds,
         }
         span = tracer.start_span(
-            "weft.task", set_span_in_context(tasks), start_time=each.started_ns, attributes=durations
+            "weft.task", set_span_in_context(tasks), start_time=task.started_ns, attributes=durations
         )
-        span.end(each.started_ns + round(each.seconds * _SECOND_NS))
+        span.end(task.started_ns + round(task.seconds * _SECOND_NS))
     tasks.end(times.tasks_ended)
     tracer.start_span("weft.commit", inside, start_time=times.tasks_ended).end(times.ended)
     batch.end(times.ended)

@@ -58,15 +58,15 @@ def expression_problems(spark: SparkSession, writer: WriterSpec, schema: TableSc
     types: dict[str, pa.DataType] = {}
     for name, expression in selected.items():
         try:
-            [field] = [found for found in _events(rows, writer, {name: expression}, None, key) if found.name == name]
+            [field] = [item for item in _events(rows, writer, {name: expression}, None, key) if item.name == name]
             types[name] = to_arrow_type(field.dataType, timezone="UTC")
         except (PySparkException, InvalidInput) as error:
-            yield _refused(f"{where}.{section}.{name}", error)
+            yield _refusal(f"{where}.{section}.{name}", error)
     if writer.where is not None:
         try:
             _events(rows, writer, {"checked": _CONSTANT}, writer.where, key)
         except (PySparkException, InvalidInput) as error:
-            yield _refused(f"{where}.where", error)
+            yield _refusal(f"{where}.where", error)
     if schema is not None:
         try:
             stream = schema.stream(writer.stream)
@@ -84,8 +84,8 @@ def _rows(spark: SparkSession, writer: WriterSpec) -> DataFrame:
         return spark.createDataFrame([], message_columns(writer.file_format))
     if writer.reader_schema is not None:
         return spark.createDataFrame([], writer.reader_schema)
-    found: StructType = spark.readStream.format(writer.reader_format).options(**writer.reader_options).load().schema
-    return spark.createDataFrame([], found)
+    schema: StructType = spark.readStream.format(writer.reader_format).options(**writer.reader_options).load().schema
+    return spark.createDataFrame([], schema)
 
 
 def _type_of(rows: DataFrame, name: str) -> DataType | None:
@@ -136,7 +136,7 @@ def column_problems(
             yield InvalidInput(f"{where}.{name}: {error.message}", hint=error.hint)
 
 
-def _refused(where: str, error: PySparkException | InvalidInput) -> InvalidInput:
+def _refusal(where: str, error: PySparkException | InvalidInput) -> InvalidInput:
     hint = error.hint if isinstance(error, InvalidInput) else "an SQL expression over the columns of the source"
     return InvalidInput(f"{where}: {_text(error)}", hint=hint)
 
@@ -144,6 +144,6 @@ def _refused(where: str, error: PySparkException | InvalidInput) -> InvalidInput
 def _text(error: PySparkException | InvalidInput) -> str:
     """The message of an error, in one line, without the plan and without the place that the caller names."""
     if isinstance(error, InvalidInput):
-        _, found, rest = error.message.partition("Spark refuses ")
-        return " ".join(f"Spark refuses {rest}".split()) if found else error.message
+        _, separator, rest = error.message.partition("Spark refuses ")
+        return " ".join(f"Spark refuses {rest}".split()) if separator else error.message
     return " ".join(spark_message(error).split())

@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="streams.write.cluster_job", description="Compaction on a Spark cluster.")
     parser.add_argument("pipeline")
     parser.add_argument("--once", action="store_true", help="compact all file groups that have logs; then exit")
-    given = parser.parse_args(arguments)
-    return compact_on_cluster(given.pipeline, stop, reporter, once=given.once)
+    options = parser.parse_args(arguments)
+    return compact_on_cluster(options.pipeline, stop, reporter, once=options.once)
 
 
 def compact_on_cluster(path: str, stop: StopSignal, reporter: Reporter, *, once: bool) -> int:
@@ -51,7 +51,7 @@ def compact_on_cluster(path: str, stop: StopSignal, reporter: Reporter, *, once:
         scratch = pipeline.state / "scratch" / COMPACTION
         with (
             _session("weft compaction", pipeline.spark, scratch, quick_start=False) as spark,
-            _watched(spark, lambda watch: tell_executors(outages, watch)),
+            _watch_executors(spark, lambda watch: tell_executors(outages, watch)),
         ):
             stop.started()
             yield spark_executor(spark, f"weft compact {pipeline.table.uri}")
@@ -74,7 +74,7 @@ def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
     with (
         tempfile.TemporaryDirectory(prefix="weft-") as folder,
         _session(f"weft {what}", settings.spark, Path(folder, "scratch"), quick_start=True) as spark,
-        _watched(spark, _print_starvation()),
+        _watch_executors(spark, _print_starvation()),
     ):
         yield spark_executor(spark, f"weft {what} {settings.table.uri}")
 
@@ -90,7 +90,7 @@ def _session(name: str, settings: Mapping[str, str], scratch: Path, *, quick_sta
 
 
 @contextlib.contextmanager
-def _watched(spark: SparkSession, tell: Callable[[ExecutorWatch], object]) -> Iterator[None]:
+def _watch_executors(spark: SparkSession, tell: Callable[[ExecutorWatch], object]) -> Iterator[None]:
     """Call ``tell`` every `WATCH_SECONDS` in another thread until the block ends; this thread waits for Spark."""
     watch = ExecutorWatch(spark)
 
@@ -104,11 +104,11 @@ def _watched(spark: SparkSession, tell: Callable[[ExecutorWatch], object]) -> It
 
 def _print_starvation() -> Callable[[ExecutorWatch], None]:
     """A function that prints once that a job waits for an executor."""
-    printed: list[str] = []
+    printed_names: list[str] = []
 
     def tell(watch: ExecutorWatch) -> None:
-        if not printed and watch.starved_seconds() is not None:
-            printed.append(watch.name)
+        if not printed_names and watch.starved_seconds() is not None:
+            printed_names.append(watch.name)
             sys.stderr.write(f"waiting for {watch.name}: {HINT}\n")
 
     return tell

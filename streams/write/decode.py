@@ -140,35 +140,35 @@ def decode_messages(
     reserved = {KAFKA} if key is None else {KAFKA, KEY}
     if not schema:
         raise InvalidInput("the message schema is empty", hint="declare at least one field: {order_id: bigint}")
-    wanted = (where or "", *(str(column) for column in (select or {}).values()))
-    made = load_format(message_format, FormatSettings(format_options or {}, registry or {}, wanted, exact))
+    expressions = (where or "", *(str(column) for column in (select or {}).values()))
+    decoder = load_format(message_format, FormatSettings(format_options or {}, registry or {}, expressions, exact))
     made_key = None if key_format == "json" else load_format(key_format, FormatSettings(registry=registry or {}))
-    message = _struct("message field", schema, reserved | set(made.reserved))
-    messages = _parsed(
+    message = _struct("message field", schema, reserved | set(decoder.reserved))
+    messages = _parse_rows(
         df,
-        made,
+        decoder,
         message,
         _struct("key field", key, set()) if key else None,
         made_key,
         tombstones,
-        every_key=any(KEY in expression for expression in wanted),
+        every_key=any(KEY in expression for expression in expressions),
     )
     if not keep_source:
-        messages = _all_decoded(messages)
+        messages = _require_decoded(messages)
     if where is not None:
-        messages = _filtered(messages, where, guarded=keep_source)
+        messages = _filter_rows(messages, where, guarded=keep_source)
     columns: dict[str, Column | str] = {name: quoted(name) for name in schema} if select is None else dict(select)
     if columns and OPERATION in messages.columns:
         columns.setdefault(OP_COLUMN, F.col(OPERATION))
     if columns and tombstones == "delete":
-        given = columns.get(OP_COLUMN, F.lit(None))
-        operation = F.expr(given) if isinstance(given, str) else given
+        operation_source = columns.get(OP_COLUMN, F.lit(None))
+        operation = F.expr(operation_source) if isinstance(operation_source, str) else operation_source
         columns[OP_COLUMN] = F.when(_is_tombstone(), "delete").otherwise(operation.cast("string"))
     if columns and UNAVAILABLE in messages.columns:
         messages, columns = leave_out(messages, columns, set(schema), partial)
         if not keep_source:
-            messages = _all_decoded(messages)
-    return _selected(messages, columns, guarded=keep_source)
+            messages = _require_decoded(messages)
+    return _select_columns(messages, columns, guarded=keep_source)
 
 
 def _struct(what: str, schema: Mapping[str, str], reserved: AbstractSet[str]) -> StructType:
@@ -191,15 +191,15 @@ def _struct(what: str, schema: Mapping[str, str], reserved: AbstractSet[str]) ->
 
 
 def _refuse_alike(what: str, names: Mapping[str, object]) -> None:
-    folded = Counter(name.lower() for name in names)
+    counts = Counter(name.lower() for name in names)
     for name in names:
-        if folded[name.lower()] > 1:
+        if counts[name.lower()] > 1:
             raise InvalidInput(
-                f"{what} {name!r}: two names differ only in case", hint="Spark SQL ignores case: leave one out"
+                f"{what} {name!r}: two names differ only in case", hint="leave one out: Spark SQL ignores case"
             )
 
 
-def _parsed(
+def _parse_rows(
     df: DataFrame,
     message_format: MessageFormat,
     message: StructType,
@@ -222,26 +222,26 @@ def _parsed(
         tombstones: How messages without a value are handled.
         every_key: Decode the key of every message, not only of tombstones.
     """
-    given = {field.name: field.dataType for field in df.schema}
-    if not isinstance(given.get("value"), BinaryType | StringType):
+    types = {field.name: field.dataType for field in df.schema}
+    if not isinstance(types.get("value"), BinaryType | StringType):
         raise InvalidInput(
             f"the messages have no column 'value' of type binary or string; columns: {', '.join(df.columns)}",
             hint="decode the frame of a Kafka source, or rename its payload to value",
         )
-    if key is not None and not isinstance(given.get("key"), BinaryType | StringType):
+    if key is not None and not isinstance(types.get("key"), BinaryType | StringType):
         raise InvalidInput(
             f"the messages have no column 'key' of type binary or string; columns: {', '.join(df.columns)}",
             hint="leave out key, or give the messages the key that they have in Kafka",
         )
-    known = [name for name in METADATA if name in given]
-    value = _framed("value", VALUE_HEADER, given) if message_format.names_schema else F.col(_VALUE)
-    used = [*known, "value", *([UNREADABLE] if UNREADABLE in given else [])]
-    rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in used))
+    metadata_names = [name for name in METADATA if name in types]
+    value = _frame("value", VALUE_HEADER, types) if message_format.names_schema else F.col(_VALUE)
+    columns_used = [*metadata_names, "value", *([UNREADABLE] if UNREADABLE in types else [])]
+    rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in columns_used))
     without_value: Column | str | None = {"ignore": IGNORED, "dead_letter": TOMBSTONE, "delete": None}[tombstones]
     bad_key = F.lit(None).cast("string")
     if key is not None:
         names_schema = key_format is not None and key_format.names_schema
-        raw = _framed("key", KEY_HEADER, given) if names_schema else F.col(f"{_HIDDEN}key")
+        raw = _frame("key", KEY_HEADER, types) if names_schema else F.col(f"{_HIDDEN}key")
         rows = add_key(rows, raw if every_key else F.when(value.isNull(), raw), key, key_format)
         bad_key = F.concat(F.lit("the key: "), F.col(KEY_REASON))
         if tombstones == "delete":
@@ -255,16 +255,16 @@ def _parsed(
         extras = _extra_columns(message_format.extras(parsed))
         more[:] = extras
         reason = F.coalesce(reason.cast("string"), bad_key)
-        if UNREADABLE in given:
+        if UNREADABLE in types:
             reason = F.coalesce(F.col(f"{_HIDDEN}{UNREADABLE}"), reason)
-        found = {_MESSAGE: message_format.message(parsed), _REASON: reason, **extras}
-        return F.struct(*(column.alias(name) for name, column in found.items()))
+        result = {_MESSAGE: message_format.message(parsed), _REASON: reason, **extras}
+        return F.struct(*(column.alias(name) for name, column in result.items()))
 
     # Within the generator, so that it is done once, too: as a column, Spark would copy its expression into every place
     # that uses it: each column, and several times the filter.
     rows = rows.select("*", F.inline(F.transform(F.array(message_format.parse(value, message)), judged)))
-    origin = {name: F.col(f"{_HIDDEN}{name}") for name in (*known, "value")}
-    about = [origin[name].alias(name) for name in known]
+    origin = {name: F.col(f"{_HIDDEN}{name}") for name in (*metadata_names, "value")}
+    about = [origin[name].alias(name) for name in metadata_names]
     if SCHEMA_ID in more:
         about.append(F.col(SCHEMA_ID).alias("schema_id"))
     metadata = [F.struct(*about).alias(KAFKA)] if about else []
@@ -273,21 +273,21 @@ def _parsed(
         if tombstones == "delete":
             fields = [_from_key(field, key) for field in message]
         metadata.append(F.col(DECODED_KEY).alias(KEY))
-    shown = [F.col(name) for name in more if not name.startswith(_HIDDEN)]
+    visible = [F.col(name) for name in more if not name.startswith(_HIDDEN)]
     hidden = [F.col(name) for name in more if name.startswith(_HIDDEN)]
-    return rows.select(*fields, *metadata, *shown, *_origin(given, origin), _REASON, *hidden)
+    return rows.select(*fields, *metadata, *visible, *_origin(types, origin), _REASON, *hidden)
 
 
-def _framed(part: str, header: str, given: Mapping[str, DataType]) -> Column:
+def _frame(part: str, header: str, types: Mapping[str, DataType]) -> Column:
     """The value or the key, with its schema before the data also if a header has it: see `streams.formats.registry`.
 
     Args:
         part: ``value`` or ``key``.
         header: Name of the header.
-        given: Types of the columns of the messages.
+        types: Types of the columns of the messages.
     """
     data = F.col(f"{_HIDDEN}{part}")
-    if given.get("headers") != SOURCE_TYPE["headers"].dataType:
+    if types.get("headers") != SOURCE_TYPE["headers"].dataType:
         return data
     schema = F.get(F.filter(F.col(f"{_HIDDEN}headers"), lambda one: one["key"] == header), 0)["value"]
     return F.coalesce(F.concat(schema, data.cast("binary")), data.cast("binary"))
@@ -304,31 +304,31 @@ def _extra_columns(extras: Extras) -> dict[str, Column]:
     return {**extras.metadata, **{name: column for name, column in hidden.items() if column is not None}}
 
 
-def _origin(given: Mapping[str, DataType], columns: Mapping[str, Column]) -> list[Column]:
+def _origin(types: Mapping[str, DataType], columns: Mapping[str, Column]) -> list[Column]:
     """Hidden columns for the fields of `SOURCE` except the reason; NULL for those that the messages do not have.
 
     No headers are an empty list: a column of null lists slows Spark down (`streams.write.sink.LIST_BATCH_ROWS`).
 
     Args:
-        given: Types of the columns of the messages.
+        types: Types of the columns of the messages.
         columns: The columns of the messages that are used.
     """
-    found = []
+    origin_columns = []
     for field in _ORIGIN:
         column = columns.get(field.name, F.lit(None))
         if field.name == "timestamp":
-            column = F.unix_millis(column) if isinstance(given.get(field.name), TimestampType) else F.lit(None)
-        elif field.name == "headers" and given.get(field.name) != field.dataType:
+            column = F.unix_millis(column) if isinstance(types.get(field.name), TimestampType) else F.lit(None)
+        elif field.name == "headers" and types.get(field.name) != field.dataType:
             column = F.lit(None)
         column = column.cast(field.dataType)
         if field.name == "headers":
             column = F.coalesce(column, F.array().cast(field.dataType))
-        found.append(column.alias(f"{_HIDDEN}{field.name}"))
-    return found
+        origin_columns.append(column.alias(f"{_HIDDEN}{field.name}"))
+    return origin_columns
 
 
 def _source(reason: Column, *, schema_id: bool) -> Column:
-    """The column `SOURCE` of rows of `_parsed`."""
+    """The column `SOURCE` of rows of `_parse_rows`."""
     fields = [F.col(f"{_HIDDEN}{field.name}").alias(field.name) for field in _ORIGIN]
     more = [F.col(SCHEMA_ID).alias("schema_id")] if schema_id else []
     return F.struct(*fields, reason.cast("string").alias("reason"), *more).alias(SOURCE)
@@ -357,24 +357,24 @@ def _is_tombstone() -> Column:
     return F.col(_VALUE).isNull()
 
 
-def _filtered(messages: DataFrame, where: str, *, guarded: bool) -> DataFrame:
+def _filter_rows(messages: DataFrame, where: str, *, guarded: bool) -> DataFrame:
     condition = F.expr(where)
     try:
         _ = messages.where(condition).schema  # check that it is a boolean: inside a CASE, Spark would cast it
         if not guarded:
-            return messages.where(_decoded(_kept(condition)).otherwise(F.lit(True)))
+            return messages.where(_if_decoded(_keep_condition(condition)).otherwise(F.lit(True)))
         # NULL where it fails, and of undecodable messages.
-        passes = _decoded(_attempt(F.coalesce(_kept(condition), F.lit(False))))
-        tried = messages.select("*", passes.alias(_CONDITION))
+        passes = _if_decoded(_attempt(F.coalesce(_keep_condition(condition), F.lit(False))))
+        evaluated = messages.select("*", passes.alias(_CONDITION))
         fails = F.col(_REASON).isNull() & F.col(_CONDITION).isNull()
         reason = F.when(fails, F.lit(f"where fails: {where}")).otherwise(F.col(_REASON))
-        kept = tried.where(F.coalesce(F.col(_CONDITION), F.lit(True)))
-        return kept.withColumn(_REASON, reason).drop(_CONDITION)
+        rows = evaluated.where(F.coalesce(F.col(_CONDITION), F.lit(True)))
+        return rows.withColumn(_REASON, reason).drop(_CONDITION)
     except PySparkException as error:
-        raise _refused("where", where, messages, error) from None
+        raise _refusal("where", where, messages, error) from None
 
 
-def _kept(condition: Column) -> Column:
+def _keep_condition(condition: Column) -> Column:
     """Keep rows for which the condition is true; tombstones, which lack most fields, also if it is unknown."""
     return F.when(_is_tombstone(), F.coalesce(condition, F.lit(True))).otherwise(condition)
 
@@ -382,8 +382,8 @@ def _kept(condition: Column) -> Column:
 def _attempt(value: Column) -> Column:
     """The value of an expression; NULL if it fails.
 
-    Use it only inside `_decoded`. There the expression is conditional, so Spark does not evaluate it separately before,
-    where an error would fail the query.
+    Use it only inside `_if_decoded`. There the expression is conditional, so Spark does not evaluate it separately
+    before, where an error would fail the query.
     """
     jvm: Any = SparkContext._jvm  # noqa: SLF001 - Spark uses the expression for try_add and others, but has no function for it
     classic = jvm.org.apache.spark.sql.classic.ExpressionUtils
@@ -391,7 +391,7 @@ def _attempt(value: Column) -> Column:
     return Column(classic.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(inner)))
 
 
-def _all_decoded(messages: DataFrame) -> DataFrame:
+def _require_decoded(messages: DataFrame) -> DataFrame:
     """The same rows; the query fails at the first undecodable message."""
     reason = F.col(_REASON)
     position = [
@@ -400,14 +400,14 @@ def _all_decoded(messages: DataFrame) -> DataFrame:
     ]
     messages = messages.where(reason.isNull() | (reason != IGNORED))
     message = F.concat(F.lit("a message cannot be decoded: "), reason, *position)
-    return messages.where(_decoded(F.lit(True)).otherwise(F.raise_error(message).cast("boolean")))
+    return messages.where(_if_decoded(F.lit(True)).otherwise(F.raise_error(message).cast("boolean")))
 
 
-def _selected(messages: DataFrame, columns: Mapping[str, Column | str], *, guarded: bool) -> DataFrame:
+def _select_columns(messages: DataFrame, columns: Mapping[str, Column | str], *, guarded: bool) -> DataFrame:
     """The columns of ``select``, all NULL if the message is undecodable.
 
     Args:
-        messages: From `_parsed`.
+        messages: From `_parse_rows`.
         columns: Name to expression.
         guarded: If true, a message for which an expression fails is undecodable, and `SOURCE` is the last column. If
             false, the query fails.
@@ -418,34 +418,34 @@ def _selected(messages: DataFrame, columns: Mapping[str, Column | str], *, guard
     if SOURCE in columns:
         raise InvalidInput(f"select: the name {SOURCE!r} is reserved", hint="choose another name")
     schema = messages.schema
-    tried: list[Column] = []
-    chosen: list[Column] = []
+    attempts: list[Column] = []
+    selected: list[Column] = []
     reason = F.when(F.col(_REASON).isNotNull(), F.col(_REASON))
     for number, (name, expression) in enumerate(columns.items()):
         value = F.expr(expression) if isinstance(expression, str) else expression
         try:
             # One at a time, so that the error names the column. Inside the condition Spark also refuses generators and
             # aggregates, which do not return one value per message.
-            _ = messages.select(_decoded(value).alias(name), _REASON).schema
+            _ = messages.select(_if_decoded(value).alias(name), _REASON).schema
         except PySparkException as error:
-            raise _refused(f"select: column {name!r}", str(expression), messages, error) from None
+            raise _refusal(f"select: column {name!r}", str(expression), messages, error) from None
         place = f"{_HIDDEN}{number}"
         if not guarded or _is_field(expression, schema):
-            tried.append(_decoded(value).alias(place))
-            chosen.append(F.col(place).alias(name))
+            attempts.append(_if_decoded(value).alias(place))
+            selected.append(F.col(place).alias(name))
             continue
         # In a struct, to distinguish a value that is NULL from an expression that fails.
-        tried.append(_decoded(_attempt(F.struct(value.alias("value")))).alias(place))
-        chosen.append(F.col(place)["value"].alias(name))
-        shown = f": {expression}" if isinstance(expression, str) else ""
-        reason = reason.when(F.col(place).isNull(), F.lit(f"select: column {name!r} fails{shown}"))
+        attempts.append(_if_decoded(_attempt(F.struct(value.alias("value")))).alias(place))
+        selected.append(F.col(place)["value"].alias(name))
+        expression_text = f": {expression}" if isinstance(expression, str) else ""
+        reason = reason.when(F.col(place).isNull(), F.lit(f"select: column {name!r} fails{expression_text}"))
     if not guarded:
-        return messages.select(*tried).select(*chosen)
+        return messages.select(*attempts).select(*selected)
     hidden = [f"{_HIDDEN}{field.name}" for field in _ORIGIN]
     if SCHEMA_ID in messages.columns:
         hidden.append(SCHEMA_ID)
     source = _source(reason, schema_id=SCHEMA_ID in messages.columns)
-    return messages.select(*tried, *hidden, _REASON).select(*chosen, source)
+    return messages.select(*attempts, *hidden, _REASON).select(*selected, source)
 
 
 def _is_field(expression: Column | str, schema: StructType) -> bool:
@@ -461,22 +461,22 @@ def _is_field(expression: Column | str, schema: StructType) -> bool:
     quoted = _QUOTED.fullmatch(text)
     kind: DataType = schema
     for name in [quoted[1].replace("``", "`")] if quoted else text.split("."):
-        found = (
+        fields = (
             [] if not isinstance(kind, StructType) else [field for field in kind if field.name.lower() == name.lower()]
         )
-        if len(found) != 1:
+        if len(fields) != 1:
             return False
-        kind = found[0].dataType
+        kind = fields[0].dataType
     return True
 
 
-def _decoded(value: Column) -> Column:
+def _if_decoded(value: Column) -> Column:
     return F.when(F.col(_REASON).isNull(), value)
 
 
-def _refused(what: str, expression: str, messages: DataFrame, error: PySparkException) -> InvalidInput:
+def _refusal(what: str, expression: str, messages: DataFrame, error: PySparkException) -> InvalidInput:
     names = [name for name in messages.columns if not name.startswith(_HIDDEN)]
     return InvalidInput(
         f"{what}: Spark refuses the expression {expression!r}: {spark_message(error)}",
-        hint=f"an SQL expression that gives one value for each message, over: {', '.join(names)}",
+        hint=f"write an SQL expression that gives one value for each message, over: {', '.join(names)}",
     )

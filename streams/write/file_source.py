@@ -62,8 +62,8 @@ def read_files(spark: SparkSession, writer: WriterSpec) -> DataFrame:
             # A header is compared with the declared fields; otherwise the first line would only be left out. A quote
             # within quotes is doubled, as RFC 4180 says; Spark's default is a backslash.
             defaults = {"enforceSchema": "false", "escape": '"'}
-            given = {name.lower() for name in writer.reader_options}
-            reader = reader.options(**{name: value for name, value in defaults.items() if name.lower() not in given})
+            names = {name.lower() for name in writer.reader_options}
+            reader = reader.options(**{name: value for name, value in defaults.items() if name.lower() not in names})
             reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_LINE)
         reader = reader.schema(fields)
     try:

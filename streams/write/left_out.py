@@ -63,41 +63,41 @@ def leave_out(
         The messages, some with a reason more; and the columns, with ``_supplied`` if there are partial ones.
     """
     uses = {
-        name: _used(messages, column) & fields for name, column in columns.items() if name not in {OP_COLUMN, SUPPLIED}
+        name: _uses(messages, column) & fields for name, column in columns.items() if name not in {OP_COLUMN, SUPPLIED}
     }
-    whole = {name: used for name, used in uses.items() if name not in partial and used}
+    whole = {name: fields_used for name, fields_used in uses.items() if name not in partial and fields_used}
     incomplete = F.col(UNAVAILABLE).isNotNull() & F.col(REASON).isNull()
     if OPERATION in messages.columns:
         incomplete = incomplete & (F.col(OPERATION) != "delete")
     reason = F.lit(None).cast("string")
-    for name, used in whole.items():
+    for name, fields_used in whole.items():
         message = f"column {name!r}: the event does not have its value (unavailable); {HINT}"
-        reason = F.when(_overlaps(UNAVAILABLE, used), message).otherwise(reason)
+        reason = F.when(_overlaps(UNAVAILABLE, fields_used), message).otherwise(reason)
     messages = messages.withColumn(REASON, F.when(incomplete, reason).otherwise(F.col(REASON)))
-    found = dict(columns)
+    result = dict(columns)
     supplied = []
-    for name, used in uses.items():
+    for name, fields_used in uses.items():
         if name not in partial:
             continue
         column = columns[name]
         value = F.expr(column) if isinstance(column, str) else column
-        if used:
-            found[name] = F.when(~_overlaps(UNAVAILABLE, used), value)
-            left = _overlaps(UNAVAILABLE, used) | _overlaps(ABSENT, used)
-            supplied.append(F.when(~left, F.lit(name)))
+        if fields_used:
+            result[name] = F.when(~_overlaps(UNAVAILABLE, fields_used), value)
+            is_left_out = _overlaps(UNAVAILABLE, fields_used) | _overlaps(ABSENT, fields_used)
+            supplied.append(F.when(~is_left_out, F.lit(name)))
         else:
             supplied.append(F.lit(name))
     if supplied and SUPPLIED not in columns:
-        found[SUPPLIED] = F.array_compact(F.array(*supplied))
-    return messages, found
+        result[SUPPLIED] = F.array_compact(F.array(*supplied))
+    return messages, result
 
 
-def _overlaps(names: str, used: AbstractSet[str]) -> Column:
+def _overlaps(names: str, fields_used: AbstractSet[str]) -> Column:
     """Whether a list of field names, which may be NULL, has one of these."""
-    return F.coalesce(F.arrays_overlap(F.col(names), F.array(*map(F.lit, sorted(used)))), F.lit(False))
+    return F.coalesce(F.arrays_overlap(F.col(names), F.array(*map(F.lit, sorted(fields_used)))), F.lit(False))
 
 
-def _used(messages: DataFrame, column: Column | str) -> frozenset[str]:
+def _uses(messages: DataFrame, column: Column | str) -> frozenset[str]:
     """Names of the columns that an expression uses; none if Spark refuses it, which `select` reports."""
     value = F.expr(column) if isinstance(column, str) else column
     try:

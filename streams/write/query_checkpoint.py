@@ -61,8 +61,8 @@ def read_checkpoint(spark: SparkSession, folder: str) -> Checkpoint:
     """Read a checkpoint folder; a folder that does not exist is that of a query that has not begun."""
     text = _read_text(spark, f"{folder}/metadata")
     query_id = "" if text is None else str(json.loads(text)["id"])
-    finished, planned = (_newest_batch(spark, f"{folder}/{log}") for log in ("commits", "offsets"))
-    return Checkpoint(folder, query_id, finished, planned)
+    last_committed, last_planned = (_newest_batch(spark, f"{folder}/{log}") for log in ("commits", "offsets"))
+    return Checkpoint(folder, query_id, last_committed, last_planned)
 
 
 def _newest_batch(spark: SparkSession, folder: str) -> int | None:

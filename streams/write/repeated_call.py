@@ -16,10 +16,10 @@ def call_every(seconds: float, function: Callable[[], object], name: str) -> Ite
         function: The function.
         name: Name of the thread.
     """
-    ended = threading.Event()
+    stop = threading.Event()
 
     def work() -> None:
-        while not ended.wait(seconds):
+        while not stop.wait(seconds):
             function()
 
     thread = threading.Thread(target=work, name=name, daemon=True)
@@ -27,5 +27,5 @@ def call_every(seconds: float, function: Callable[[], object], name: str) -> Ite
     try:
         yield
     finally:
-        ended.set()
+        stop.set()
         thread.join()

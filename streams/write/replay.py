@@ -124,24 +124,24 @@ def replay(
 
 def _run(folder: LetterFolder, table: Table, stream: str, plan: Plan, run: Run, *, resumed: bool) -> ReplayResult:
     failed: int | None = None
-    there = {file.path for file in list_files(folder.store)}
-    gone = [span for file, spans in plan.letters.items() if file not in there for span in spans]
+    existing_paths = {file.path for file in list_files(folder.store)}
+    missing_spans = [span for file, spans in plan.letters.items() if file not in existing_paths for span in spans]
     with table.writer(stream, plan.replay_lane, query_id=plan.query_id) as writer:
-        begun = writer.begin((plan.query_id, BATCH))
-        if isinstance(begun, Commit):
-            commit = begun
+        ticket = writer.begin((plan.query_id, BATCH))
+        if isinstance(ticket, Commit):
+            commit = ticket
         else:
             if folder.progress(folder.lane).fenced != plan.fenced:
                 raise Conflict(
                     f"the table was restored since replay {plan.number} of lane {folder.lane!r} was planned",
-                    hint="nothing of it was stored, and its letters wait again: repeat the command",
+                    hint="repeat the command: nothing was stored, and the letters wait again",
                 )
             letters = DeadLetters(folder.store, f"{plan.query_id}-{writer.epoch}", BATCH, stream, folder.lane)
             with send_heartbeats(writer):
-                reports = run(plan, begun, letters)
+                reports = run(plan, ticket, letters)
             failed = sum(report.letters for report in reports)
-            written = [report.written for report in reports]
-            commit = writer.commit(begun, written, source={REPLAY: letters.query_id})
+            task_results = [report.written for report in reports]
+            commit = writer.commit(ticket, task_results, source={REPLAY: letters.query_id})
     _close(table, plan.replay_lane)
     return ReplayResult(
         plan=plan.number,
@@ -150,7 +150,7 @@ def _run(folder: LetterFolder, table: Table, stream: str, plan: Plan, run: Run, 
         rows=commit.rows,
         rows_ignored=commit.rows_ignored,
         failed=failed,
-        missing=count_lines(gone),
+        missing=count_lines(missing_spans),
         lane=plan.replay_lane,
         seq=commit.seq,
     )
@@ -161,8 +161,8 @@ def _close_lanes(survey: Survey, table: Table) -> None:
     replays = [plan for plan in survey.plans if plan.kind == "replay"]
     lanes = table.state().lanes if replays else {}
     for plan in replays:
-        known = None if survey.states[plan.number] is PlanState.OPEN else lanes.get(plan.replay_lane)
-        if known is not None and known.closed is None:
+        lane = None if survey.states[plan.number] is PlanState.OPEN else lanes.get(plan.replay_lane)
+        if lane is not None and lane.closed is None:
             _close(table, plan.replay_lane)
 
 

@@ -127,16 +127,16 @@ def _chunks(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
 
 def message_of(letter: Letter) -> dict[str, Any]:
     """The message of a letter: a row of `MESSAGES`."""
-    found = letter.content
-    headers = found.get("headers")
+    content = letter.content
+    headers = content.get("headers")
     return {
-        **{name: found.get(name) for name in ("topic", "partition", "offset")},
-        "timestamp": _time(found.get("timestamp_ms")),
+        **{name: content.get(name) for name in ("topic", "partition", "offset")},
+        "timestamp": _time(content.get("timestamp_ms")),
         "key": letter.data("key"),
         "value": letter.data("value"),
         "headers": None
         if headers is None
-        else [{"key": each["key"], "value": stored_bytes(each["value"], each["encoding"])} for each in headers],
+        else [{"key": header["key"], "value": stored_bytes(header["value"], header["encoding"])} for header in headers],
     }
 
 
@@ -167,10 +167,10 @@ def letters_where(spark: SparkSession, letters: Iterable[Letter], where: str) ->
         rows = [{**_fields(letter), "__weft_number": number} for number, letter in enumerate(part)]
         frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_FIELDS))
         try:
-            found = frame.where(F.expr(where)).select("__weft_number").collect()
+            matches = frame.where(F.expr(where)).select("__weft_number").collect()
         except PySparkException as error:
-            raise _refused(where, error) from None
-        yield from (part[number] for number in sorted(row[0] for row in found))
+            raise _refusal(where, error) from None
+        yield from (part[number] for number in sorted(row[0] for row in matches))
 
 
 def check_condition(spark: SparkSession, where: str) -> None:
@@ -182,10 +182,10 @@ def check_condition(spark: SparkSession, where: str) -> None:
     try:
         _ = spark.createDataFrame(_FIELDS.empty_table()).where(F.expr(where)).schema
     except PySparkException as error:
-        raise _refused(where, error) from None
+        raise _refusal(where, error) from None
 
 
-def _refused(where: str, error: PySparkException) -> InvalidInput:
+def _refusal(where: str, error: PySparkException) -> InvalidInput:
     names = ", ".join(name for name in _FIELDS.names if not name.startswith("__"))
     return InvalidInput(
         f"--where: Spark refuses the condition {where!r}: {spark_message(error)}",
@@ -194,12 +194,12 @@ def _refused(where: str, error: PySparkException) -> InvalidInput:
 
 
 def _fields(letter: Letter) -> dict[str, Any]:
-    found, headers = letter.content, letter.content.get("headers")
+    content, headers = letter.content, letter.content.get("headers")
     return {
-        **{name: found.get(name) for name in ("reason", "topic", "partition", "offset", "key", "value", "schema_id")},
-        **{name: found.get(name) for name in ("query_id", "batch", "task")},
-        "timestamp": _time(found.get("timestamp_ms")),
-        "written_at": _time(found.get("written_at_ms")),
-        "headers": None if headers is None else [(each["key"], each["value"]) for each in headers],
+        **{name: content.get(name) for name in ("reason", "topic", "partition", "offset", "key", "value", "schema_id")},
+        **{name: content.get(name) for name in ("query_id", "batch", "task")},
+        "timestamp": _time(content.get("timestamp_ms")),
+        "written_at": _time(content.get("written_at_ms")),
+        "headers": None if headers is None else [(header["key"], header["value"]) for header in headers],
         "letter": letter.name,
     }

@@ -115,17 +115,17 @@ class ResumePoint:
                     hint="give starting_offsets: earliest, or offsets by topic and partition",
                 )
             return default
-        wanted = list(self.offsets) if topics is None else topics
-        if not set(wanted) & set(self.offsets):
+        sources = list(self.offsets) if topics is None else topics
+        if not set(sources) & set(self.offsets):
             raise InvalidInput(
-                f"lane {self.lane!r} was written from topics {', '.join(self.offsets)}, not from {', '.join(wanted)}",
+                f"lane {self.lane!r} was written from topics {', '.join(self.offsets)}, not from {', '.join(sources)}",
                 hint="to continue with other topics give the writer a new checkpoint and takeover: true",
             )
         # A partition that is missing from the recorded offsets was never read.
         return json.dumps(
             {
                 topic: {**self.offsets.get(topic, {}), ANY_PARTITION: EARLIEST, **self.identities.get(topic, {})}
-                for topic in wanted
+                for topic in sources
             }
         )
 
@@ -177,11 +177,11 @@ def resume_point(
         InvalidInput: The lane's last live commit has not recorded the position of its source.
     """
     state = lane_progress(uri, lane, storage_options)
-    known = [read_checkpoint(spark, folder) for folder in (checkpoint, *sibling_folders(spark, checkpoint, MARK))]
-    for stored in known:
-        if stored.query_id and stored.query_id == state.query_id and _difference(spark, state, stored) is None:
-            return ResumePoint(lane, stored.folder, False, None, state.source)
-    damaged = {stored.folder for stored in known if stored.damaged}
+    checkpoints = [read_checkpoint(spark, folder) for folder in (checkpoint, *sibling_folders(spark, checkpoint, MARK))]
+    for candidate in checkpoints:
+        if candidate.query_id and candidate.query_id == state.query_id and _difference(spark, state, candidate) is None:
+            return ResumePoint(lane, candidate.folder, False, None, state.source)
+    damaged = {candidate.folder for candidate in checkpoints if candidate.damaged}
     folder = f"{checkpoint}{MARK}{_name_of(state)}"
     names = itertools.chain([folder], (f"{folder}-{number}" for number in itertools.count(2)))
     folder = next(name for name in names if name not in damaged)
@@ -203,7 +203,7 @@ def resume_point(
 
 
 def check_follows(
-    spark: SparkSession, uri: str, storage_options: Mapping[str, Any] | None, lane: str, stored: Checkpoint
+    spark: SparkSession, uri: str, storage_options: Mapping[str, Any] | None, lane: str, found_checkpoint: Checkpoint
 ) -> None:
     """Refuse a checkpoint that does not agree with the lane.
 
@@ -211,60 +211,62 @@ def check_follows(
         GapError: It has finished batches that are not, or no longer, in the table; it does not know batches that are
             in the table; or files of it are missing. Nothing was claimed.
     """
-    if not stored.query_id and not stored.damaged:
+    if not found_checkpoint.query_id and not found_checkpoint.damaged:
         return  # the query has not begun
     state = lane_progress(uri, lane, storage_options)
-    if (problem := _difference(spark, state, stored)) is not None:
+    if (problem := _difference(spark, state, found_checkpoint)) is not None:
         raise problem
 
 
-def _difference(spark: SparkSession, state: LaneProgress, stored: Checkpoint) -> GapError | None:
+def _difference(spark: SparkSession, state: LaneProgress, checkpoint: Checkpoint) -> GapError | None:
     """How a checkpoint and the lane disagree, as an error; None if the query can continue at the checkpoint."""
-    if (first := _gap(state, stored)) is not None:
-        return _ahead(state, stored, first)
-    if stored.damaged:
-        return GapError(f"checkpoint {stored.folder} lacks files: something has deleted a part of it", hint=_OLDER_HINT)
-    if _is_behind(spark, state, stored):
-        live, folder = state.batches[stored.query_id], stored.folder
-        known = "no batch" if stored.last is None else f"batches up to {stored.last}"
+    if (first := _gap(state, checkpoint)) is not None:
+        return _ahead(state, checkpoint, first)
+    if checkpoint.damaged:
         return GapError(
-            f"the table has batches of this query up to {live}, but checkpoint {folder} has finished {known}, and has "
-            "not planned the next one as it is in the table: it is an older copy, or files of it are missing",
+            f"checkpoint {checkpoint.folder} lacks files: something has deleted a part of it", hint=_OLDER_HINT
+        )
+    if _is_behind(spark, state, checkpoint):
+        live, folder = state.batches[checkpoint.query_id], checkpoint.folder
+        finished = "no batch" if checkpoint.last is None else f"batches up to {checkpoint.last}"
+        return GapError(
+            f"the table has batches of this query up to {live}, but checkpoint {folder} has finished {finished}, "
+            "and has not planned the next one as it is in the table: it is an older copy, or files of it are missing",
             hint=_OLDER_HINT,
         )
     return None
 
 
-def _ahead(state: LaneProgress, stored: Checkpoint, first: int) -> GapError:
+def _ahead(state: LaneProgress, checkpoint: Checkpoint, first: int) -> GapError:
     """The error for a checkpoint with finished batches that the lane does not have, from ``first`` on."""
     lane = state.lane
-    batches = f"batch {first}" if first == stored.last else f"batches {first} to {stored.last}"
+    batches = f"batch {first}" if first == checkpoint.last else f"batches {first} to {checkpoint.last}"
     if state.restored:
         what = f"the table was restored, or its stream undone: {batches} of this query in lane {lane!r}"
-        return GapError(f"{what} count as never sent, but checkpoint {stored.folder} is past them", hint=GAP_HINT)
-    what = f"checkpoint {stored.folder} has finished {batches} of this query, but lane {lane!r} does not have them"
+        return GapError(f"{what} count as never sent, but checkpoint {checkpoint.folder} is past them", hint=GAP_HINT)
+    what = f"checkpoint {checkpoint.folder} has finished {batches} of this query, but lane {lane!r} does not have them"
     return GapError(f"{what}: it may be an older copy of the table, or another table", hint=GAP_HINT)
 
 
-def _gap(state: LaneProgress, stored: Checkpoint) -> int | None:
+def _gap(state: LaneProgress, checkpoint: Checkpoint) -> int | None:
     """The first batch that a checkpoint has finished and the table does not have; None if there is no such batch."""
-    live = state.batches.get(stored.query_id)
+    live = state.batches.get(checkpoint.query_id)
     # A query that has not written to the lane may begin with any batch: it may have written to another lane before.
-    first = state.rolled_back_from.get(stored.query_id) if live is None else live + 1
-    return None if first is None or stored.last is None or stored.last < first else first
+    first = state.rolled_back_from.get(checkpoint.query_id) if live is None else live + 1
+    return None if first is None or checkpoint.last is None or checkpoint.last < first else first
 
 
-def _is_behind(spark: SparkSession, state: LaneProgress, stored: Checkpoint) -> bool:
+def _is_behind(spark: SparkSession, state: LaneProgress, checkpoint: Checkpoint) -> bool:
     """Whether the table has a batch of the query that Spark would plan again, instead of repeating it."""
-    live = state.batches.get(stored.query_id)
-    if live is None or (stored.last is not None and live <= stored.last):
+    live = state.batches.get(checkpoint.query_id)
+    if live is None or (checkpoint.last is not None and live <= checkpoint.last):
         return False
-    if stored.planned is None or not live <= stored.planned <= live + 1:
+    if checkpoint.planned is None or not live <= checkpoint.planned <= live + 1:
         return True
-    if stored.query_id != state.query_id:
+    if checkpoint.query_id != state.query_id:
         return False  # another query has written since, and only its position is known
-    planned = read_offsets(spark, stored.folder, live)
-    return bool(planned and state.source) and planned != state.source
+    planned_offsets = read_offsets(spark, checkpoint.folder, live)
+    return bool(planned_offsets and state.source) and planned_offsets != state.source
 
 
 def _name_of(state: LaneProgress) -> str:

@@ -220,8 +220,8 @@ def _folder_for_errors(
         if dead_letter is not None:
             raise InvalidInput("dead_letter cannot be combined with on_error='stop'", hint="remove one of the two")
         return None
-    chosen = default_folder(table_uri, lane) if dead_letter is None else dead_letter
-    return open_dead_letters(chosen, table_uri, storage_options)
+    folder = default_folder(table_uri, lane) if dead_letter is None else dead_letter
+    return open_dead_letters(folder, table_uri, storage_options)
 
 
 class _Sink:
@@ -248,21 +248,21 @@ class _Sink:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         if self._keeper is not None:
             self._keeper.wait_before_batch()
-        started = time.monotonic()
+        began = time.monotonic()
         commit, reports = self._write(df, batch_id)
         self._fresh = False
         if self._keeper is not None:
             self._keeper.committed()
         if self._on_commit is not None:
-            seconds = time.monotonic() - started
+            seconds = time.monotonic() - began
             now_ms, source = time.time_ns() // 1_000_000, self._writer.source
-            refused = sum(report.letters for report in reports)
-            passed = sum(report.tombstones for report in reports)
+            dead = sum(report.letters for report in reports)
+            dropped_keys = sum(report.tombstones for report in reports)
             files = [file for report in reports for file in report.written.files]
             size, deletes = sum(file.file.size for file in files), sum(file.deletes for file in files)
             unordered = sum(report.written.rows_unordered for report in reports)
             self._on_commit(
-                CommitReport(commit, batch_id, refused, seconds, now_ms, source, passed, size, deletes, unordered)
+                CommitReport(commit, batch_id, dead, seconds, now_ms, source, dropped_keys, size, deletes, unordered)
             )
 
     def _write(self, df: DataFrame, batch_id: int) -> tuple[Commit, Sequence[TaskReport]]:
@@ -274,26 +274,26 @@ class _Sink:
                 "Spark does not pass the id of the query to this thread", hint="do not set PYSPARK_PIN_THREAD to false"
             )
         try:
-            begun = self._writer.begin((query_id, batch_id))
+            ticket = self._writer.begin((query_id, batch_id))
         except GapError as error:
             raise GapError(error.message, hint=GAP_HINT) from None
-        if isinstance(begun, Commit):
-            return begun, ()
+        if isinstance(ticket, Commit):
+            return ticket, ()
         letters = None
         if self._folder is not None:
             letters = DeadLetters(self._folder, query_id, batch_id, self._stream, self._writer.lane)
         set_batch_rows(df)
         tasks_began = time.time_ns()
-        reports = run_tasks(df, begun, letters)
+        reports = run_tasks(df, ticket, letters)
         tasks_ended = time.time_ns()
         if letters is not None and self._fresh:
             # Only the first batch of a run may be a batch that an earlier run began.
             letters.discard_others({report.task for report in reports if report.letters})
         if letters is not None:
-            self._count_letters(begun, letters, reports)
+            self._count_letters(ticket, letters, reports)
         # The offsets are for operators and for `streams.write.resume`; Spark itself does not need them from here.
         source = read_offsets(spark, self._checkpoint, batch_id)
-        commit = self._writer.commit(begun, [report.written for report in reports], source=source)
+        commit = self._writer.commit(ticket, [report.written for report in reports], source=source)
         if self._record is not None:
             tasks = [report.times for report in reports if report.times is not None]
             what: dict[str, str | int] = {
@@ -313,15 +313,15 @@ class _Sink:
             TooManyDeadLetters: There are more than the limit. The log files of the batch are removed. Its letters
                 stay, for the user: a batch that runs again replaces them.
         """
-        found = sum(report.letters for report in reports)
-        stored = sum(file.file.rows for report in reports for file in report.written.files)
+        count = sum(report.letters for report in reports)
+        rows = sum(file.file.rows for report in reports for file in report.written.files)
         ignored = sum(report.written.rows_ignored + report.tombstones for report in reports)
-        exceeded = None if self._limit is None else self._limit.exceeded(found, found + stored + ignored, self._letters)
+        exceeded = None if self._limit is None else self._limit.exceeded(count, count + rows + ignored, self._letters)
         if exceeded is not None:
             discard(ticket, (report.written for report in reports))
             reasons = frequent_reasons(letters.store, letters.query_id, letters.batch)
             raise TooManyDeadLetters(f"stream {self._stream!r}: {exceeded}: {reasons}", hint=LIMIT_HINT)
-        self._letters += found
+        self._letters += count
 
 
 def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -> list[TaskReport]:
@@ -428,16 +428,16 @@ def _stream_writer(
         ) from None
 
 
-def checked_lateness(given: str | int | dt.timedelta | None) -> int | dt.timedelta | None:
+def checked_lateness(lateness: str | int | dt.timedelta | None) -> int | dt.timedelta | None:
     """Check a lateness; None stays None.
 
     Raises:
         InvalidInput: It is neither a duration nor an integer.
     """
-    if given is None:
+    if lateness is None:
         return None
     try:
-        return parse_lateness(given)
+        return parse_lateness(lateness)
     except ValueError as error:
         raise InvalidInput(f"lateness: {error}", hint="leave it out if no reader waits for this stream") from None
 
@@ -468,7 +468,7 @@ def check_columns(df: DataFrame, table: Table, stream: str) -> None:
         NotFound: The table has no such stream.
     """
     schema = table.schema
-    declared = schema.stream(stream)
+    stream_spec = schema.stream(stream)
     fields = []
     for column in df.schema:
         if column.name == SOURCE:
@@ -485,4 +485,4 @@ def check_columns(df: DataFrame, table: Table, stream: str) -> None:
                 f"column {column.name!r} has type {column.dataType.simpleString()}, which cannot be stored: {error}",
                 hint="cast it to the type of the table's column",
             ) from None
-    check_arrow_columns(pa.schema(fields), schema, declared)
+    check_arrow_columns(pa.schema(fields), schema, stream_spec)

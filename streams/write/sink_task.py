@@ -74,8 +74,8 @@ def task_writer(ticket: WriteTicket, letters: DeadLetters | None, columns: Seque
     def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None, "runs in a Spark task"
-        named = (batch.rename_columns(names) for batch in batches)
-        report = write_task(ticket, letters, context.partitionId(), named)
+        renamed_batches = (batch.rename_columns(names) for batch in batches)
+        report = write_task(ticket, letters, context.partitionId(), renamed_batches)
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], schema=REPORT)
 
     return write_partition
@@ -99,9 +99,9 @@ def write_task(
         # If an exception leaves the block, no file of letters is written: the whole batch fails.
         with letters.open(task) if letters is not None else contextlib.nullcontext() as file:
             for chunk in _chunks(clock.reading(batches), ticket.env.tuning.log_file_bytes):
-                kept = _without_ignored(chunk)
-                tombstones += len(chunk) - len(kept)
-                parts.append(_write_chunk(ticket, kept, task, file))
+                rows_to_write = _without_ignored(chunk)
+                tombstones += len(chunk) - len(rows_to_write)
+                parts.append(_write_chunk(ticket, rows_to_write, task, file))
             count = file.count if file is not None else 0
     except InvalidInput as error:
         return TaskReport(task, Written.joined(parts), 0, error)
@@ -144,9 +144,9 @@ def _write_chunk(ticket: WriteTicket, chunk: pa.Table, task: int, file: DeadLett
     def set_aside(rows: pa.Table, problems: Sequence[Problem]) -> None:
         if file is None and sources is None:
             raise InvalidInput(problems[0].error.message, hint=f"{problems[0].hint}; or {HINT}")
-        refused = np.flatnonzero(np.logical_or.reduce([problem.rows for problem in problems]))
-        texts = ["; ".join(_reason(problem) for problem in problems if problem.rows[row]) for row in refused]
-        _refuse(rows, sources, refused, texts, file)
+        bad_rows = np.flatnonzero(np.logical_or.reduce([problem.rows for problem in problems]))
+        texts = ["; ".join(_reason(problem) for problem in problems if problem.rows[row]) for row in bad_rows]
+        _refuse(rows, sources, bad_rows, texts, file)
 
     return write_rows(ticket, chunk, task=task, on_problems=set_aside)
 
@@ -158,7 +158,7 @@ def _reason(problem: Problem) -> str:
 def _refuse(
     rows: pa.Table,
     sources: pa.ChunkedArray | None,
-    refused: np.ndarray[Any, Any],
+    bad_rows: np.ndarray[Any, Any],
     reasons: Sequence[str],
     file: DeadLetterFile | None,
 ) -> None:
@@ -167,21 +167,21 @@ def _refuse(
     Args:
         rows: Columns of the stream, n rows.
         sources: `SOURCE` of these rows, if the frame has it.
-        refused: Numbers of the bad rows, ascending.
+        bad_rows: Numbers of the bad rows, ascending.
         reasons: One for each bad row.
         file: The file of dead letters.
     """
-    chosen = pa.array(refused)
+    row_indexes = pa.array(bad_rows)
     if file is None:
         assert sources is not None, "the caller raises if there are neither a source nor dead letters"
-        source = sources[int(refused[0])].as_py() or {}
+        source = sources[int(bad_rows[0])].as_py() or {}
         where = ", ".join(
             f"{name} {source[name]}" for name in ("topic", "partition", "offset") if source.get(name) is not None
         )
         raise InvalidInput(f"a message cannot be stored ({where or 'of unknown position'}): {reasons[0]}", hint=HINT)
     # Batch by batch, so that a million refused messages are not a million Python objects at once.
-    for start in range(0, len(chosen), _LETTERS_AT_ONCE):
-        part = chosen.slice(start, _LETTERS_AT_ONCE)
+    for start in range(0, len(row_indexes), _LETTERS_AT_ONCE):
+        part = row_indexes.slice(start, _LETTERS_AT_ONCE)
         values = _as_objects(rows.take(part)) if sources is None else [{}] * len(part)
         origins = sources.take(part).to_pylist() if sources is not None else [None] * len(part)
         for reason, source, row in zip(reasons[start : start + len(part)], origins, values, strict=True):

@@ -14,7 +14,7 @@ needs an expression that has a value for tombstones, for example ``coalesce(ts, 
 
 Unless it has another format, a key is a JSON object, a single value (a JSON value, or any text for a string), or either
 of them in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. It names a row, so nothing of it is
-changed: a text keeps its spaces, and a number with more digits than its type has is no key.
+changed: a text keeps its spaces, and a number with more digits than its type has is not a key.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def add_key(rows: DataFrame, raw: Column, key: StructType, key_format: MessageFo
 
     def judged(parsed: Column) -> Column:
         reason = F.when(raw.isNotNull(), key_format.reason(parsed, raw, key)).cast("string")
-        decoded = F.when(raw.isNotNull() & reason.isNull(), key_format.message(parsed))
-        return F.struct(decoded.alias(DECODED_KEY), reason.alias(KEY_REASON))
+        key_value = F.when(raw.isNotNull() & reason.isNull(), key_format.message(parsed))
+        return F.struct(key_value.alias(DECODED_KEY), reason.alias(KEY_REASON))
 
     return rows.select("*", F.inline(F.transform(F.array(key_format.parse(raw, key)), judged)))

@@ -1,4 +1,4 @@
-"""What a writer does for its table besides writing: compaction in its process, and back-pressure.
+"""Upkeep of a table by its writer: compaction in the process of the writer, and back-pressure.
 
 A thread looks at the table after commits, at most once in a given time, with a table object of its own. So neither a
 slow store nor a long merge delays a batch:
@@ -71,7 +71,7 @@ class InlineCompaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """What a writer does besides writing.
+    """Settings of a writer's upkeep.
 
     Attributes:
         compaction: None: it does not compact.
@@ -93,11 +93,11 @@ class Upkeep:
     @property
     def every(self) -> float:
         """Shortest time between two looks at the table, in seconds."""
-        return min(each.every for each in (self.compaction, self.back_pressure) if each is not None)
+        return min(settings.every for settings in (self.compaction, self.back_pressure) if settings is not None)
 
 
 def upkeep_of(pipeline: Pipeline, reporter: Reporter, stop: StopSignal) -> Upkeep:
-    """What the writers of a pipeline do besides writing, shown in the status and the log of one of them."""
+    """Upkeep by the writers of a pipeline, shown in the status and the log of one of them."""
     compaction = back_pressure = None
     section, pressure = pipeline.compaction, pipeline.back_pressure
     if section is not None and pipeline.compacts_inline:
@@ -174,10 +174,10 @@ class UpkeepThread:
             return
         began = time.monotonic()
         while not self._stop.is_set() and not self._upkeep.stopping():
-            left = began + self._delay - time.monotonic()
-            if left <= 0:
+            remaining_seconds = began + self._delay - time.monotonic()
+            if remaining_seconds <= 0:
                 break
-            self._stop.wait(min(left, WAIT_SECONDS))
+            self._stop.wait(min(remaining_seconds, WAIT_SECONDS))
         with contextlib.suppress(OSError):  # a status that cannot be sent fails no batch
             self._upkeep.waited(time.monotonic() - began)
 
@@ -205,8 +205,8 @@ class UpkeepThread:
         compaction = self._upkeep.compaction
         limit = 0 if compaction is None else self._step_bytes(compaction)
         if self._table is None or limit * 2 < self._table_limit:
-            opened = Table.open(self._uri, storage_options=self._options)
-            self._table, self._table_limit = with_small_tasks(opened, limit) if limit else opened, limit
+            table = Table.open(self._uri, storage_options=self._options)
+            self._table, self._table_limit = with_small_tasks(table, limit) if limit else table, limit
         self._measure(self._table)
         if compaction is not None and self._compact(self._table, compaction, limit):
             self._measure(self._table)
@@ -230,8 +230,8 @@ class UpkeepThread:
 
     def _step_bytes(self, settings: InlineCompaction) -> int:
         """Stored bytes that a step may read."""
-        planned = int(self._rate * settings.share * self._trigger)
-        return min(max(MIN_TASK_BYTES, planned), settings.memory_bytes // UNPACKED)
+        expected_bytes = int(self._rate * settings.share * self._trigger)
+        return min(max(MIN_TASK_BYTES, expected_bytes), settings.memory_bytes // UNPACKED)
 
     def _compact(self, table: Table, settings: InlineCompaction, limit: int) -> bool:
         """Do what is due, in small steps; returns whether anything was due."""
@@ -247,17 +247,17 @@ class UpkeepThread:
         compacted = self._finish(compaction, settings.share)
         fold = plan_fold(table, settings.policy, compaction)
         folded = self._finish(fold, settings.share)
-        done = []
+        notes = []
         if compacted is not None and compacted.done:
-            done.append(f"compacted {counted(len(compacted.done), 'file group')}, {compacted.bytes_read / 1e6:.1f} MB")
+            notes.append(f"compacted {counted(len(compacted.done), 'file group')}, {compacted.bytes_read / 1e6:.1f} MB")
         if folded is not None and folded.done:
-            done.append(f"folded {counted(folded.commits, 'commit')}, {folded.bytes_read / 1e6:.1f} MB")
+            notes.append(f"folded {counted(folded.commits, 'commit')}, {folded.bytes_read / 1e6:.1f} MB")
         if large:
             sizes = (
                 f"{max(large.values()) / 1e6:.0f} MB are due and too large for a writer (limit {limit / 1e6:.0f} MB)"
             )
-            done.append(f"{len(large)} file groups of up to {sizes}: run weft services")
-        self._say(work="; ".join(done))
+            notes.append(f"{len(large)} file groups of up to {sizes}: run weft services")
+        self._say(work="; ".join(notes))
         return bool(compaction.bytes or fold.bytes)
 
     def _finish(self, work: PlannedWork[Any], share: float) -> Any:

@@ -93,7 +93,7 @@ def write_batch(
     if query_id is not None:
         lane = lane or lane_for(stream, query_id)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_explained(query_id))
+        stack.enter_context(_explain_hints(query_id))
         writer = stack.enter_context(
             table.batch_writer(stream, lateness=within)
             if lane is None
@@ -145,7 +145,7 @@ def _check_batch(batch: Batch | None) -> None:
 
 
 @contextlib.contextmanager
-def _explained(query_id: str | None) -> Iterator[None]:
+def _explain_hints(query_id: str | None) -> Iterator[None]:
     """Replace hints of the writer by hints for callers of `write_batch`."""
     try:
         yield
@@ -154,7 +154,7 @@ def _explained(query_id: str | None) -> Iterator[None]:
             raise
         raise Fenced(
             f"{error.message}: another job writes batches of query {query_id!r}",
-            hint="nothing of this batch was written; use different query ids for jobs that run at the same time",
+            hint="use different query ids for jobs that run at the same time; nothing of this batch was written",
         ) from None
     except CommitUnknown as error:
         if query_id is not None:

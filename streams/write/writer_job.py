@@ -76,30 +76,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("writer")
     parser.add_argument("--once", action="store_true", help="write what the source has now, then exit")
     parser.add_argument("--http", metavar="[ADDRESS:]PORT", help="serve /metrics, /healthz and /readyz")
-    given = parser.parse_args(arguments)
-    if given.http is None:
-        return _report_run(given, Reporter.from_environment(), stop)
+    options = parser.parse_args(arguments)
+    if options.http is None:
+        return _report_run(options, Reporter.from_environment(), stop)
     from storage.errors import InvalidInput
     from streams.pipeline.http_status import StatusPage, parse_address, serve_status, unsupervised_status
 
     page = StatusPage()
 
     def show(report: Report) -> None:
-        page.update([unsupervised_status(given.writer, report)])
+        page.update([unsupervised_status(options.writer, report)])
 
     with contextlib.ExitStack() as stack:
         try:
-            address, asked = parse_address(given.http)
-            port = stack.enter_context(serve_status(page, address, asked))
+            address, requested_port = parse_address(options.http)
+            port = stack.enter_context(serve_status(page, address, requested_port))
         except InvalidInput as error:
             parser.error(describe(error))
-        if asked == 0:
+        if requested_port == 0:
             sys.stderr.write(f"--http 0: http://{address}:{port}/metrics\n")
             sys.stderr.flush()
-        return _report_run(given, Reporter.from_environment(show), stop)
+        return _report_run(options, Reporter.from_environment(show), stop)
 
 
-def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal) -> int:
+def _report_run(options: argparse.Namespace, reporter: Reporter, stop: StopSignal) -> int:
     """Run the writer, and report how it ends; returns the exit code."""
     reporter.update(doing="starting")
     outages = JobOutages(reporter, stop)
@@ -108,12 +108,12 @@ def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal)
         from streams.pipeline.pipeline import load_pipeline
         from streams.pipeline.run import COMPACTION
 
-        pipeline = load_pipeline(given.pipeline)
-        if given.writer == pipeline.service_name(COMPACTION):
+        pipeline = load_pipeline(options.pipeline)
+        if options.writer == pipeline.service_name(COMPACTION):
             from streams.write.cluster_job import compact_on_cluster
 
-            return compact_on_cluster(given.pipeline, stop, reporter, once=given.once)
-        _run(pipeline, _find_writer(pipeline, given.writer), reporter, stop, outages, once=given.once)
+            return compact_on_cluster(options.pipeline, stop, reporter, once=options.once)
+        _run(pipeline, _find_writer(pipeline, options.writer), reporter, stop, outages, once=options.once)
     except Exception as error:
         from streams.kafka.errors import TopicMissing
 
@@ -131,9 +131,9 @@ def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal)
             error_code=getattr(failure, "code", ""),
         )
         if is_outage(failure) and pipeline is not None:
-            outages.began(unreachable(failure, pipeline, given.writer), describe(failure))
+            outages.began(unreachable(failure, pipeline, options.writer), describe(failure))
         # A run that ends by itself has waited for the topic as long as it may.
-        return Ending.REFUSED if given.once and isinstance(failure, TopicMissing) else ending_of(failure)
+        return Ending.REFUSED if options.once and isinstance(failure, TopicMissing) else ending_of(failure)
     if stop:
         reporter.update(lag=None, complete_at_ms=None)  # the batch in flight may have been abandoned
     reporter.update(doing="ended", rows_per_second=0.0)
@@ -395,8 +395,8 @@ def failure_of(error: Exception) -> Exception:
 
     if isinstance(error, TableError):
         return error
-    if (found := error_in(str(error))) is not None:
-        return found
+    if (known_error := error_in(str(error))) is not None:
+        return known_error
     if isinstance(error, PySparkException) and (problem := python_problem(error)) is not None:
         return problem
     if (cause := next((cause for cause in java_causes(error) if cause.classes & _NETWORK), None)) is not None:

@@ -103,9 +103,9 @@ class Progress:
         if failed:
             behind, complete = None, None
         elif self._meter is not None:
-            behind, complete = self._measured(active=active)
+            behind, complete = self._measure(active=active)
         else:
-            behind, complete = self._estimated(last, idle=idle)
+            behind, complete = self._estimate(last, idle=idle)
         starting = last is None and active and not failed
         missing = self._meter.missing if self._meter is not None and starting else None
         waiting = outage is not None or missing is not None or (active and not failed and self._starved())
@@ -121,13 +121,13 @@ class Progress:
         if not failed and (self._meter is None or self._meter.has_looked):
             self._lacks(missing)
 
-    def _measured(self, *, active: bool) -> tuple[int | None, int | None]:
+    def _measure(self, *, active: bool) -> tuple[int | None, int | None]:
         """The lag, and the time up to which the table is complete, from the meter."""
         assert self._meter is not None, "the caller has checked this"
         lag = self._meter.lag if active else self._meter.measure()
         return (None, None) if lag is None else (lag.waiting, lag.complete_at_ms)
 
-    def _estimated(self, last: StreamingQueryProgress | None, *, idle: bool) -> tuple[int | None, int | None]:
+    def _estimate(self, last: StreamingQueryProgress | None, *, idle: bool) -> tuple[int | None, int | None]:
         """The same values from Spark's progress, for sources without a meter."""
         if last is None:
             return None, None  # no batch of this process has ended
@@ -171,10 +171,10 @@ def messages_behind(sources: Sequence[Any]) -> int | None:
 
 def _offsets(text: str | None) -> Mapping[tuple[str, str], int] | None:
     try:
-        parsed = json.loads(text or "null")
+        offsets_by_topic = json.loads(text or "null")
         return {
             (topic, part): int(offset)
-            for topic, parts in parsed.items()
+            for topic, parts in offsets_by_topic.items()
             for part, offset in parts.items()
             if part.isdecimal()
         }

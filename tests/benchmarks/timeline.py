@@ -31,7 +31,7 @@ from storage import Table, environment
 from storage.core.log.checkpoint_codec import encode_lane, encode_table
 from storage.core.log.entries import Base, Data, Entry, Fold, FoldedGroup, Plan, encode_entry
 from storage.core.log.lane_state import LaneState
-from storage.core.log.table_state import fold_table
+from storage.core.log.table_state import apply_entries
 from storage.core.names import TABLE_LANE, LaneName, checkpoint_path, slot_path
 from storage.core.plan.fold_plan import MAX_CHAIN
 from storage.environment import Tuning
@@ -148,7 +148,7 @@ class _History:
 
     def _append(self, entry: Entry) -> None:
         self._write(entry)
-        state = fold_table(self._table, [entry])
+        state = apply_entries(self._table, [entry])
         assert state is not None
         self._table = state
         if state.head - self._saved[TABLE_LANE] >= Tuning().table_checkpoint_every:

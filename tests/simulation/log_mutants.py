@@ -138,7 +138,7 @@ SLOTS_AND_CLAIMS: Final = {
     "S1 a slot is overwritten": Mutant(SimStore, "put_if_absent", overwrites),
     "S2 a slot is left out": Mutant(CommitLog, "publish", skips_a_slot(Data)),
     "S2 parts of a checkpoint are not verified": Mutant(
-        StoredParts, "_verified", believes_what_it_reads, "checkpoints", rare=True
+        StoredParts, "_verify", believes_what_it_reads, "checkpoints", rare=True
     ),
     "S2 parts of a deleted checkpoint are those of the newest": Mutant(
         Checkpoints, "_replay", takes_the_newest_checkpoint, "checkpoints"
@@ -149,7 +149,7 @@ SLOTS_AND_CLAIMS: Final = {
     "S4 a lost commit is acknowledged": Mutant(CommitLog, "publish", acknowledges_what_it_lost),
     "S4 silence is taken for consent": Mutant(CommitLog, "_mine", always(True)),
     "S5 a commit does not say which batch it is": Mutant(CommitLog, "publish", says(query_id="", batch=0)),
-    "S6 a batch is forgotten": Mutant(Writer, "_replayed", always(None)),
+    "S6 a batch is forgotten": Mutant(Writer, "_find_replayed", always(None)),
     "S6 an old batch is not looked up": Mutant(Writer, "_look_up", always(None)),
     "S6 rolled back batches count": Mutant(LaneState, "add", counts_what_was_rolled_back),
     "S6 a checkpoint from before a restore is used": Mutant(checkpoint_store, "agreed", takes_any_checkpoint),

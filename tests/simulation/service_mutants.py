@@ -134,7 +134,7 @@ BARRIERS: Final = {
     ),
     "S18 a slice from before a restore stays the newest": Mutant(table_state, "_done", keeps_newer_slices),
     "S19 a reader does not look at the revision": Mutant(
-        table_log, "_committed", lambda _: lambda tail, rev: len(tail), rare=True
+        table_log, "_count_valid", lambda _: lambda tail, rev: len(tail), rare=True
     ),
     "S19 a commit says that it knows the first schema alone": Mutant(CommitLog, "publish", says(table_rev=1)),
     "S19 a schema change undoes another": Mutant(schema_changes, "apply_changes", from_the_first_schema),

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeVar
 import pyarrow as pa
 
 from storage.core.names import Path
-from storage.store.object_store import Ranges, Wanted, missing, normalise_errors, read_each, wrong_size
+from storage.store.object_store import Ranges, ReadRequest, missing, normalise_errors, read_each, wrong_size
 from tests.simulation.disk import Disk
 from tests.simulation.faults import Fault, Faults
 from tests.simulation.scheduler import Process, Scheduler, Violation
@@ -91,7 +91,7 @@ class SimStore:
             raise wrong_size(path, len(data), size)
         return pa.BufferReader(data)
 
-    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+    def read_ranges(self, wanted: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
         return self._in_any_order(len(wanted), lambda i: read_each(self, [wanted[i]])[0])
 
     def _in_any_order(self, count: int, ask: Callable[[int], Answer]) -> list[Answer]:

@@ -45,7 +45,7 @@ CALL weft.system.explain_row(table => 'shop.orders_wide', key => '1', history =>
 --~ order \| wins \| newest \| .*
 --~ payment \| wins \| newest \| .*
 CALL weft.system.explain_row('shop.orders_wide', 'one');
---! 'one' is no bigint
+--! 'one' is not a bigint
 CALL weft.system.mark('shop.orders_wide');
 --~ 20\d\d-.*
 

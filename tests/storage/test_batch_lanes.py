@@ -134,7 +134,7 @@ def test_nobody_takes_the_lane_of_a_batch_that_died_until_it_is_fenced(table: Ta
     assert {insert(table, 2 + number % 8) for number in range(48)} == {FIRST, SECOND}
     with pytest.raises(Fenced) as lost:
         dead.append(orders(9))
-    assert lost.value.hint == "nothing of this batch was written: repeat it"
+    assert lost.value.hint == "repeat this batch: nothing of it was written"
     assert len(contents(table)) == 9
 
 

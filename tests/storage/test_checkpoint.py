@@ -13,7 +13,7 @@ from storage import Table
 from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_json
 from storage.core.log.cut import Span, in_spans
 from storage.core.log.lane_state import LaneState
-from storage.core.log.table_state import TableState, fold_table
+from storage.core.log.table_state import TableState, apply_entries
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
 from storage.environment import Environment
 from storage.log import checkpoint_store
@@ -47,7 +47,7 @@ def table_states(store: ObjectStore) -> list[TableState]:
     """The states of all prefixes, shortest first, by replay."""
     found: list[TableState] = []
     for entry in read_table_lane(CommitLog(Environment(store, FakeClock())), 0):
-        state = fold_table(found[-1] if found else None, [entry])
+        state = apply_entries(found[-1] if found else None, [entry])
         assert state is not None
         found.append(state)
     return found
@@ -72,7 +72,7 @@ def test_a_checkpoint_plus_later_entries_equals_the_replay(steps: list[str]) -> 
     for state in states:
         read = decode_table(b"".join(encode_table(state)))
         assert read == state
-        assert fold_table(read, entries[state.head :]) == states[-1]
+        assert apply_entries(read, entries[state.head :]) == states[-1]
     for data in saved(store, TABLE_LANE).values():
         read = decode_table(data)
         assert read is not None

@@ -232,7 +232,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "an unknown type": (put("columns", "paid", to="money"), "columns.paid: 'money' is not a column type", "decimal"),
     "a broken nested type": (put("columns", "tags", to="array<string"), "columns.tags: 'array<string' is not", ""),
-    "a decimal out of range": (put("columns", "paid", to="decimal(39,2)"), "columns.paid: ", "precision 1 to 38"),
+    "a decimal out of range": (
+        put("columns", "paid", to="decimal(39,2)"),
+        "columns.paid: ",
+        "a precision from 1 to 38",
+    ),
     "a bottomless type": (
         put("columns", "tags", to="array<" * 40 + "int" + ">" * 40),
         "nests deeper than 32",

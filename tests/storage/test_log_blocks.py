@@ -14,7 +14,7 @@ from storage.core.names import LaneName
 from storage.core.plan.slices import LiveFile
 from storage.environment import Environment
 from storage.files.fetch_blocks import BlockId, LogBlocks
-from storage.store.object_store import ObjectStore, Wanted
+from storage.store.object_store import ObjectStore, ReadRequest
 from storage.store.open_store import open_store
 from tests.faulty_store import FaultyStore
 from tests.storage.shop import SHOP, append, contents, new_uri, orders
@@ -30,7 +30,7 @@ class Asked(FaultyStore):
         super().__init__(inner)
         self.at_once: list[dict[str, int]] = []
 
-    def read_ranges(self, wanted: list[Wanted]) -> list[list[pa.Buffer]]:  # type: ignore[override]
+    def read_ranges(self, wanted: list[ReadRequest]) -> list[list[pa.Buffer]]:  # type: ignore[override]
         self.at_once.append({asked.path: sum(length for _, length in asked.ranges) for asked in wanted})
         return super().read_ranges(wanted)
 

@@ -11,7 +11,7 @@ import pytest
 from storage import Table
 from storage.core.log.checkpoint_codec import decode_table, encode_table
 from storage.core.log.entries import RETIRE, Mark, Plan, Retire, Schema, TableEntry
-from storage.core.log.table_state import fold_table
+from storage.core.log.table_state import apply_entries
 from storage.core.names import LaneName, Path, slot_path
 from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
 from storage.log.add_feature import add_feature
@@ -417,12 +417,12 @@ def test_a_state_does_not_depend_on_the_checkpoint_it_continues_from(table: Tabl
         table.clean(NOTHING)
         table.mark()
     entries = read_table_lane(table.writable().commit_log, 0)
-    whole = fold_table(None, entries)
+    whole = apply_entries(None, entries)
     for count in range(1, len(entries)):
-        state = fold_table(None, entries[:count])
+        state = apply_entries(None, entries[:count])
         assert state is not None
         for begun in (state, decode_table(b"".join(encode_table(state)))):
-            assert fold_table(begun, entries[count:]) == whole
+            assert apply_entries(begun, entries[count:]) == whole
 
 
 def test_versions_without_the_feature_refuse_the_table(table: Table) -> None:

@@ -15,7 +15,7 @@ import pytest
 from storage.core.names import Path, encode_partition
 from storage.environment import RandomIds
 from storage.errors import CorruptData, InvalidInput
-from storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, Wanted, check_capability
+from storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, ReadRequest, check_capability
 from storage.store.open_store import list_folders
 from tests.stores.places import BLOCK_BYTES, JOIN_SECONDS, SPAWN, Place, race, winners
 
@@ -190,10 +190,10 @@ def test_ranges_of_many_objects_are_read_at_once(store: ObjectStore) -> None:
     for path, data in contents.items():
         store.put(path, data)
     ranges = [(0, 5), (7, 90_000), (99_990, 10)]
-    wanted = [Wanted(path, len(data), ranges, lead) for lead, (path, data) in enumerate(contents.items())]
+    wanted = [ReadRequest(path, len(data), ranges, lead) for lead, (path, data) in enumerate(contents.items())]
     # The same object again, and no ranges of another one.
-    wanted.append(Wanted(Path("folder/0"), 100_000, [(99_999, 1)]))
-    wanted.append(Wanted(Path("folder/1"), 100_001, []))
+    wanted.append(ReadRequest(Path("folder/0"), 100_000, [(99_999, 1)]))
+    wanted.append(ReadRequest(Path("folder/1"), 100_001, []))
     found = store.read_ranges(wanted)
     for asked, parts in zip(wanted, found, strict=True):
         assert all(part.is_mutable for part in parts)
@@ -205,12 +205,12 @@ def test_ranges_of_many_objects_are_read_at_once(store: ObjectStore) -> None:
 def test_the_wrong_one_of_many_objects_is_named(store: ObjectStore) -> None:
     store.put(Path("there"), bytes(10))
     store.put(Path("short"), bytes(9))
-    there = Wanted(Path("there"), 10, [(0, 10)])
+    there = ReadRequest(Path("there"), 10, [(0, 10)])
     for ranges in ([(0, 10)], [(9, 1)], [(0, 2), (8, 2)]):
         with pytest.raises(CorruptData, match="lost is missing"):
-            store.read_ranges([there, Wanted(Path("lost"), 10, ranges)])
+            store.read_ranges([there, ReadRequest(Path("lost"), 10, ranges)])
         with pytest.raises(CorruptData, match="short has 9 bytes, but the log says 10"):
-            store.read_ranges([Wanted(Path("short"), 10, ranges), there])
+            store.read_ranges([ReadRequest(Path("short"), 10, ranges), there])
 
 
 @pytest.mark.parametrize("ranges", [[(0, 10)], [(0, 4), (6, 4)], None])

@@ -133,7 +133,7 @@ def test_explain_row_says_which_event_won(lake: Lake) -> None:
         ("order", "wins", "newest"),
         ("payment", "wins", "newest"),
     ]
-    with pytest.raises(InvalidInput, match=re.escape("key 'one': 'one' is no bigint")):
+    with pytest.raises(InvalidInput, match=re.escape("key 'one': 'one' is not a bigint")):
         call(lake, "explain_row", key="one")
 
 

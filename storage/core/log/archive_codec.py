@@ -52,7 +52,7 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """One archived chunk.
+    """The entries of one archived chunk.
 
     Attributes:
         lane: The lane of the entries.
@@ -120,7 +120,7 @@ def decode_archive(data: bytes, lane: LaneName, chunk: int, chunks: Chunks) -> A
     if (values["lane"], values["first"], len(sizes)) != (lane, chunks.first_slot(chunk), chunks.size):
         raise CorruptData(
             f"archive {path} contains {len(sizes)} entries of lane {values['lane']!r} from entry {values['first']} on",
-            hint="an object was copied or moved",
+            hint="an object was copied or moved: restore it from a copy of the store",
         )
     ends = tuple(itertools.accumulate(sizes))
     return Archive(

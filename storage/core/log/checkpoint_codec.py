@@ -172,9 +172,9 @@ def decode_table(end: bytes, size: int | None = None, source: PartSource | None 
 
 def _decode_version_2(data: bytes) -> TableState | None:
     # Slices are most of a checkpoint, and few of them are used, so they are decoded lazily.
-    listed, rest = taken_out(_body(data))
+    slices, rest = taken_out(_body(data))
     state = _decode(_OfTable, TableState, rest)
-    return replace(state, slices=Slices.of(listed)) if state is not None and listed else state
+    return replace(state, slices=Slices.of(slices)) if state is not None and slices else state
 
 
 def encode_lane(state: LaneState) -> bytes:

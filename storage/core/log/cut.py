@@ -64,8 +64,8 @@ class JoinedCut(Cut):
     references: Mapping[str, Cut] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        joined = (f"{_REFERENCE}{name}:{_text(at)}" for name, at in sorted(self.references.items()))
-        return f"{PREFIX}{_text(self)}{''.join(joined)}"
+        references = (f"{_REFERENCE}{name}:{_text(at)}" for name, at in sorted(self.references.items()))
+        return f"{PREFIX}{_text(self)}{''.join(references)}"
 
     def of_table(self) -> Cut:
         """The cut of the table alone."""
@@ -83,23 +83,23 @@ def parse_cut(text: str) -> JoinedCut:
         InvalidInput: ``text`` is not the text form of a cut.
     """
     first, *others = text.removeprefix(PREFIX).split(_REFERENCE)
-    at = _parsed(text, first if text.startswith(PREFIX) else "")
+    at = _parse_part(text, first if text.startswith(PREFIX) else "")
     references: dict[str, Cut] = {}
     for other in others:
         name, _, rest = other.partition(":")
         if not name or name in references:
             _refuse(text)
-        references[name] = _parsed(text, rest)
+        references[name] = _parse_part(text, rest)
     return JoinedCut(at.table, at.lanes, references)
 
 
-def _parsed(text: str, part: str) -> Cut:
+def _parse_part(text: str, part: str) -> Cut:
     match = _TEXT.fullmatch(part)
     if match is None or part.endswith(","):
         _refuse(text)
     lanes = {}
-    for each in filter(None, match.group(2).split(",")):
-        name, _, seq = each.partition("=")
+    for item in filter(None, match.group(2).split(",")):
+        name, _, seq = item.partition("=")
         lanes[lane_name(name)] = int(seq)
     return Cut(int(match.group(1)), lanes)
 
@@ -118,8 +118,8 @@ def within(smaller: Seqs, larger: Seqs) -> bool:
 def only(seqs: Seqs, lanes: Container[LaneName]) -> dict[LaneName, int]:
     """The part of a cut that is in some lanes.
 
-    A cut from before a lane was retired names the lane, a later one does not. Both have all its entries (C6), so they
-    are compared in the lanes that the later table state has.
+    A cut from before a lane was retired names the lane, a later one does not. Both have all its entries
+    (PROTOCOL.md, C6), so they are compared in the lanes that the later table state has.
     """
     return {lane: seq for lane, seq in seqs.items() if lane in lanes}
 

@@ -29,7 +29,7 @@ ERASE: Final = "erase"
 """Reader and writer feature of a table from which keys were erased (PROTOCOL.md, "Erase")."""
 
 REWRITTEN: Final = "rows may be rewritten"
-"""What a table with the feature `ERASE` may have, in words."""
+"""Describes, for messages, what a table with the feature `ERASE` may have."""
 
 TTL: Final = "ttl"
 """Writer feature of a table with a time to live, which a schema change by a version without it would drop."""
@@ -266,7 +266,7 @@ class Restoration(Strict):
 
     Attributes:
         label: The request, in words.
-        table: Length of the prefix of the table lane whose slices are restored (T0).
+        table: Length of the prefix of the table lane whose slices are restored (PROTOCOL.md, T0).
         last_kept: Last entry that is kept, by fenced lane.
         rolled_back: Spans (after, up to) that were rolled back before, by lane; in fenced lanes up to ``last_kept``.
         covered: `TableState.covered` at ``table``.
@@ -303,7 +303,7 @@ class Done(Header):
 
 
 class Mark(Header):
-    """Records which commits exist at a time, whatever time the commits state (S24 TimeStable).
+    """Records which commits exist at a time, whatever time the commits state (PROTOCOL.md, S24 TimeStable).
 
     Attributes:
         began_at_ms: Time of the publisher's clock before it read the lanes.
@@ -337,7 +337,7 @@ class CleanDone(Header):
 
 
 class Retire(Header):
-    """Removes closed lanes from the table: every kept snapshot has all their rows in slices (C6).
+    """Removes closed lanes from the table: every kept snapshot has all their rows in slices (PROTOCOL.md, C6).
 
     Attributes:
         lanes: The last entry of each lane.
@@ -353,7 +353,7 @@ class Claim(Header):
     Attributes:
         owner: The claimant in words, for messages to the writer that is fenced.
         intent: Slot of the INTENT that the claim is for; 0 for the claim of a writer and of a fence.
-        for_batch: Its writer commits one batch, and continues nothing that the lane has (W10).
+        for_batch: Its writer commits one batch, and continues nothing that the lane has (PROTOCOL.md, W10).
         finishes: No writer is in the lane until the next claim.
     """
 
@@ -392,7 +392,7 @@ class Data(Header):
 
     @property
     def table_seen(self) -> int | None:
-        """Length of the prefix of the table lane that its writer had read when the commit began (rules W9, W11).
+        """Length of the prefix of the table lane that its writer had read when the commit began (PROTOCOL.md, W9, W11).
 
         None if a version wrote it that does not say so. It is a part of ``commit_id``, because such a version refuses
         an entry with a member that it does not know, and both work on one table during an upgrade.
@@ -501,7 +501,8 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
         raise UnsupportedFormat(f"{where} ({values['kind']}) {_first_problem(error)}", hint="upgrade weft") from None
     if (entry.lane, entry.seq) != (lane, seq) or isinstance(entry, _TABLE_KINDS) == bool(lane):
         raise CorruptData(
-            f"{where} contains {entry.kind} {entry.seq} of lane {entry.lane!r}", hint="an object was copied or moved"
+            f"{where} contains {entry.kind} {entry.seq} of lane {entry.lane!r}",
+            hint="an object was copied or moved: restore it from a copy of the store",
         )
     if sidecar is not None and isinstance(entry, Base | Fold | Intent):
         return Unresolved(**entry, sidecar=sidecar, outline=entry)

@@ -32,5 +32,5 @@ def writer_features(schema: TableSchema, before: Collection[str] = WRITER_FEATUR
         before: Its writer features so far.
     """
     settings = ((TTL, schema.ttl is not None), (OVERLAYS, schema.overlays), (INDEX, bool(schema.index)))
-    needed = {feature for feature, has in settings if has}
-    return sorted({*before, *needed})
+    features = {feature for feature, has in settings if has}
+    return sorted({*before, *features})

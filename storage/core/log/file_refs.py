@@ -22,7 +22,7 @@ Seqs = dict[LaneName, int]
 
 
 class FileGroup(NamedTuple):
-    """Where a key is stored: partition folder ("" for none), bucket bits and bucket number (S15 KeySingleHome).
+    """Where a key is stored: partition folder ("" for none), bucket bits and bucket number (PROTOCOL.md, S15).
 
     A tuple, because planning a read looks up every file group several times, and tuples hash quickly.
     """
@@ -47,8 +47,8 @@ class FileGroup(NamedTuple):
 
 def _share(seqs: Seqs, info: pydantic.ValidationInfo) -> Seqs:
     """The first equal cut that was decoded with the same context, or this one."""
-    known: dict[tuple[tuple[LaneName, int], ...], Seqs] | None = info.context
-    return seqs if known is None else known.setdefault(tuple(seqs.items()), seqs)
+    cuts: dict[tuple[tuple[LaneName, int], ...], Seqs] | None = info.context
+    return seqs if cuts is None else cuts.setdefault(tuple(seqs.items()), seqs)
 
 
 SharedSeqs = Annotated[Seqs, pydantic.AfterValidator(_share)]
@@ -267,10 +267,10 @@ class SliceFile(Strict):
     @property
     def base_bytes(self) -> int:
         """Stored bytes of its visible rows, overlays included; of a shared file a share in proportion to the rows."""
-        stored = _bytes_in(self.base, self.base_part)
+        size_bytes = _bytes_in(self.base, self.base_part)
         if self.overlays:
-            stored += sum(_bytes_in(overlay.file, self.base_part) for overlay in self.overlays)
-        return stored
+            size_bytes += sum(_bytes_in(overlay.file, self.base_part) for overlay in self.overlays)
+        return size_bytes
 
     @property
     def shadow_bytes(self) -> int:

@@ -44,27 +44,27 @@ class GroupSet(Collection[FileGroup]):
 
     __slots__ = ("_removed", "_stored", "_unpacked")
 
-    def __init__(self, stored: StoredGroups, removed: frozenset[FileGroup] = frozenset()) -> None:
+    def __init__(self, content: StoredGroups, removed: frozenset[FileGroup] = frozenset()) -> None:
         """The file groups of a packed list without some others, which are fewer, and may be in it or not."""
-        self._stored, self._removed = stored, removed
+        self._stored, self._removed = content, removed
         self._unpacked: Mapping[tuple[str, int], set[int]] | None = None
 
     @classmethod
     def of(cls, groups: Iterable[FileGroup]) -> GroupSet:
         """The set of some distinct file groups."""
-        ordered = sorted(groups)
-        runs = groupby(ordered, key=lambda group: (group.partition, group.bits))
+        sorted_groups = sorted(groups)
+        runs = groupby(sorted_groups, key=lambda group: (group.partition, group.bits))
         # Differences of neighbouring buckets compress to a hundredth of the buckets, since most are 1.
         lists = [[*run, _gaps(group.bucket for group in several)] for run, several in runs]
         text = json.dumps(lists, separators=(",", ":"), ensure_ascii=False).encode()
-        bits = sorted({group.bits for group in ordered})
+        bits = sorted({group.bits for group in sorted_groups})
         # The packed bytes are not base64, so they are not validated.
-        return cls(StoredGroups.model_construct(count=len(ordered), bits=bits, size=len(text), packed=pack(text)))
+        return cls(StoredGroups.model_construct(count=len(sorted_groups), bits=bits, size=len(text), packed=pack(text)))
 
     @classmethod
-    def load(cls, stored: StoredGroups | list[FileGroup]) -> GroupSet:
+    def load(cls, content: StoredGroups | list[FileGroup]) -> GroupSet:
         """The set that a checkpoint has; those of version 2 have a list."""
-        return cls(stored) if isinstance(stored, StoredGroups) else cls.of(stored)
+        return cls(content) if isinstance(content, StoredGroups) else cls.of(content)
 
     def dump(self) -> StoredGroups:
         """The form for a checkpoint."""
@@ -115,8 +115,8 @@ class GroupSet(Collection[FileGroup]):
             CorruptData: They do not unpack.
         """
         if self._unpacked is None:
-            stored = self._stored
-            unpacked = unpack(stored.packed, stored.size, _decode, "file groups of a fold")
+            content = self._stored
+            unpacked = unpack(content.packed, content.size, _decode, "file groups of a fold")
             for group in self._removed:
                 unpacked.get((group.partition, group.bits), set()).discard(group.bucket)
             self._unpacked = {run: buckets for run, buckets in unpacked.items() if buckets}

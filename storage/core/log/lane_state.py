@@ -1,6 +1,6 @@
-"""State of a writer's lane: what the next writer of the lane must know (S2 LaneContiguous, S3 EpochMonotone, S6).
+"""State of a writer's lane: what the next writer of the lane must know (PROTOCOL.md, S2, S3, S6).
 
-The state is a function of a contiguous prefix of the lane and of the spans that restores have rolled back. Folding a
+The state is a function of a contiguous prefix of the lane and of the spans that restores have rolled back. Applying a
 prefix in two steps gives the same state as in one.
 """
 
@@ -55,7 +55,7 @@ class LaneState:
         intent: Slot of the INTENT that the claim is for; 0 for the claim of a writer.
         stamp: Largest stamp.
         committed_at_ms: ``committed_at_ms`` of the last entry.
-        table_rev: Largest ``table_rev`` (S19).
+        table_rev: Largest ``table_rev`` (PROTOCOL.md, S19).
         query_id: The query that committed last, "" before the first commit with a batch.
         batches: Number of the last batch of each query.
         rolled_back_from: First batch that was rolled back, for each query without a live batch since: its source must
@@ -83,7 +83,7 @@ class LaneState:
 
     @classmethod
     def after(cls, last: Header | None, rolled_back: tuple[Span, ...]) -> LaneState:
-        """What a writer of one batch must know of a lane, which continues nothing of it (W10): no batches, no promises.
+        """What a writer of one batch must know of a lane, which continues nothing of it: no batches, no promises (W10).
 
         Args:
             last: The last entry of the lane, which finishes it; None if it is empty.

@@ -1,4 +1,4 @@
-"""Which files are needed, and which can be deleted (rules C1 to C3; S16 CleanSafe, S17 OrphanSafe).
+"""Which files are needed, and which can be deleted (PROTOCOL.md, C1 to C3; S16 CleanSafe, S17 OrphanSafe).
 
 Whether a file can be deleted follows from its name and from what is needed, never from its age. The answer never
 changes later: an entry that refers to an old file (a restore, a savepoint, a plan) is made from a snapshot that is
@@ -112,8 +112,8 @@ class Needed:
         lanes = {lane: restore.last_kept.get(lane, ENDLESS) for lane in state.lanes}
         self._add_entries(restore.covered, lanes, {**state.rolled_back, **restore.rolled_back})
 
-    def _add_files(self, made: Iterable[SliceFile | LogFile]) -> None:
-        self.files.update(stored.path for one in made for stored in one.objects)
+    def _add_files(self, files: Iterable[SliceFile | LogFile]) -> None:
+        self.files.update(object_ref.path for one in files for object_ref in one.objects)
 
     def _add_entries(self, start: cut.Seqs, lanes: cut.Seqs, rolled_back: cut.SpansByLane) -> None:
         self.in_slices = start if self.in_slices is None else cut.lowest(self.in_slices, start)
@@ -138,12 +138,12 @@ class LaneEnd:
 
 
 def entry_may_come(parsed: ParsedPath, end: LaneEnd) -> bool:
-    """Whether the commit that a log file was written for may still be published (S17 OrphanSafe)."""
+    """Whether the commit that a log file was written for may still be published (PROTOCOL.md, S17 OrphanSafe)."""
     return parsed.slot > end.head and parsed.epoch >= end.epoch
 
 
 def plan_may_publish(parsed: ParsedPath, head: int, open_plans: Collection[int]) -> bool:
-    """Whether the plan that a file was written for may still publish the file (K3).
+    """Whether the plan that a file was written for may still publish the file (PROTOCOL.md, K3).
 
     Args:
         parsed: Path of the file.

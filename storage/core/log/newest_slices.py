@@ -1,4 +1,4 @@
-"""The newest slice of every file group, most of which nobody looks at.
+"""The newest slice of every file group; nobody looks at most of them.
 
 A process that opens a table gets the slices of its checkpoint *packed*: parts of about a thousand neighbouring file
 groups, compressed, each with the range of its file groups. Those of a large table stay in the store. A part is read
@@ -8,8 +8,8 @@ with the file groups, and a look-up reads the parts of its keys.
     parts     [a .. f][g .. m][n .. z]     packed: of the checkpoint, or of an earlier state
     newer          d        k              unpacked: slices of entries after that
 
-New slices must be made from the newest ones (S10 CutChain). If those are packed, the new ones are taken at their word,
-and the check is made when the part is unpacked, which is before it is packed again.
+New slices must be made from the newest ones (PROTOCOL.md, S10). If those are packed, the new ones are taken at their
+word, and the check is made when the part is unpacked, which is before it is packed again.
 """
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ class SlicePart:
 
 def read_parts(parts: Sequence[SlicePart]) -> list[SlicePart]:
     """The same parts in memory, in that order; changes none of ``parts``. Raises as `PartSource.read`."""
-    found: list[SlicePart] = []
+    contents: list[SlicePart] = []
     for source, group in itertools.groupby(parts, key=lambda part: part.source):
         several = list(group)
-        found += several if source is None else source.read(several)
-    return found
+        contents += several if source is None else source.read(several)
+    return contents
 
 
 def read_in_turn(parts: Sequence[SlicePart]) -> Iterator[SlicePart]:
@@ -194,9 +194,9 @@ class Slices(Mapping[FileGroup, SliceFile]):
     def levels(self) -> frozenset[int]:
         """The numbers of bits of its file groups: several while file groups are being split or merged."""
         if self._all is None:
-            found = frozenset(group.bits for group in self._newer).union(*(part.levels for part in self.parts))
-            if len(found) == 1:
-                return found
+            levels = frozenset(group.bits for group in self._newer).union(*(part.levels for part in self.parts))
+            if len(levels) == 1:
+                return levels
         return frozenset(group.bits for group in self.stored)
 
     @property
@@ -252,17 +252,17 @@ class Slices(Mapping[FileGroup, SliceFile]):
 
     def in_partitions(self, partitions: Iterable[str]) -> list[FileGroup]:
         """The file groups of some partitions; unpacks the parts that may have any. Raises as `stored`."""
-        wanted = frozenset(partitions)
-        found = {group for group in self._newer if group.partition in wanted}
+        names = frozenset(partitions)
+        matches = {group for group in self._newer if group.partition in names}
         numbers = [
             number
             for number, part in enumerate(self.parts)
-            if any(part.first.partition <= partition <= part.last.partition for partition in wanted)
+            if any(part.first.partition <= partition <= part.last.partition for partition in names)
         ]
         self._read(numbers)
         for number in numbers:
-            found.update(group for group in self._of_part(number) if group.partition in wanted)
-        return sorted(found)
+            matches.update(group for group in self._of_part(number) if group.partition in names)
+        return sorted(matches)
 
     def __contains__(self, group: object) -> bool:
         return isinstance(group, FileGroup) and self.find(group) is not None
@@ -273,7 +273,7 @@ class Slices(Mapping[FileGroup, SliceFile]):
         return item.cut if item is not None else NOTHING
 
     def cuts(self) -> Collection[cut.Seqs]:
-        """Cuts of which the highest entry of each lane is that of all slices; with few duplicates."""
+        """Cuts that together have the highest entry of each lane over all slices; with few duplicates."""
         if self._all is None:
             return [self.reached, *distinct_cuts(self._newer.values())]
         return distinct_cuts(self._all.values())
@@ -286,25 +286,25 @@ class Slices(Mapping[FileGroup, SliceFile]):
         return self._assumed.get(number, {}).get(group, parent)
 
     def continued(
-        self, made: Iterable[StoredSlice] = (), assumed: Mapping[FileGroup, cut.Seqs] | None = None
+        self, slices: Iterable[StoredSlice] = (), assumed: Mapping[FileGroup, cut.Seqs] | None = None
     ) -> Slices:
         """These slices with newer ones.
 
         Args:
-            made: New slices, made from those that `expected` has returned.
+            slices: New slices, made from those that `expected` has returned.
             assumed: What `expected` has returned for other file groups.
         """
-        new = {item.group: item for item in made}
-        found = Slices({**self._newer, **new}, self.parts, self.reached)
+        new = {item.group: item for item in slices}
+        successor = Slices({**self._newer, **new}, self.parts, self.reached)
         if self._all is None:
-            found._assumed = {number: dict(cuts) for number, cuts in self._assumed.items()}
+            successor._assumed = {number: dict(cuts) for number, cuts in self._assumed.items()}
             for group, at in {**{item.group: item.parent for item in new.values()}, **(assumed or {})}.items():
                 number = self._part_of(group)
                 if number is not None and group not in self._newer and not self.parts[number].is_unpacked:
-                    found._assumed.setdefault(number, {}).setdefault(group, at)
+                    successor._assumed.setdefault(number, {}).setdefault(group, at)
         elif self.parts:
-            found._all = {**self._all, **new}
-        return found
+            successor._all = {**self._all, **new}
+        return successor
 
     def packed(self) -> Slices:
         """The same slices, all of them packed; parts without newer slices remain as they are.
@@ -319,13 +319,13 @@ class Slices(Mapping[FileGroup, SliceFile]):
         to_check = sorted(number for number in {*newer, *self._assumed} if number < len(self.parts))
         unpacked = zip(to_check, read_in_turn([self.parts[number] for number in to_check]), strict=True)
         parts: list[SlicePart] = []
-        done = 0
+        stop = 0
         for number, part in unpacked:
-            parts += self.parts[done:number]
-            before = self._checked(number, part.stored())
+            parts += self.parts[stop:number]
+            before = self._check_assumed(number, part.stored())
             parts += _pack({**before, **newer[number]}, first=False) if number in newer else [self.parts[number]]
-            done = number + 1
-        parts += self.parts[done:]
+            stop = number + 1
+        parts += self.parts[stop:]
         if not self.parts and newer:
             parts = _pack(newer[0], first=True)
         return Slices(None, parts, reduce(cut.highest, distinct_cuts(self._newer.values()), self.reached))
@@ -342,9 +342,9 @@ class Slices(Mapping[FileGroup, SliceFile]):
         return number if number >= 0 and group <= self.parts[number].last else None
 
     def _of_part(self, number: int) -> Mapping[FileGroup, StoredSlice]:
-        return self._checked(number, self.parts[number].stored())
+        return self._check_assumed(number, self.parts[number].stored())
 
-    def _checked(self, number: int, stored: Mapping[FileGroup, StoredSlice]) -> Mapping[FileGroup, StoredSlice]:
+    def _check_assumed(self, number: int, stored: Mapping[FileGroup, StoredSlice]) -> Mapping[FileGroup, StoredSlice]:
         """The slices of a part, if later entries were made from them."""
         for group, at in self._assumed.get(number, {}).items():
             item = stored.get(group)
@@ -357,7 +357,7 @@ class Slices(Mapping[FileGroup, SliceFile]):
 
 
 def _pack(slices: Mapping[FileGroup, StoredSlice], *, first: bool) -> list[SlicePart]:
-    """Slices as parts: one, unless it would be very large; ``first``: unless it would be larger than usual."""
+    """Pack slices into parts of `PART_SLICES`. If ``first`` is false, up to twice as many are one part."""
     items = [item for _, item in sorted(slices.items(), key=lambda pair: pair[0])]
     count = -(-len(items) // PART_SLICES) if len(items) > 2 * PART_SLICES or first else 1
     bounds = [len(items) * i // count for i in range(count + 1)]

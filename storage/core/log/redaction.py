@@ -47,8 +47,8 @@ def redacted_file(file: LogFile) -> LogFile:
     """A file of an entry without an index in the entry."""
     if isinstance(file.index, Sidecar):
         return file
-    gone = Sidecar(path=log_index_path(file.file.path), size=0, sha256=NO_DIGEST)
-    return file.model_copy(update={"index": gone})
+    removed_index = Sidecar(path=log_index_path(file.file.path), size=0, sha256=NO_DIGEST)
+    return file.model_copy(update={"index": removed_index})
 
 
 def has_key_bound(value: Any, forms: frozenset[Any]) -> bool:

@@ -48,43 +48,43 @@ def overlapping(group: FileGroup, levels: Iterable[int], has: Callable[[FileGrou
 
 
 def may_follow(slices: Slices, folded: GroupUnion, offered: Sequence[AnyOffered]) -> list[AnyOffered]:
-    """Those of the offered slices that may be the next ones of their file groups, if all of them are in one entry.
+    """The offered slices that may become the newest ones of their file groups, if one entry publishes all of them.
 
     Args:
         slices: The newest slices.
         folded: File groups that have folds.
         offered: The new slices.
     """
-    groups = {each.group for each in offered}
+    groups = {offer.group for offer in offered}
     levels = slices.levels | folded.levels | {group.bits for group in groups}
     if len(levels) <= 1:
-        return [each for each in offered if not each.replaces and each.parent == slices.cut_of(each.group)]
-    kept = {
-        each.group: each
-        for each in offered
-        if _continues(slices, levels, each) and not any(overlapping(each.group, levels, groups.__contains__))
+        return [offer for offer in offered if not offer.replaces and offer.parent == slices.cut_of(offer.group)]
+    accepted = {
+        offer.group: offer
+        for offer in offered
+        if _continues(slices, levels, offer) and not any(overlapping(offer.group, levels, groups.__contains__))
     }
     wholes = {
         whole
-        for group in kept
+        for group in accepted
         for whole in overlapping(group, levels, lambda other: other in slices or other in folded)
         if whole.bits < group.bits
     }
     for whole in wholes:
-        parts = [group for group in kept if group.bits > whole.bits and group.within(whole.bits) == whole]
+        parts = [group for group in accepted if group.bits > whole.bits and group.within(whole.bits) == whole]
         if not fill(whole, parts):
             for group in parts:
-                del kept[group]
-    return list(kept.values())
+                del accepted[group]
+    return list(accepted.values())
 
 
-def _continues(slices: Slices, levels: Iterable[int], each: Offered) -> bool:
+def _continues(slices: Slices, levels: Iterable[int], offer: Offered) -> bool:
     """Whether a slice names exactly the newest slices that overlap it."""
-    found = {group: slices.cut_of(group) for group in overlapping(each.group, levels, slices.__contains__)}
-    named = {
-        FileGroup(each.group.partition, replaced.bits, replaced.bucket): replaced.cut for replaced in each.replaces
+    current = {group: slices.cut_of(group) for group in overlapping(offer.group, levels, slices.__contains__)}
+    expected = {
+        FileGroup(offer.group.partition, replaced.bits, replaced.bucket): replaced.cut for replaced in offer.replaces
     }
-    return found == named and each.parent == slices.cut_of(each.group)
+    return current == expected and offer.parent == slices.cut_of(offer.group)
 
 
 def fill(whole: FileGroup, parts: Iterable[FileGroup]) -> bool:
@@ -102,8 +102,8 @@ def reached(slices: Mapping[FileGroup, Seqs], levels: Iterable[int], group: File
     """
     if group in slices:
         return [slices[group]]
-    found = list(overlapping(group, levels, slices.__contains__))
-    whole = next((other for other in found if other.bits < group.bits), None)
+    parts = list(overlapping(group, levels, slices.__contains__))
+    whole = next((other for other in parts if other.bits < group.bits), None)
     if whole is not None:
         return [slices[whole]]
-    return [slices[part] for part in found] if fill(group, found) else []
+    return [slices[part] for part in parts] if fill(group, parts) else []

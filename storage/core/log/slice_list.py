@@ -66,11 +66,11 @@ class SliceSizes(NamedTuple):
 NO_SIZES: Final = SliceSizes(0, 0, 0, 0)
 
 
-def sizes_of(made: SliceFile | None) -> SliceSizes:
+def sizes_of(file: SliceFile | None) -> SliceSizes:
     """The sizes of a slice; those of a file group without a slice are 0."""
-    if made is None:
+    if file is None:
         return NO_SIZES
-    return SliceSizes(made.base_rows, made.shadow_rows, made.base_bytes, made.shadow_bytes)
+    return SliceSizes(file.base_rows, file.shadow_rows, file.base_bytes, file.shadow_bytes)
 
 
 class StoredSlice:
@@ -132,8 +132,8 @@ class SliceList(Sequence[SliceFile]):
 
     __slots__ = ("stored",)
 
-    def __init__(self, stored: Iterable[StoredSlice]) -> None:
-        self.stored = tuple(stored)
+    def __init__(self, entries: Iterable[StoredSlice]) -> None:
+        self.stored = tuple(entries)
 
     @classmethod
     def of(cls, slices: Sequence[SliceFile]) -> SliceList:
@@ -176,11 +176,11 @@ def decode_list(data: bytes) -> SliceList:
     Raises:
         ValidationError: The data is not a list of slices, or a slice has a member that this version does not know.
     """
-    text = _decoded(data)
+    text = _decode_text(data)
     if text is not None and text.startswith("["):
-        found = _scan(text, 1)
-        if found is not None and found[1] == len(text):
-            return found[0]
+        result = _scan(text, 1)
+        if result is not None and result[1] == len(text):
+            return result[0]
     return SliceList.of(_SLICES.validate_json(data, context={}))
 
 
@@ -189,16 +189,16 @@ def taken_out(data: bytes) -> tuple[SliceList, bytes]:
 
     If the pattern does not match, the list is empty, and the object is unchanged.
     """
-    text = _decoded(data)
+    text = _decode_text(data)
     start = text.find(_MEMBER) + len(_MEMBER) if text is not None and _MEMBER in text else 0
-    found = _scan(text, start) if text is not None and start else None
-    if text is None or found is None:
+    result = _scan(text, start) if text is not None and start else None
+    if text is None or result is None:
         return SliceList(()), data
-    slices, end = found
+    slices, end = result
     return slices, (text[:start] + text[end - 1 :]).encode()
 
 
-def _decoded(data: bytes) -> str | None:
+def _decode_text(data: bytes) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -208,7 +208,7 @@ def _decoded(data: bytes) -> str | None:
 def _scan(text: str, start: int) -> tuple[SliceList, int] | None:
     """The slices from position ``start`` to the end of their list, and that end; None if the pattern does not match."""
     cuts: dict[str, Seqs] = {}
-    found: list[StoredSlice] = []
+    entries: list[StoredSlice] = []
     end = start
     try:
         for match in _SLICE.finditer(text, start):
@@ -219,10 +219,10 @@ def _scan(text: str, start: int) -> tuple[SliceList, int] | None:
                 if seqs not in cuts:
                     cuts[seqs] = _SEQS.validate_json(seqs)
             group = FileGroup(partition, int(bits), int(bucket))
-            found.append(StoredSlice(group, cuts[parent], cuts[upto], (before, after)))
+            entries.append(StoredSlice(group, cuts[parent], cuts[upto], (before, after)))
             end = match.end()
             if separator == "]":
-                return SliceList(found), end
+                return SliceList(entries), end
     except ValidationError:
         return None
     return None

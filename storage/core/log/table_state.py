@@ -1,6 +1,6 @@
 """State of the table, computed from a prefix of the table lane.
 
-The state is a function of a contiguous prefix; folding a prefix in two steps gives the same state as in one (S2, S19).
+The state is a function of a contiguous prefix; applying it in two steps gives the same state (PROTOCOL.md, S2, S19).
 It has the newest slice of every file group and the folds on top of it, but no history: an older state is that of a
 shorter prefix. So memory is proportional to the size of the table, not to the length of its history.
 """
@@ -126,14 +126,14 @@ class TableState:
         rev: Slot of the newest CREATE, SCHEMA or DONE of a restore.
         schema_rev: Slot of the newest CREATE or SCHEMA.
         restored: Slot of the newest DONE of a restore; 0 if there is none.
-        lanes: In the order in which they were added, without those that were retired (C6).
+        lanes: In the order in which they were added, without those that were retired (PROTOCOL.md, C6).
         slices: The newest slice of each file group.
         covered: For each lane, an entry up to which every row is in a slice, even if the cuts of some slices are older.
         folds: Oldest first. The folds of a file group follow its slice without gaps.
         folded: For each lane, an entry up to which every row is in a slice or in a fold.
         plans: Open compactions and folds, by plan id.
         savepoints: Savepoints by name.
-        oldest_retained: Snapshots of shorter prefixes are expired, except savepoints (S16 CleanSafe).
+        oldest_retained: Snapshots of shorter prefixes are expired, except savepoints (PROTOCOL.md, S16 CleanSafe).
         intent: The INTENT of the fencing barrier that is open; None if there is none.
         rolled_back: Spans (after, up to) that restores have rolled back, by lane (S18 RolledBackNeverVisible).
         archived: Last slot of each lane that may be archived ("" is the table lane); lanes without one are left out.
@@ -206,14 +206,14 @@ class TableState:
         return levels | {max((self.schema.bucket_bits, *levels))}
 
     def overlapped(self, groups: Collection[FileGroup]) -> set[FileGroup]:
-        """Those of some file groups that overlap one of other bits: of them, of a slice, or of a fold."""
+        """Those file groups that overlap one with other bits, which is among them too, or has a slice or a fold."""
         levels = self.levels | {group.bits for group in groups}
         if len(levels) == 1:
             return set()
-        known, folded = frozenset(groups), self.folded_groups
+        candidates, folded_groups = frozenset(groups), self.folded_groups
 
         def has(group: FileGroup) -> bool:
-            return group in known or group in folded or group in self.slices
+            return group in candidates or group in folded_groups or group in self.slices
 
         return {group for group in groups if any(overlapping(group, levels, has))}
 
@@ -230,10 +230,10 @@ class TableState:
 
     def keeps(self, at: Cut) -> bool:
         """Whether the files of a snapshot are kept: it is not older than ``oldest_retained``, or it is a savepoint."""
-        return at.table >= self.oldest_retained or any(kept.at == at for kept in self.savepoints.values())
+        return at.table >= self.oldest_retained or any(savepoint.at == at for savepoint in self.savepoints.values())
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
-        """Whether a snapshot up to ``lanes`` contains every entry that slices and folds contain (rule R3)."""
+        """Whether a snapshot up to ``lanes`` contains every entry that slices and folds contain (PROTOCOL.md, R3)."""
         return all(cut.within(cut.only(end, self.lanes), lanes) for end in (self.covered, *self.reached()))
 
     def complete(self, lanes: cut.Seqs) -> dict[LaneName, int]:
@@ -249,7 +249,7 @@ class TableState:
         yield from (fold.to for fold in self.folds)
 
 
-def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> TableState | None:
+def apply_entries(state: TableState | None, entries: Iterable[TableEntry]) -> TableState | None:
     """State after further entries of the table lane; None before the first entry.
 
     Raises:
@@ -258,9 +258,12 @@ def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> Table
     """
     for entry in entries:
         if isinstance(entry, Create):
-            state = _created(entry, state)
+            state = _create(entry, state)
         elif state is None:
-            raise CorruptData(f"the table lane starts with {entry.kind}", hint="its first entry was replaced")
+            raise CorruptData(
+                f"the table lane starts with {entry.kind}",
+                hint="its first entry was replaced: restore it from a copy of the store",
+            )
         else:
             if entry.seq != state.head + 1 or entry.prev_id != state.head_id:
                 raise CorruptData(
@@ -268,17 +271,17 @@ def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> Table
                     hint="an object was replaced: restore it from a copy of the store",
                 )
             state = replace(
-                _applied(state, entry),
+                _apply(state, entry),
                 head=entry.seq,
                 head_id=entry.commit_id,
                 committed_at_ms=entry.committed_at_ms,
                 stamp=max(state.stamp, entry.stamp),
-                seen=_seen(state, entry),
+                seen=_entries_proved(state, entry),
             )
     return state
 
 
-def _created(entry: Create, before: TableState | None) -> TableState:
+def _create(entry: Create, before: TableState | None) -> TableState:
     _check_features(entry)
     if before is not None or entry.seq != 1:
         raise CorruptData(
@@ -307,7 +310,7 @@ def _check_features(entry: Create | Schema) -> None:
         )
 
 
-def _applied(state: TableState, entry: TableEntry) -> TableState:
+def _apply(state: TableState, entry: TableEntry) -> TableState:
     match entry:
         case LaneAdd():
             if entry.name in state.lanes:
@@ -322,17 +325,17 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
             plan = OpenPlan(entry.seq, Cut(entry.table, entry.cut), entry.committed_at_ms, entry.reserves_ms)
             return replace(state, plans={**state.plans, entry.plan_id: plan})
         case Abort():
-            return _closed(state, entry.plan_id)
+            return _close_plan(state, entry.plan_id)
         case Base():
             return _with_slices(state, entry)
         case Fold():
-            return _closed(_with_fold(state, entry), entry.plan_id)
+            return _close_plan(_with_fold(state, entry), entry.plan_id)
         case Savepoint():
             at = Cut(entry.table, entry.lanes)
-            kept = LiveSavepoint(at, entry.note, entry.committed_at_ms, entry.references)
-            return replace(state, savepoints={**state.savepoints, entry.name: kept})
+            value = LiveSavepoint(at, entry.note, entry.committed_at_ms, entry.references)
+            return replace(state, savepoints={**state.savepoints, entry.name: value})
         case Release():
-            return replace(state, savepoints={n: kept for n, kept in state.savepoints.items() if n != entry.name})
+            return replace(state, savepoints={n: value for n, value in state.savepoints.items() if n != entry.name})
         case Intent():
             if state.intent is not None:
                 raise CorruptData(
@@ -352,52 +355,52 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
         case CleanDone():
             return state
         case Retire():
-            return _retired(state, entry)
+            return _retire_lanes(state, entry)
         case _:
             raise CorruptData(f"entry {entry.seq} of the table lane is {entry.kind}", hint="report this as a bug")
 
 
-def _closed(state: TableState, plan_id: str) -> TableState:
+def _close_plan(state: TableState, plan_id: str) -> TableState:
     return replace(state, plans={name: plan for name, plan in state.plans.items() if name != plan_id})
 
 
 def _with_slices(state: TableState, entry: Base) -> TableState:
-    made = SliceList.of(entry.slices).stored
+    slices = SliceList.of(entry.slices).stored
     before = state.slices
-    done = {item.group for item in made}
-    if len(done) < len(made):
-        raise _not_from_newest(entry.seq, Counter(item.group for item in made).most_common(1)[0][0])
-    levels = before.levels | state.folded_groups.levels | {group.bits for group in done}
+    replaced_groups = {item.group for item in slices}
+    if len(replaced_groups) < len(slices):
+        raise _not_from_newest(entry.seq, Counter(item.group for item in slices).most_common(1)[0][0])
+    levels = before.levels | state.folded_groups.levels | {group.bits for group in replaced_groups}
     if len(levels) > 1:
         remaining = dict(before.stored)
-        done |= _regrouped(state, made, levels, remaining, entry.seq)
+        replaced_groups |= _regroup(state, slices, levels, remaining, entry.seq)
         before = Slices(remaining)
-    for item in made:
+    for item in slices:
         newest = before.expected(item.group, item.parent)
         # Most slices share one cut object, which has a number for every lane.
         if item.parent is not newest and item.parent != newest:
             raise _not_from_newest(entry.seq, item.group)
     # A new slice ends all folds of its file group, even folds of later entries.
-    folded = reduce(cut.lowest, distinct_cuts(made), state.folded)
-    folds = (replace(fold, groups=fold.groups.without(done)) for fold in state.folds)
+    folded = reduce(cut.lowest, distinct_cuts(slices), state.folded)
+    folds = (replace(fold, groups=fold.groups.without(replaced_groups)) for fold in state.folds)
     state = replace(
         state,
-        slices=before.continued(made),
+        slices=before.continued(slices),
         covered=cut.highest(state.covered, cut.only(entry.covered, state.lanes)),
         folds=tuple(fold for fold in folds if fold.groups),
         folded=folded,
     )
-    state = _ended(state, distinct_cuts(made))
+    state = _extend_closed_lanes(state, distinct_cuts(slices))
     if entry.rewrites:
         # A slice may have the cut of its parent, so comparing cuts would not detect that an open plan has read rows
         # that are gone.
         return replace(state, plans={}, rewritten=entry.seq)
-    return _closed(state, entry.plan_id) if entry.last else state
+    return _close_plan(state, entry.plan_id) if entry.last else state
 
 
-def _regrouped(
+def _regroup(
     state: TableState,
-    made: Sequence[StoredSlice],
+    stored_slices: Sequence[StoredSlice],
     levels: Iterable[int],
     slices: dict[FileGroup, StoredSlice],
     seq: int,
@@ -407,18 +410,18 @@ def _regrouped(
     Raises:
         CorruptData: They do not continue the newest slices.
     """
-    offered = [item.file for item in made]
-    fits = {each.group for each in may_follow(state.slices, state.folded_groups, offered)}
-    for each in offered:
-        if each.group not in fits:
-            raise _not_from_newest(seq, each.group)
-    ended: set[FileGroup] = set()
+    offered = [item.file for item in stored_slices]
+    fits = {offer.group for offer in may_follow(state.slices, state.folded_groups, offered)}
+    for offer in offered:
+        if offer.group not in fits:
+            raise _not_from_newest(seq, offer.group)
+    replaced_groups: set[FileGroup] = set()
     folded = state.folded_groups
     for group in fits:
-        ended |= set(overlapping(group, levels, lambda other: other in state.slices or other in folded))
-    for group in ended:
+        replaced_groups |= set(overlapping(group, levels, lambda other: other in state.slices or other in folded))
+    for group in replaced_groups:
         slices.pop(group, None)
-    return ended
+    return replaced_groups
 
 
 def _not_from_newest(seq: int, group: FileGroup) -> CorruptData:
@@ -428,23 +431,23 @@ def _not_from_newest(seq: int, group: FileGroup) -> CorruptData:
     )
 
 
-def _seen(state: TableState, entry: TableEntry) -> cut.Seqs:
+def _entries_proved(state: TableState, entry: TableEntry) -> cut.Seqs:
     """``seen`` after an entry: an entry that names entries of other lanes proves that they exist."""
     match entry:
         case Mark() | Savepoint():
-            named = entry.lanes
+            heads = entry.lanes
         case Plan():
-            named = entry.cut
+            heads = entry.cut
         case Done():
-            named = entry.heads
+            heads = entry.heads
         case Retire():
             return {lane: seq for lane, seq in state.seen.items() if lane not in entry.lanes}
         case _:
             return state.seen
-    return cut.highest(state.seen, cut.only(named, state.lanes))
+    return cut.highest(state.seen, cut.only(heads, state.lanes))
 
 
-def _retired(state: TableState, entry: Retire) -> TableState:
+def _retire_lanes(state: TableState, entry: Retire) -> TableState:
     """The state without lanes. The cuts of its slices and folds still name them, so that they can be compared (S10)."""
     closed = {name: state.lanes[name].closed if name in state.lanes else None for name in entry.lanes}
     if closed != entry.lanes or state.intent is not None:
@@ -465,7 +468,7 @@ def _retired(state: TableState, entry: Retire) -> TableState:
     )
 
 
-def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
+def _extend_closed_lanes(state: TableState, ends: Iterable[cut.Seqs]) -> TableState:
     """The state with closed lanes that end no earlier than slices and folds.
 
     Claims may follow the end of a closed lane, and a compaction that began before may have read one.
@@ -473,7 +476,7 @@ def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
     if all(lane.closed is None for lane in state.lanes.values()):
         return state
     furthest: cut.Seqs = {}
-    for end in reached:
+    for end in ends:
         furthest = cut.highest(furthest, end)
     lanes = {
         name: lane if lane.closed is None else replace(lane, closed=max(lane.closed, furthest.get(name, 0)))
@@ -483,24 +486,24 @@ def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
 
 
 def _with_fold(state: TableState, entry: Fold) -> TableState:
-    groups = {folded.group for folded in entry.file_groups}
+    groups = {group_fold.group for group_fold in entry.file_groups}
     anew: set[FileGroup] = set()
     for group in state.overlapped(groups):
         raise _not_at_end(entry.seq, group)
     # Thousands of file groups share a few cut objects, each with a number for every lane: each is compared once.
     starts_anew: dict[tuple[int, ...], bool] = {}
     bases: dict[FileGroup, cut.Seqs] = {}
-    for folded in entry.file_groups:
-        group = folded.group
-        base = bases[group] = state.slices.expected(group, folded.parent)
+    for group_fold in entry.file_groups:
+        group = group_fold.group
+        base = bases[group] = state.slices.expected(group, group_fold.parent)
         ends = (fold.to for fold in reversed(state.folds) if group in fold.groups)
-        reached = next(ends, base)
-        cuts = (id(folded.parent), id(folded.start), id(base), id(reached))
+        folded_end = next(ends, base)
+        cuts = (id(group_fold.parent), id(group_fold.start), id(base), id(folded_end))
         if cuts not in starts_anew:
-            goes_back = not cut.within(cut.only(reached, state.lanes), entry.to)
-            if folded.parent != base or folded.start not in (base, reached) or goes_back:
+            goes_back = not cut.within(cut.only(folded_end, state.lanes), entry.to)
+            if group_fold.parent != base or group_fold.start not in (base, folded_end) or goes_back:
                 raise _not_at_end(entry.seq, group)
-            starts_anew[cuts] = folded.start == folded.parent
+            starts_anew[cuts] = group_fold.start == group_fold.parent
         if starts_anew[cuts]:
             anew.add(group)
     folds = tuple(f for f in (replace(fold, groups=fold.groups.without(anew)) for fold in state.folds) if f.groups)
@@ -508,7 +511,7 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
     slices = state.slices.continued(assumed=bases)
     folded_to = cut.highest(state.folded, cut.only(entry.covered, state.lanes))
     state = replace(state, slices=slices, folds=(*folds, live), folded=folded_to)
-    return _ended(state, [entry.to])
+    return _extend_closed_lanes(state, [entry.to])
 
 
 def _not_at_end(seq: int, group: FileGroup) -> CorruptData:
@@ -527,7 +530,7 @@ def _done(state: TableState, entry: Done) -> TableState:
         )
     if intent.restore is None:
         lanes = {name: replace(lane, closed=entry.heads.get(name, lane.closed)) for name, lane in state.lanes.items()}
-        return _ended(replace(state, lanes=lanes, intent=None), state.reached())
+        return _extend_closed_lanes(replace(state, lanes=lanes, intent=None), state.reached())
     target = intent.restore
     rolled_back = {**state.rolled_back, **{lane: tuple(spans) for lane, spans in target.rolled_back.items()}}
     for lane, head in entry.heads.items():

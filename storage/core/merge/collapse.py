@@ -55,21 +55,21 @@ def collapse_group(
     touching = [log_range for log_range in ranges if group.id in log_range.groups and len(log_range)]
     if not touching:
         return None
-    wanted = (*group.ordering, *(name for name in group.values if name in values))
+    reads = (*group.ordering, *(name for name in group.values if name in values))
     columns = {
-        name: _concat([_column(log_range, name, schema) for log_range in touching]) for name in (*wanted, names.OP)
+        name: _concat([_column(log_range, name, schema) for log_range in touching]) for name in (*reads, names.OP)
     }
-    supplied = _supplied(touching, schema, wanted)
+    supplied = _supplied_masks(touching, schema, reads)
     vector = keys.concat([log_range.keys for log_range in touching])
     arrival = pa.array(np.concatenate([log_range.arrival for log_range in touching]))
-    dropped = _untouched(group, columns)
-    if dropped is not None:
-        if dropped.all():
+    untouched = _find_untouched(group, columns)
+    if untouched is not None:
+        if untouched.all():
             return None
-        keep = pa.array(~dropped)
+        keep = pa.array(~untouched)
         columns = {name: column.filter(keep) for name, column in columns.items()}
-        supplied = {name: mask[~dropped] for name, mask in supplied.items()}
-        vector, arrival = keys.take(vector, ~dropped), arrival.filter(keep)
+        supplied = {name: mask[~untouched] for name, mask in supplied.items()}
+        vector, arrival = keys.take(vector, ~untouched), arrival.filter(keep)
     op = columns.pop(names.OP)
     events = GroupEvents(
         keys=vector,
@@ -93,7 +93,7 @@ def _column(log_range: LogRange, name: str, schema: TableSchema) -> pa.Array:
     return pa.nulls(len(log_range), schema.event_types[name]) if column is None else column
 
 
-def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
+def _find_untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
     """Mask of events without effect on the group: no ordering value, or a retraction in a mode without retractions."""
     untouched = ordering.all_null([columns[name] for name in group.ordering]) if group.ordering else None
     if mode_of(group).retracts:
@@ -104,8 +104,8 @@ def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
     return retracts if untouched is None else untouched | retracts
 
 
-def _supplied(ranges: Sequence[LogRange], schema: TableSchema, columns: Sequence[str]) -> dict[str, Mask]:
-    """By column, a mask of the NULLs that count as values; empty if no range has such a NULL."""
+def _supplied_masks(ranges: Sequence[LogRange], schema: TableSchema, columns: Sequence[str]) -> dict[str, Mask]:
+    """Masks of the NULLs that count as values, by column; empty if no range has such a NULL."""
     if not any(names.SUPPLIED in log_range.columns for log_range in ranges):
         return {}
     return {
@@ -146,11 +146,11 @@ class KeyDirectory:
     def of(cls, ranges: Sequence[Keyed], schema: TableSchema) -> KeyDirectory:
         """The keys of ranges, all of which have the key columns, and the sort key if the schema has one."""
         key_names = (*schema.key, names.KEY) if schema.has_sort_key else schema.key
-        order, ordered = keys.in_order(keys.concat([log_range.keys for log_range in ranges]))
-        starts = keys.run_starts(ordered)
-        chosen = pa.array(order[starts])
-        columns = {name: _concat([log_range.columns[name] for log_range in ranges]).take(chosen) for name in key_names}
+        order, sorted_keys = keys.in_order(keys.concat([log_range.keys for log_range in ranges]))
+        starts = keys.run_starts(sorted_keys)
+        firsts = pa.array(order[starts])
+        columns = {name: _concat([log_range.columns[name] for log_range in ranges]).take(firsts) for name in key_names}
         ordinals = [log_range.slice_ordinal for log_range in ranges if log_range.slice_ordinal is not None]
         if ordinals:
-            columns[names.SLICE_ORDINAL] = pa.array(np.concatenate(ordinals)).take(chosen)
-        return cls(keys.take(ordered, starts), columns)
+            columns[names.SLICE_ORDINAL] = pa.array(np.concatenate(ordinals)).take(firsts)
+        return cls(keys.take(sorted_keys, starts), columns)

@@ -22,13 +22,13 @@ from storage.core.schema.table_schema import TableSchema
 from storage.core.types import decode_scalars
 
 Bounds = Mapping[int, pa.Scalar]
-"""By id of a column group, the largest first ordering value of some slices; NULL if they have no such value."""
+"""The largest first ordering value of some slices, by id of the column group; NULL if they have none."""
 
 
 def stored_bounds(schema: TableSchema, groups: Iterable[Group], slices: Sequence[SliceFile | None]) -> Bounds:
     """The bounds of some slices, of those groups in which they decide anything.
 
-    These are groups of which nothing older remains below a larger first ordering value
+    These are groups where nothing older remains below a larger first ordering value
     (`storage.core.modes.base.MergeMode.replaces`). Without ordering columns the arrival decides, of which slices have
     no statistics.
 
@@ -39,12 +39,12 @@ def stored_bounds(schema: TableSchema, groups: Iterable[Group], slices: Sequence
     """
     bounds = {}
     for group in groups:
-        of_group = [made.ordering_max for made in slices if made is not None and group.id in made.groups]
+        of_group = [item.ordering_max for item in slices if item is not None and group.id in item.groups]
         if mode_of(group).replaces and group.ordering and all(group.id in largest for largest in of_group):
             ordering_type = schema.column_by_name[group.ordering[0]].type
-            stored = decode_scalars((largest[group.id] for largest in of_group), ordering_type)
-            known = [value for value in stored if value is not None]
-            bounds[group.id] = pa.scalar(max(known) if known else None, ordering_type)
+            values = decode_scalars((largest[group.id] for largest in of_group), ordering_type)
+            valid = [value for value in values if value is not None]
+            bounds[group.id] = pa.scalar(max(valid) if valid else None, ordering_type)
     return bounds
 
 

@@ -1,4 +1,4 @@
-"""Changes: how the rows of one file group differ between two snapshots (S21 IncrementalComplete).
+"""Changes: how the rows of one file group differ between two snapshots (PROTOCOL.md, S21 IncrementalComplete).
 
 Both sides are read under the schema of the later snapshot. A row is in the result if it is visible on one side only, or
 if it is visible on both and a column group differs in presence or in a value. So events that lost, replayed commits,
@@ -68,10 +68,10 @@ class ChangeShape:
             NotFound: The table has no such column.
             InvalidInput: The result would have two columns of one name, or an image without columns.
         """
-        wanted = tuple(schema.arrow.names) if columns is None else tuple(dict.fromkeys(columns))
-        for name in wanted:
+        selected = tuple(schema.arrow.names) if columns is None else tuple(dict.fromkeys(columns))
+        for name in selected:
             schema.column(name)
-        shape = cls(schema, (*(name for name in schema.key if name not in wanted), *wanted), before)
+        shape = cls(schema, (*(name for name in schema.key if name not in selected), *selected), before)
         reserved = {CHANGE, CHANGED_GROUPS, *([BEFORE] if before else [])}
         clash = [name for name in shape.columns if name.lower() in reserved]
         if clash:
@@ -80,7 +80,7 @@ class ChangeShape:
                 hint="list the columns that you need, without this one",
             )
         if before and not shape.values:
-            raise InvalidInput(f"{BEFORE} is empty for key columns alone", hint="list further columns")
+            raise InvalidInput(f"{BEFORE} would be empty: only key columns are listed", hint="list value columns, too")
         return shape
 
     @cached_property
@@ -105,8 +105,8 @@ class ChangeShape:
         if self.before:
             return self.columns
         any_of = {group.name: next(name for name in group.columns if name in self.columns) for group in self.groups}
-        wanted = {*self.schema.key, *self.compared, *any_of.values()}
-        return tuple(name for name in self.columns if name in wanted)
+        columns_read = {*self.schema.key, *self.compared, *any_of.values()}
+        return tuple(name for name in self.columns if name in columns_read)
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -130,8 +130,8 @@ class ChangeShape:
 
     def present(self, rows: Arrays) -> _Cells:
         """Which groups are present in the rows."""
-        there = [np.asarray(rows[names.arrival(group.id)].is_valid()) for group in self.groups]
-        return np.stack(there, axis=1) if there else np.zeros((len(rows[self.schema.key[0]]), 0), np.bool_)
+        masks = [np.asarray(rows[names.arrival(group.id)].is_valid()) for group in self.groups]
+        return np.stack(masks, axis=1) if masks else np.zeros((len(rows[self.schema.key[0]]), 0), np.bool_)
 
 
 def diff(shape: ChangeShape, before: Arrays, after: Iterable[Arrays]) -> Iterator[pa.RecordBatch]:
@@ -147,19 +147,19 @@ def diff(shape: ChangeShape, before: Arrays, after: Iterable[Arrays]) -> Iterato
     """
     earlier = shape.keys(before)
     order = keys.stable_order(earlier)
-    ordered = keys.take(earlier, order)
-    gone = np.ones(len(earlier), np.bool_)
+    sorted_keys = keys.take(earlier, order)
+    is_missing = np.ones(len(earlier), np.bool_)
     for rows in after:
-        position, found = keys.find(ordered, shape.keys(rows))
-        partner = np.full(len(found), -1, np.int64)
-        if found.any():
-            partner[found] = order[position[found]]
-            gone[partner[found]] = False
+        position, is_match = keys.find(sorted_keys, shape.keys(rows))
+        partner = np.full(len(is_match), -1, np.int64)
+        if is_match.any():
+            partner[is_match] = order[position[is_match]]
+            is_missing[partner[is_match]] = False
         batch = _upserts(shape, before, rows, partner)
         if len(batch):
             yield batch
-    if gone.any():
-        yield _deletes(shape, take_rows(before, np.flatnonzero(gone)))
+    if is_missing.any():
+        yield _deletes(shape, take_rows(before, np.flatnonzero(is_missing)))
 
 
 def _upserts(shape: ChangeShape, before: Arrays, rows: Arrays, partner: Indices) -> pa.RecordBatch:
@@ -171,8 +171,8 @@ def _upserts(shape: ChangeShape, before: Arrays, rows: Arrays, partner: Indices)
         old = {name: column for name, column in before.items() if name in looked_at}
         new = {name: column for name, column in rows.items() if name in looked_at}
         groups[paired] = _changed(shape, take_rows(old, partner[paired]), take_rows(new, paired))
-    kept = np.flatnonzero((partner < 0) | groups.any(axis=1))
-    partner, groups, rows = partner[kept], groups[kept], take_rows(rows, kept)
+    row_numbers = np.flatnonzero((partner < 0) | groups.any(axis=1))
+    partner, groups, rows = partner[row_numbers], groups[row_numbers], take_rows(rows, row_numbers)
     image = None
     if shape.before:
         missing = partner < 0
@@ -206,8 +206,8 @@ def _batch(
 ) -> pa.RecordBatch:
     field = shape.arrow.field(CHANGED_GROUPS)
     offsets = np.concatenate([[0], np.cumsum(groups.sum(axis=1))]).astype(np.int32)
-    named = pa.array([group.name for group in shape.groups], pa.string()).take(pa.array(np.nonzero(groups)[1]))
-    lists = pa.ListArray.from_arrays(pa.array(offsets), named, type=field.type)
+    group_names = pa.array([group.name for group in shape.groups], pa.string()).take(pa.array(np.nonzero(groups)[1]))
+    lists = pa.ListArray.from_arrays(pa.array(offsets), group_names, type=field.type)
     arrays = [*columns, _KINDS.take(pa.array(kind)), lists, *([image] if image is not None else [])]
     return pa.RecordBatch.from_arrays(arrays, schema=shape.arrow)
 

@@ -79,9 +79,9 @@ class Problem:
     def error(self) -> InvalidInput:
         """The problem as the error that refuses the whole batch."""
         count = int(self.rows.sum())
-        shown = f", for example {'; '.join(self.examples)}" if self.examples else ""
+        examples = f", for example {'; '.join(self.examples)}" if self.examples else ""
         return InvalidInput(
-            f"column {self.column!r}: {self.reason} in {count} of {len(self.rows)} rows{shown}", hint=self.hint
+            f"column {self.column!r}: {self.reason} in {count} of {len(self.rows)} rows{examples}", hint=self.hint
         )
 
 
@@ -147,7 +147,7 @@ def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[
     return _events(columns, codes, schema, stream, groups), tuple(problems)
 
 
-def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) -> tuple[Group, ...]:
+def present_groups(column_names: Sequence[str], schema: TableSchema, stream: Stream) -> tuple[Group, ...]:
     """The column groups that a batch with these columns writes. Columns that were added to a group may be missing.
 
     Raises:
@@ -155,8 +155,8 @@ def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) ->
             or there is no group at all.
     """
     allowed = schema.stream_columns(stream)
-    for name in given:
-        if given.count(name) > 1:
+    for name in column_names:
+        if column_names.count(name) > 1:
             raise InvalidInput(f"column {name!r} is in the batch twice", hint="keep one of them")
         if name in allowed or name == OP_COLUMN:
             continue
@@ -170,22 +170,24 @@ def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) ->
             )
         raise InvalidInput(f"the table has no column {name!r}", hint=f"columns of this stream: {', '.join(allowed)}")
     for name in schema.key:
-        if name not in given:
-            raise InvalidInput(f"key column {name!r} is missing", hint=f"every event has: {', '.join(schema.key)}")
+        if name not in column_names:
+            raise InvalidInput(
+                f"key column {name!r} is missing", hint=f"give all key columns in every event: {', '.join(schema.key)}"
+            )
     groups = []
     for group_name in stream.groups:
         group = schema.group_by_name[group_name]
-        missing = [name for name in group.columns if name not in given]
+        missing = [name for name in group.columns if name not in column_names]
         if len(missing) == len(group.columns):
             continue
         whole = group.ordering if mode_of(group).accepts_partial else group.columns
         # Writers that started before a column was added do not have it.
-        needed = [name for name in whole if name not in schema.added]
-        lost = [repr(name) for name in needed if name in missing]
-        if lost:
+        required = [name for name in whole if name not in schema.added]
+        missing_names = [repr(name) for name in required if name in missing]
+        if missing_names:
             raise InvalidInput(
-                f"group {group.name!r} is incomplete: column {', '.join(lost)} is missing",
-                hint=f"give all of {', '.join(needed)}, or no column of the group",
+                f"group {group.name!r} is incomplete: column {', '.join(missing_names)} is missing",
+                hint=f"give all of {', '.join(required)}, or no column of the group",
             )
         groups.append(group)
     if not groups:
@@ -201,17 +203,17 @@ def _takes_parts(schema: TableSchema, stream: Stream) -> bool:
 
 
 def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]) -> dict[str, pa.Array]:
-    wanted = set(schema.key).union(*(group.columns for group in groups))
-    counted = {f.column for group in groups for f in group.functions if find_function(f.name).takes == "anything"}
+    used = set(schema.key).union(*(group.columns for group in groups))
+    counts = {f.column for group in groups for f in group.functions if find_function(f.name).takes == "anything"}
     columns = {}
     for name in schema.stream_columns(stream):
-        if name not in wanted or name not in table.schema.names:
+        if name not in used or name not in table.schema.names:
             continue
-        given = table.column(name)
-        if name in counted:
+        column = table.column(name)
+        if name in counts:
             # Any type can be counted: all that matters is which values are NULL.
-            given = pc.if_else(given.is_valid(), pa.scalar(1, pa.int8()), pa.scalar(None, pa.int8()))
-        columns[name] = cast_column(name, given, schema.event_types[name])
+            column = pc.if_else(column.is_valid(), pa.scalar(1, pa.int8()), pa.scalar(None, pa.int8()))
+        columns[name] = cast_column(name, column, schema.event_types[name])
     for group in groups:
         for name in group.ordering:
             if pa.types.is_float64(columns[name].type):
@@ -222,7 +224,7 @@ def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Gr
     return columns
 
 
-def _supplied_ids(given: pa.ChunkedArray, groups: Sequence[Group], schema: TableSchema) -> pa.Array:
+def _supplied_ids(supplied: pa.ChunkedArray, groups: Sequence[Group], schema: TableSchema) -> pa.Array:
     """The ids of the columns whose NULL is a value, one list per row. Columns that the batch omits may be named too.
 
     `_NO_COLUMN` stands for NULL, and for a name that is not a column of the batch's groups.
@@ -231,10 +233,10 @@ def _supplied_ids(given: pa.ChunkedArray, groups: Sequence[Group], schema: Table
         InvalidInput: The column is not a list of strings.
     """
     columns = {name: schema.column_by_name[name].id for group in groups for name in group.columns}
-    lists = cast_column(SUPPLIED_COLUMN, given, pa.list_(pa.string()))
-    named = lists.flatten().dictionary_encode()
-    ids = [columns.get(name, _NO_COLUMN) for name in named.dictionary.to_pylist()]
-    flat = pa.array([*ids, _NO_COLUMN], pa.int32()).take(named.indices.fill_null(len(ids)))
+    lists = cast_column(SUPPLIED_COLUMN, supplied, pa.list_(pa.string()))
+    words = lists.flatten().dictionary_encode()
+    ids = [columns.get(name, _NO_COLUMN) for name in words.dictionary.to_pylist()]
+    flat = pa.array([*ids, _NO_COLUMN], pa.int32()).take(words.indices.fill_null(len(ids)))
     offsets = pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(list_lengths(lists))]).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, flat, type=schema.event_schema([names.SUPPLIED]).field(0).type)
 
@@ -244,8 +246,8 @@ def _unknown_supplied(table: pa.Table, columns: Mapping[str, pa.Array], groups: 
     unknown = supplied_mask(columns.get(names.SUPPLIED), _NO_COLUMN, len(table))
     if unknown.any():
         known = [name for group in groups for name in group.columns]
-        given = table.column(SUPPLIED_COLUMN).filter(pa.array(unknown)).slice(0, MAX_EXAMPLES)
-        examples = tuple(repr(name) for names_given in given.to_pylist() for name in names_given if name not in known)
+        listed = table.column(SUPPLIED_COLUMN).filter(pa.array(unknown)).slice(0, MAX_EXAMPLES)
+        examples = tuple(repr(name) for names_given in listed.to_pylist() for name in names_given if name not in known)
         reason = "a name that is not a column of a group in this batch"
         hint = f"columns: {', '.join(known)}"
         yield Problem(SUPPLIED_COLUMN, reason, hint, unknown, examples[:MAX_EXAMPLES])
@@ -289,13 +291,13 @@ def _lost_deletes(
 ) -> Iterator[Problem]:
     """Deletes, and retractions, that would touch no group because they have no ordering value."""
     retracting = tuple(group for group in groups if mode_of(group).retracts)
-    for chosen, touched in ((codes == Op.DELETE_GROUP, groups), (codes == Op.RETRACT, retracting)):
-        untouched = _touches_nothing(columns, touched) if touched and chosen.any() else None
-        if untouched is not None and (lost := untouched & chosen).any():
+    for is_delete, touched in ((codes == Op.DELETE_GROUP, groups), (codes == Op.RETRACT, retracting)):
+        untouched = _touches_nothing(columns, touched) if touched and is_delete.any() else None
+        if untouched is not None and (is_lost := untouched & is_delete).any():
             ordering_names = " and ".join(name for group in touched for name in group.ordering)
             hint = "give the ordering value of the delete: it is newer than events with smaller values"
             reason = "NULL in every ordering column of a delete"
-            yield _problem(columns, schema, ordering_names, reason, hint, lost)
+            yield _problem(columns, schema, ordering_names, reason, hint, is_lost)
 
 
 def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]) -> Iterator[Problem]:
@@ -327,13 +329,13 @@ def _kinds_of_time(column: pa.Array, outside: Mask) -> Iterator[tuple[str, str, 
     reason = "a time outside the calendar"
     rest = outside.copy()
     if pa.types.is_timestamp(column.type):
-        stored = np.asarray(column.view(pa.int64()).fill_null(0)).view(np.uint64)
+        ticks = np.asarray(column.view(pa.int64()).fill_null(0)).view(np.uint64)
         # A number that was multiplied by a million, as for seconds; that of microseconds has lost its upper bits. A
         # product is divided exactly by multiplying with the inverse of the factor: of 15625, after 6 bits are removed.
-        numbers = (stored >> np.uint64(6)) * _INVERSE & _LOW_58
+        numbers = (ticks >> np.uint64(6)) * _INVERSE & _LOW_58
         for unit, (factor, function) in _UNITS.items():
             low, high = (np.uint64(year * factor) for year in _LIKELY_SECONDS)
-            like = rest & (stored & np.uint64(63) == 0) & (low <= numbers) & (numbers <= high)
+            like = rest & (ticks & np.uint64(63) == 0) & (low <= numbers) & (numbers <= high)
             if like.any():
                 rest &= ~like
                 advice = f"in a pipeline declare the field bigint in schema, and select {function}(FIELD)"
@@ -344,10 +346,10 @@ def _kinds_of_time(column: pa.Array, outside: Mask) -> Iterator[tuple[str, str, 
 
 def _misread_times(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]) -> list[Problem]:
     """Numbers that were read as times in another unit. `_unstorable` has checked keys and ordering columns."""
-    checked = {*schema.key, *(name for group in groups for name in group.ordering)}
-    found = []
+    skipped = {*schema.key, *(name for group in groups for name in group.ordering)}
+    problems = []
     for name, column in columns.items():
-        if name not in checked and pa.types.is_timestamp(column.type) and (limits := _CALENDAR.get(column.type)):
+        if name not in skipped and pa.types.is_timestamp(column.type) and (limits := _CALENDAR.get(column.type)):
             range_of = pc.min_max(column)
             low, high = (pa.scalar(limit, column.type) for limit in limits)
             ends = range_of["min"], range_of["max"]
@@ -356,8 +358,8 @@ def _misread_times(columns: Mapping[str, pa.Array], schema: TableSchema, groups:
                 for reason, advice, rows in _kinds_of_time(column, np.asarray(outside)):
                     if advice:
                         problem = _problem(columns, schema, name, reason, advice, rows)
-                        found.append(replace(problem, advises=True))
-    return found
+                        problems.append(replace(problem, advises=True))
+    return problems
 
 
 def _is_valid(array: pa.Array) -> bool:
@@ -373,14 +375,14 @@ def _operations(table: pa.Table) -> tuple[np.ndarray, Problem | None]:
     if OP_COLUMN not in table.schema.names:
         return np.zeros(len(table), np.int8), None
     words = cast_column(OP_COLUMN, table.column(OP_COLUMN), pa.string()).dictionary_encode()
-    known = words.dictionary.to_pylist()
-    by_index = np.array([_CODES.get(word, _UNKNOWN) for word in known], np.int8)
-    indices = np.asarray(words.indices.fill_null(len(known)))
+    distinct_words = words.dictionary.to_pylist()
+    by_index = np.array([_CODES.get(word, _UNKNOWN) for word in distinct_words], np.int8)
+    indices = np.asarray(words.indices.fill_null(len(distinct_words)))
     codes = np.append(by_index, np.int8(Op.UPSERT))[indices]
     unknown = codes == _UNKNOWN
     if not unknown.any():
         return codes, None
-    examples = tuple(repr(word) for word in known if word not in _CODES)[:MAX_EXAMPLES]
+    examples = tuple(repr(word) for word in distinct_words if word not in _CODES)[:MAX_EXAMPLES]
     hint = f"{', '.join(_UPSERT_WORDS)}, {', '.join(_DELETE_WORDS)}, {', '.join(_BEFORE_WORDS)}, or NULL for an upsert"
     return codes, Problem(OP_COLUMN, "not an operation", hint, unknown, examples)
 
@@ -412,38 +414,38 @@ def count_unordered(table: pa.Table, schema: TableSchema, stream: Stream) -> dic
     groups = present_groups(table.schema.names, schema, stream)
     columns = _cast(table, schema, stream, groups)
     upserts = _operations(table)[0] == Op.UPSERT
-    found = {}
+    counts = {}
     for group in groups:
         lost = _touches_nothing(columns, (group,))
         if lost is None:
             continue
         if len(groups) > 1:
-            given = [np.asarray(columns[name].is_valid()) for name in group.values if name in columns]
-            lost = lost & np.logical_or.reduce(given, axis=0, initial=np.False_) if given else np.zeros_like(lost)
+            masks = [np.asarray(columns[name].is_valid()) for name in group.values if name in columns]
+            lost = lost & np.logical_or.reduce(masks, axis=0, initial=np.False_) if masks else np.zeros_like(lost)
         if count := int((lost & upserts).sum()):
-            found[group.name] = count
-    return found
+            counts[group.name] = count
+    return counts
 
 
 def _events(
     columns: Mapping[str, pa.Array], codes: np.ndarray, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]
 ) -> EventBatch:
-    dropped = np.zeros(len(codes), np.bool_)
+    is_dropped = np.zeros(len(codes), np.bool_)
     deletes, retracts = codes == Op.DELETE_GROUP, codes == Op.RETRACT
     if stream.on_delete == "ignore":
-        dropped |= deletes
+        is_dropped |= deletes
     if stream.on_delete == "ignore" or not any(mode_of(group).retracts for group in groups):
-        dropped |= retracts
+        is_dropped |= retracts
     if stream.on_delete == "row":
         codes = np.where(deletes, np.int8(Op.DELETE_ROW), codes)
-    declined = int(dropped.sum())
+    declined = int(is_dropped.sum())
     untouched = _touches_nothing(columns, groups)
     if untouched is not None:
-        dropped |= untouched
+        is_dropped |= untouched
     arrays = [*columns.values(), pa.array(codes, pa.int8())]
     rows = pa.Table.from_arrays(arrays, schema=schema.event_schema((*columns, names.OP)).remove_metadata())
-    ignored = int(dropped.sum())
-    return EventBatch(rows.filter(pa.array(~dropped)) if ignored else rows, groups, ignored, ignored - declined)
+    ignored = int(is_dropped.sum())
+    return EventBatch(rows.filter(pa.array(~is_dropped)) if ignored else rows, groups, ignored, ignored - declined)
 
 
 def _problem(
@@ -451,13 +453,13 @@ def _problem(
 ) -> Problem:
     mask = np.asarray(rows)
     examples = tuple(
-        f"row {i} (" + ", ".join(f"{name}={_shown(columns[name][i])}" for name in schema.key) + ")"
+        f"row {i} (" + ", ".join(f"{name}={_format_value(columns[name][i])}" for name in schema.key) + ")"
         for i in np.flatnonzero(mask)[:MAX_EXAMPLES].tolist()
     )
     return Problem(column, reason, hint, mask, examples)
 
 
-def _shown(value: pa.Scalar) -> str:
+def _format_value(value: pa.Scalar) -> str:
     try:
         return repr(value.as_py())
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Which file group a key lives in: there is exactly one (S15 KeySingleHome).
+"""Which file group a key lives in: there is exactly one (PROTOCOL.md, S15 KeySingleHome).
 
 ``rows`` are the key columns, and maybe others, with the types that the table has.
 """
@@ -36,12 +36,12 @@ def partition_folders(schema: TableSchema, rows: Arrays) -> tuple[list[str], Ind
     """Distinct partition folders, sorted, and for each row the number of its folder."""
     if not schema.partition_by:
         return [""], np.zeros(len(rows[schema.key[0]]), np.int64)
-    encoded = folders(schema, rows).dictionary_encode()
-    known = encoded.dictionary.to_pylist()
-    ordered = sorted(known)
-    number_of = {text: number for number, text in enumerate(ordered)}
-    number = np.array([number_of[text] for text in known], np.int64)
-    return ordered, number[np.asarray(encoded.indices)]
+    dictionary_array = folders(schema, rows).dictionary_encode()
+    distinct_folders = dictionary_array.dictionary.to_pylist()
+    sorted_folders = sorted(distinct_folders)
+    number_of = {text: number for number, text in enumerate(sorted_folders)}
+    number = np.array([number_of[text] for text in distinct_folders], np.int64)
+    return sorted_folders, number[np.asarray(dictionary_array.indices)]
 
 
 def buckets(schema: TableSchema, rows: Arrays, bits: int) -> Indices:
@@ -80,15 +80,15 @@ def locate_keys(schema: TableSchema, rows: Arrays, levels: Collection[int]) -> d
         levels: The bits of the file groups. Each key is in one file group of each of them, at most one of which the
             table has.
     """
-    ordered, partition = partition_folders(schema, rows)
+    partitions, partition = partition_folders(schema, rows)
     vector = keys.key_vector(sort_keys(schema, rows))
-    found = {}
+    keys_by_group = {}
     for bits in levels:
         number = (partition << bits) | buckets(schema, rows, bits)
         order = np.argsort(number, kind="stable")
         values, starts = np.unique(number[order], return_index=True)
         bounds = itertools.pairwise([*starts.tolist(), len(order)])
         for value, (start, end) in zip(values.tolist(), bounds, strict=True):
-            group = FileGroup(ordered[value >> bits], bits, value % (1 << bits))
-            found[group] = keys.union([keys.take(vector, order[start:end])])
-    return found
+            group = FileGroup(partitions[value >> bits], bits, value % (1 << bits))
+            keys_by_group[group] = keys.union([keys.take(vector, order[start:end])])
+    return keys_by_group

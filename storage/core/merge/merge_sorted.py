@@ -75,16 +75,16 @@ class _Waiting:
         if any(number not in self.last for number in streams):
             return {}
         limit = self.last[self.furthest_behind(streams)] if streams else None
-        found: list[Arrays] = []
+        parts: list[Arrays] = []
         for number, rows in list(self.rows.items()):
             vector = keys.key_vector(rows[self.schema.sort_column])
             count = len(vector) if limit is None else int(keys.upper_bounds(vector, limit)[0])
             if count == len(vector):
-                found.append(self.rows.pop(number))
+                parts.append(self.rows.pop(number))
             elif count:
-                found.append({name: column.slice(0, count) for name, column in rows.items()})
+                parts.append({name: column.slice(0, count) for name, column in rows.items()})
                 self.rows[number] = {name: column.slice(count) for name, column in rows.items()}
-        if not found:
+        if not parts:
             return {}
-        together = join_rows(found)
+        together = join_rows(parts)
         return take_rows(together, keys.stable_order(keys.key_vector(together[self.schema.sort_column])))

@@ -25,7 +25,7 @@ _DELETES: Final = frozenset({Op.DELETE_GROUP, Op.DELETE_ROW})
 
 
 class Result(StrEnum):
-    """What became of a version: it wins its group or a column of it, it is one of many that count, or it loses."""
+    """Result of a version: it wins its group or a column of it, it is one of many that count, or it loses."""
 
     WINS = "wins"
     COUNTS = "counts"
@@ -57,7 +57,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What one event, or one version in a register, says about a column group of the key.
+    """One event, or one version in a register, of a column group of the key.
 
     Attributes:
         arrival: Arrival of its commit; 0 for a merged result without an upsert.
@@ -74,7 +74,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one version.
+    """The result of one version, and its reason.
 
     Attributes:
         result: Whether it wins.
@@ -98,19 +98,19 @@ def decide(group: Group, columns: Mapping[str, Column], versions: Sequence[Versi
     """
     mode = mode_of(group)
     merges_all = mode.retracts or mode.runs_merger
-    found: dict[int, Outcome] = {}
+    outcomes: dict[int, Outcome] = {}
     for number, version in enumerate(versions):
         if version.op is not None and group.ordering and all(value is None for value in version.ordering):
-            found[number] = Outcome(Result.LOSES, Reason.NO_ORDERING)
+            outcomes[number] = Outcome(Result.LOSES, Reason.NO_ORDERING)
         elif version.op == Op.RETRACT and not mode.retracts:
-            found[number] = Outcome(Result.LOSES, Reason.UPDATE_BEFORE)
+            outcomes[number] = Outcome(Result.LOSES, Reason.UPDATE_BEFORE)
         elif merges_all:
             supplied = tuple(name for name in group.values if name in version.supplied)
-            found[number] = Outcome(Result.COUNTS, Reason.MERGED, supplied)
-    contest = _Contest(group, columns, versions, [i for i in range(len(versions)) if i not in found])
+            outcomes[number] = Outcome(Result.COUNTS, Reason.MERGED, supplied)
+    contest = _Contest(group, columns, versions, [i for i in range(len(versions)) if i not in outcomes])
     if contest.numbers:
-        found |= contest.by_column(mode) if mode.accepts_partial else contest.whole()
-    return [found[number] for number in range(len(versions))]
+        outcomes |= contest.by_column(mode) if mode.accepts_partial else contest.whole()
+    return [outcomes[number] for number in range(len(versions))]
 
 
 def hide(versions: Sequence[Version], outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -133,76 +133,76 @@ class _Contest:
     numbers: Sequence[int]
 
     def whole(self) -> dict[int, Outcome]:
-        """One version wins the whole group."""
+        """The outcomes if one version wins the whole group."""
         winner = self._newest(self.numbers)
-        deleted = self.versions[winner].op != Op.UPSERT
+        deletes = self.versions[winner].op != Op.UPSERT
         rank = self._ranks()
-        found = {
-            number: Outcome(Result.LOSES, Reason.TOMBSTONE if deleted else _older_or_tie(rank[number], [rank[winner]]))
+        outcomes = {
+            number: Outcome(Result.LOSES, Reason.TOMBSTONE if deletes else _older_or_tie(rank[number], [rank[winner]]))
             for number in self.numbers
         }
-        return found | {winner: Outcome(Result.WINS, Reason.NEWEST, () if deleted else self.group.columns)}
+        return outcomes | {winner: Outcome(Result.WINS, Reason.NEWEST, () if deletes else self.group.columns)}
 
     def by_column(self, mode: MergeMode) -> dict[int, Outcome]:
         """Every value column has a winner, among the upserts that are newer than the newest delete."""
-        asked = replace(self.group, columns=(*self.group.columns, _NUMBER))
-        winners = self._ask(mode, asked, self.numbers)
+        numbered_group = replace(self.group, columns=(*self.group.columns, _NUMBER))
+        winners = self._ask(mode, numbered_group, self.numbers)
         top = winners.pop(_NUMBER)
         deletes = [number for number in self.numbers if self.versions[number].op in _DELETES]
         floor = self._newest(deletes) if deletes else None
-        found = {number: Outcome(Result.LOSES, Reason.TOMBSTONE) for number in self.numbers}
+        outcomes = {number: Outcome(Result.LOSES, Reason.TOMBSTONE) for number in self.numbers}
         if top is None:
             assert floor is not None, "a group without an upsert that shows has a delete"
-            return found | {floor: Outcome(Result.WINS, Reason.NEWEST)}
+            return outcomes | {floor: Outcome(Result.WINS, Reason.NEWEST)}
         rank = self._ranks()
         for number in self.numbers:
             version = self.versions[number]
             below = floor is not None and self._newest(sorted({number, floor})) == floor
             if below and number != floor:
                 continue
-            shown = {name for name, winner in winners.items() if winner == number}
-            shown.update(self.group.ordering if number == top else ())
-            if shown or number == top:
-                supplies = tuple(name for name in self.group.columns if name in shown)
-                found[number] = Outcome(Result.WINS, Reason.NEWEST, supplies)
+            winning_columns = {name for name, winner in winners.items() if winner == number}
+            winning_columns.update(self.group.ordering if number == top else ())
+            if winning_columns or number == top:
+                supplies = tuple(name for name in self.group.columns if name in winning_columns)
+                outcomes[number] = Outcome(Result.WINS, Reason.NEWEST, supplies)
             else:
                 rivals = [winner for name in version.supplied if (winner := winners.get(name)) is not None]
                 beaten_by = [rank[rival] for rival in rivals] if rivals and version.op == Op.UPSERT else [rank[top]]
-                found[number] = Outcome(Result.LOSES, _older_or_tie(rank[number], beaten_by))
-        return found
+                outcomes[number] = Outcome(Result.LOSES, _older_or_tie(rank[number], beaten_by))
+        return outcomes
 
     def _newest(self, numbers: Sequence[int]) -> int:
         """The number of the largest version, whatever its operation."""
         latest = find_mode("latest")
         assert latest is not None, "the default mode"
-        asked = replace(self.group, columns=(*self.group.ordering, _NUMBER), merge="latest", functions=(), state=())
-        newest = self._ask(latest, asked, numbers, as_upserts=True)[_NUMBER]
+        group = replace(self.group, columns=(*self.group.ordering, _NUMBER), merge="latest", functions=(), state=())
+        newest = self._ask(latest, group, numbers, as_upserts=True)[_NUMBER]
         assert newest is not None, "some upsert wins"
         return newest
 
     def _ask(
-        self, mode: MergeMode, asked: Group, numbers: Sequence[int], *, as_upserts: bool = False
+        self, mode: MergeMode, group: Group, numbers: Sequence[int], *, as_upserts: bool = False
     ) -> dict[str, int | None]:
-        """By value column of ``asked``, the number of the version whose value a mode shows; None if it shows none."""
-        chosen = [self.versions[number] for number in numbers]
-        columns = dict(self.columns) | {name: Column(0, name, pa.int64()) for name in asked.values}
+        """Number of the version whose value a mode shows, by value column of ``group``; None if it shows none."""
+        versions = [self.versions[number] for number in numbers]
+        columns = dict(self.columns) | {name: Column(0, name, pa.int64()) for name in group.values}
         values = {
             name: [
                 number if name == _NUMBER or name in version.supplied else None
-                for number, version in zip(numbers, chosen, strict=True)
+                for number, version in zip(numbers, versions, strict=True)
             ]
-            for name in asked.values
+            for name in group.values
         }
         events = GroupEvents(
-            keys=np.zeros(len(chosen), np.int64),
-            arrival=pa.array([version.arrival for version in chosen], pa.int64()),
-            op=pa.array([Op.UPSERT if as_upserts else version.op for version in chosen], pa.int8()),
-            ordering=dict(zip(asked.ordering, self._ordering(chosen), strict=True)),
+            keys=np.zeros(len(versions), np.int64),
+            arrival=pa.array([version.arrival for version in versions], pa.int64()),
+            op=pa.array([Op.UPSERT if as_upserts else version.op for version in versions], pa.int8()),
+            ordering=dict(zip(group.ordering, self._ordering(versions), strict=True)),
             values={name: pa.array(tags, pa.int64()) for name, tags in values.items()},
             supplied={},
         )
-        merged = mode.collapse(asked, columns, events).columns
-        return {name: merged[name][0].as_py() for name in asked.values}
+        merged = mode.collapse(group, columns, events).columns
+        return {name: merged[name][0].as_py() for name in group.values}
 
     def _ordering(self, versions: Sequence[Version]) -> list[pa.Array]:
         return [
@@ -214,8 +214,8 @@ class _Contest:
         """Numbers that compare like the ordering values; None for all if the group has no ordering columns."""
         if not self.group.ordering:
             return dict.fromkeys(self.numbers)
-        found = ordering.ranks(self._ordering([self.versions[number] for number in self.numbers]))
-        return dict(zip(self.numbers, found.tolist(), strict=True))
+        ranks = ordering.ranks(self._ordering([self.versions[number] for number in self.numbers]))
+        return dict(zip(self.numbers, ranks.tolist(), strict=True))
 
 
 def _older_or_tie(rank: float | None, beaten_by: Sequence[float | None]) -> Reason:

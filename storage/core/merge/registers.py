@@ -4,8 +4,8 @@ A fold holds events that were merged with each other, but not with the slice bel
 column group one register or none. The columns are those of a slice. Values are those of the register; they are NULL
 where the group is absent or has no register, and defaults are not filled in. A group has a register in a row exactly if
 one of its hidden columns is not NULL: an event that leaves all of them NULL (a retraction of nothing, a merger that
-keeps nothing) means nothing to any mode. Registers merge associatively and commutatively (S13), so it does not matter
-which events a fold holds, as long as it holds each of them once (S11 ExactlyOnceFold).
+keeps nothing) means nothing to any mode. Registers merge associatively and commutatively (PROTOCOL.md, S13), so it does
+not matter which events a fold holds, as long as it holds each of them once (PROTOCOL.md, S11 ExactlyOnceFold).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RegisterRange:
 
 
 def group_registers(
-    ranges: Sequence[RegisterRange], schema: TableSchema, group: Group, wanted: Collection[str]
+    ranges: Sequence[RegisterRange], schema: TableSchema, group: Group, column_names: Collection[str]
 ) -> Registers | None:
     """The registers of one column group in consecutive ranges of one file; None if the ranges contain no register.
 
@@ -53,7 +53,7 @@ def group_registers(
         ranges: At least one, in the order of the file.
         schema: The schema of the snapshot.
         group: The column group.
-        wanted: Names of slice columns; the result has those of the group.
+        column_names: Names of slice columns; the result has those of the group.
     """
     if group.id not in ranges[0].groups:
         return None
@@ -61,14 +61,14 @@ def group_registers(
     columns = {
         name: pa.concat_arrays([_column(log_range, schema.slice.field(name)) for log_range in ranges])
         for name in (*group.columns, *state)
-        if name in wanted
+        if name in column_names
     }
     exists = np.flatnonzero(_some_valid([columns[name] for name in state if name in columns]))
     if len(exists) == 0:
         return None
     vector = keys.take(keys.concat([log_range.keys for log_range in ranges]), exists)
-    order, ordered = keys.in_order(vector)
-    return Registers(ordered, take_rows(columns, exists[order]))
+    order, sorted_keys = keys.in_order(vector)
+    return Registers(sorted_keys, take_rows(columns, exists[order]))
 
 
 def _column(log_range: RegisterRange, field: pa.Field) -> pa.Array:
@@ -140,7 +140,7 @@ def register_rows(schema: TableSchema, groups: Sequence[Group], state: LogState)
     """
     count = len(state.directory.keys)
     columns = dict(state.directory.columns)
-    known = np.zeros(count, np.bool_)
+    has_register = np.zeros(count, np.bool_)
     deletes = np.zeros(count, np.bool_)
     for group in groups:
         hidden = [field.name for field in schema.state_fields(group)]
@@ -150,14 +150,14 @@ def register_rows(schema: TableSchema, groups: Sequence[Group], state: LogState)
             columns |= {field.name: pa.nulls(count, field.type) for field in fields}
             continue
         positions = _positions(state.directory.keys, registers.keys)
-        found = {name: pick(registers.columns[name], positions) for name in (*group.columns, *hidden)}
-        exists = _some_valid([found[name] for name in hidden])
-        known |= exists
-        deletes |= exists & np.asarray(found[names.arrival(group.id)].is_null())
-        floor = found.get(names.floor_arrival(group.id))
+        group_columns = {name: pick(registers.columns[name], positions) for name in (*group.columns, *hidden)}
+        exists = _some_valid([group_columns[name] for name in hidden])
+        has_register |= exists
+        deletes |= exists & np.asarray(group_columns[names.arrival(group.id)].is_null())
+        floor = group_columns.get(names.floor_arrival(group.id))
         if floor is not None:
             deletes |= np.asarray(floor.is_valid())
-        columns |= found
-    if known.all():
+        columns |= group_columns
+    if has_register.all():
         return RegisterRows(columns, deletes)
-    return RegisterRows(take_rows(columns, known), deletes[known])
+    return RegisterRows(take_rows(columns, has_register), deletes[has_register])

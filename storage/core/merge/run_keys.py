@@ -84,7 +84,7 @@ class RunKeys:
         if self.distinct is None:
             number = np.clip(natural, self.least, self.largest) - self.least
         else:
-            position, found = keys.find(self.distinct, natural)
+            position, is_match = keys.find(self.distinct, natural)
             position += natural > self.distinct[position]
-            number = 2 * position + found
+            number = 2 * position + is_match
         return slice_ordinal << self.bits | number

@@ -81,7 +81,7 @@ class LogState:
 
     def lookup_in(self, vector: KeyVector) -> KeyLookup:
         """Finds the keys of the logs, and those of each group's registers, among the keys of rows."""
-        return KeyLookup.of(vector, len(self.directory.keys) + sum(len(found) for found in self.registers.values()))
+        return KeyLookup.of(vector, len(self.directory.keys) + sum(len(group) for group in self.registers.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +144,15 @@ class Stitch:
     def _range(self, base: tuple[Arrays, KeyVector] | None, shadow: Arrays | None, logs: LogState | None) -> Stitched:
         if logs is None:
             return Stitched(dict(base[0]) if base else {}, dict(shadow or {}) if self.ordered else {})
-        found = []
+        located_parts = []
         if base is not None:
-            found.append((dict(base[0]), logs.lookup_in(base[1])))
-        extra = self._extra(found[0][1] if found else None, shadow, logs)
+            located_parts.append((dict(base[0]), logs.lookup_in(base[1])))
+        extra = self._extra(located_parts[0][1] if located_parts else None, shadow, logs)
         if extra is not None:
-            found.append((extra[0], logs.lookup_in(extra[1])))
-        for part, lookup in found:
+            located_parts.append((extra[0], logs.lookup_in(extra[1])))
+        for part, lookup in located_parts:
             self._apply(part, lookup, logs)
-        parts = [part for part, _ in found]
+        parts = [part for part, _ in located_parts]
         if not self.exact:
             return Stitched(self._combine(parts, logs), {})
         masks = [visible_rows(part, self.schema) for part in parts]
@@ -164,36 +164,36 @@ class Stitch:
         self, base: KeyLookup | None, shadow: Arrays | None, logs: LogState
     ) -> tuple[dict[str, pa.Array], KeyVector] | None:
         """Rows of keys that are not in the base, and their keys; the rows are from the shadow, or blank."""
-        wanted = logs.directory.keys
+        new_keys = logs.directory.keys
         key_columns: Arrays = logs.directory.columns
         if base is not None:
-            _, found = base.find(wanted)
-            if found.all():
-                wanted, key_columns = keys.take(wanted, slice(0, 0)), take_rows(key_columns, ~found)
-            elif found.any():
-                wanted, key_columns = keys.take(wanted, ~found), take_rows(key_columns, ~found)
+            _, in_base = base.find(new_keys)
+            if in_base.all():
+                new_keys, key_columns = keys.take(new_keys, slice(0, 0)), take_rows(key_columns, ~in_base)
+            elif in_base.any():
+                new_keys, key_columns = keys.take(new_keys, ~in_base), take_rows(key_columns, ~in_base)
         have_shadow = shadow is not None and len(shadow[self.schema.sort_column]) > 0
         if self.ordered and have_shadow:
             assert shadow is not None
             shadow_keys = logs.keys_of(self.schema, shadow)
-            _, there = keys.find(shadow_keys, wanted)
-            fresh = self._blank(take_rows(key_columns, ~there), int((~there).sum()))
+            _, in_shadow = keys.find(shadow_keys, new_keys)
+            fresh = self._blank(take_rows(key_columns, ~in_shadow), int((~in_shadow).sum()))
             both = self._in_key_order(logs, dict(shadow), fresh)
             return both, logs.keys_of(self.schema, both)
-        if len(wanted) == 0:
+        if len(new_keys) == 0:
             return None
-        frame = self._blank(key_columns, len(wanted))
+        frame = self._blank(key_columns, len(new_keys))
         if have_shadow:
             assert shadow is not None
-            position, there = keys.find(logs.keys_of(self.schema, shadow), wanted)
-            if there.any():
-                rows = np.flatnonzero(there)
-                old = take_rows(shadow, position[there])
+            position, in_shadow = keys.find(logs.keys_of(self.schema, shadow), new_keys)
+            if in_shadow.any():
+                rows = np.flatnonzero(in_shadow)
+                old = take_rows(shadow, position[in_shadow])
                 frame = {name: scatter(column, rows, old[name]) for name, column in frame.items()}
-        return frame, wanted
+        return frame, new_keys
 
     def _blank(self, key_columns: Arrays, count: int) -> dict[str, pa.Array]:
-        """Rows of new keys: defaults, and no state."""
+        """New rows for keys: value columns have their defaults, and state columns are NULL."""
         frame = {}
         for name in self.columns:
             if name in key_columns:
@@ -210,11 +210,11 @@ class Stitch:
             registers = logs.registers.get(group.id)
             if registers is None or len(registers) == 0:
                 continue
-            position, found = rows_by_key.find(registers.keys)
-            if not found.any():
+            position, is_match = rows_by_key.find(registers.keys)
+            if not is_match.any():
                 continue
-            if not found.all():
-                position, registers = position[found], _taken(registers, found)
+            if not is_match.all():
+                position, registers = position[is_match], _take_registers(registers, is_match)
             changed, merged = self._merge(group, frame, position, registers)
             rows = position[changed]
             present = merged[names.arrival(group.id)].is_valid()
@@ -234,12 +234,12 @@ class Stitch:
         compared = np.flatnonzero(contested(group, new, bound))
         if len(compared):
             old = take_rows({name: frame[name] for name in reads}, position[compared])
-            some = _taken(Registers(new.keys, {name: new.columns[name] for name in reads}), compared)
+            some = _take_registers(Registers(new.keys, {name: new.columns[name] for name in reads}), compared)
             wins[compared], _ = mode.merge(group, columns, some.keys, old, some.columns)
-        shown = {
+        values = {
             name: new.columns[name] for name in new.columns if name in self.result or name == names.arrival(group.id)
         }
-        return wins, shown if wins.all() else take_rows(shown, wins)
+        return wins, values if wins.all() else take_rows(values, wins)
 
     def _with_default(self, name: str, values: pa.Array, present: pa.Array) -> pa.Array:
         column = self.schema.column_by_name.get(name)
@@ -261,7 +261,7 @@ class Stitch:
         return take_rows(both, order)
 
 
-def _taken(registers: Registers, rows: Indices | Mask) -> Registers:
+def _take_registers(registers: Registers, rows: Indices | Mask) -> Registers:
     return Registers(keys.take(registers.keys, rows), take_rows(registers.columns, rows))
 
 
@@ -296,9 +296,9 @@ def needed_columns(
     Returns:
         Names in slice order; key columns and the sort column are always among them.
     """
-    wanted = {*values, *schema.key, schema.sort_column}
+    column_names = {*values, *schema.key, schema.sort_column}
     for group in groups:
-        wanted.update(mode_of(group).reads(group, schema.column_by_name, values))
+        column_names.update(mode_of(group).reads(group, schema.column_by_name, values))
         if exact:
-            wanted.update((names.arrival(group.id), names.floor_kind(group.id)))
-    return tuple(name for name in schema.slice.names if name in wanted)
+            column_names.update((names.arrival(group.id), names.floor_kind(group.id)))
+    return tuple(name for name in schema.slice.names if name in column_names)

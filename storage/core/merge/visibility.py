@@ -23,12 +23,12 @@ def visible_rows(rows: Arrays, schema: TableSchema) -> Mask:
         n booleans: at least one group is present, and no group was deleted by a delete of the whole row.
     """
     present = np.zeros(len(rows[schema.sort_column]), np.bool_)
-    deleted = np.zeros_like(present)
+    is_deleted = np.zeros_like(present)
     for group in schema.groups:
         has_group = np.asarray(rows[names.arrival(group.id)].is_valid())
         present |= has_group
         kind = rows.get(names.floor_kind(group.id))  # not every mode has a floor
         if kind is not None and kind.null_count < len(kind):
             row_delete = np.asarray(pc.equal(kind, int(Op.DELETE_ROW)).fill_null(False))
-            deleted |= row_delete & ~has_group
-    return present & ~deleted
+            is_deleted |= row_delete & ~has_group
+    return present & ~is_deleted

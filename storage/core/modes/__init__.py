@@ -61,7 +61,7 @@ def merging_mode(group: Group, mergers: Mergers) -> MergeMode:
 
 
 def spellings() -> tuple[str, ...]:
-    """What users write as ``merge``, one per mode."""
+    """The merge modes, by the text that users write as ``merge``."""
     return tuple(mode.spelling for mode in MODES)
 
 

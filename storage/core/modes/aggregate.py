@@ -24,7 +24,7 @@ from storage.core.modes.versions import History, newer, pick
 
 
 class Aggregate(MergeMode):
-    """One function per value column."""
+    """The merge mode `aggregate`: each value column has a function."""
 
     name = "aggregate"
     retracts = True
@@ -49,10 +49,10 @@ class Aggregate(MergeMode):
         return result
 
     def reads(self, group: Group, columns: Mapping[str, Column], values: Collection[str]) -> tuple[str, ...]:
-        wanted = [names.arrival(group.id), *group.ordering]
+        column_names = [names.arrival(group.id), *group.ordering]
         for function, context in _functions(group, columns, values):
-            wanted += [context.column.name, *function.state(context)]
-        return tuple(wanted)
+            column_names += [context.column.name, *function.state(context)]
+        return tuple(column_names)
 
     def collapse(self, group: Group, columns: Mapping[str, Column], events: GroupEvents) -> Registers:
         history = History.of(events)
@@ -60,22 +60,22 @@ class Aggregate(MergeMode):
         top = history.last(~retracts)
         arrival = history.sort(events.arrival)
         ordering = {name: history.sort(column) for name, column in events.ordering.items()}
-        merged = {name: pick(column, top) for name, column in ordering.items()}
-        merged[names.arrival(group.id)] = pick(arrival, top)
+        registers = {name: pick(column, top) for name, column in ordering.items()}
+        registers[names.arrival(group.id)] = pick(arrival, top)
         for function, context in _functions(group, columns, events.values):
             values = history.sort(events.values[context.column.name])
             sorted_events = ColumnEvents(history, values, retracts, list(ordering.values()), arrival)
-            merged |= function.collapse(context, sorted_events)
-        return Registers(history.keys, _shown(group, columns, merged))
+            registers |= function.collapse(context, sorted_events)
+        return Registers(history.keys, _show_values(group, columns, registers))
 
     def merge(
         self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Arrays, new: Arrays
     ) -> tuple[Mask, Arrays]:
         present = names.arrival(group.id)
         # An absent group shows defaults: they are not part of the state.
-        there = old[present].is_valid()
+        is_present = old[present].is_valid()
         old = {
-            name: pc.if_else(there, column, pa.scalar(None, column.type)) if name in group.columns else column
+            name: pc.if_else(is_present, column, pa.scalar(None, column.type)) if name in group.columns else column
             for name, column in old.items()
         }
         later = pa.array(
@@ -84,41 +84,41 @@ class Aggregate(MergeMode):
                 ([new[name] for name in group.ordering], new[present]),
             )
         )
-        merged = {name: pc.if_else(later, new[name], old[name]) for name in (*group.ordering, present)}
+        registers = {name: pc.if_else(later, new[name], old[name]) for name in (*group.ordering, present)}
         for function, context in _functions(group, columns, new):
-            merged |= function.merge(context, old, new)
+            registers |= function.merge(context, old, new)
         # Every event counts, so every row with a new register is changed.
-        return np.ones(len(later), np.bool_), _shown(group, columns, merged)
+        return np.ones(len(later), np.bool_), _show_values(group, columns, registers)
 
     def renewal_reads(
-        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], wanted: Collection[str]
+        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], requested: Collection[str]
     ) -> tuple[str, ...]:
-        found: list[str] = []
+        state_columns: list[str] = []
         for function, context in _functions(group, columns, changed):
             columns_of = (context.column.name, *function.state(context))
-            if any(name in wanted for name in columns_of):
-                found += columns_of
-        return (names.arrival(group.id), *found) if found else ()
+            if any(name in requested for name in columns_of):
+                state_columns += columns_of
+        return (names.arrival(group.id), *state_columns) if state_columns else ()
 
     def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
         """No event has a value in an added column; a widened column may show a result that did not fit before."""
-        merged = dict(rows)
+        registers = dict(rows)
         for function, context in _functions(group, columns, added):
-            if context.column.name in merged:
-                merged |= function.state_without_values(context, rows[names.arrival(group.id)].is_valid())
-        return _shown(group, columns, merged)
+            if context.column.name in registers:
+                registers |= function.state_without_values(context, rows[names.arrival(group.id)].is_valid())
+        return _show_values(group, columns, registers)
 
     def overflows(self, group: Group, columns: Mapping[str, Column], rows: Arrays) -> dict[int, int]:
-        found = {}
+        counts = {}
         present = rows[names.arrival(group.id)].is_valid()
         for function, context in _functions(group, columns, group.values):
             if function.may_overflow:
-                known = rows[next(iter(function.state(context)))].is_valid()
-                hidden = pc.and_(known, rows[context.column.name].is_null())
+                has_state = rows[next(iter(function.state(context)))].is_valid()
+                hidden = pc.and_(has_state, rows[context.column.name].is_null())
                 count = pc.sum(pc.and_(hidden, present)).as_py()
                 if count:
-                    found[context.column.id] = count
-        return found
+                    counts[context.column.id] = count
+        return counts
 
 
 def _functions(
@@ -131,12 +131,12 @@ def _functions(
             yield find_function(function.name), Context(group, columns[function.column], ordering, function)
 
 
-def _shown(group: Group, columns: Mapping[str, Column], merged: dict[str, pa.Array]) -> dict[str, pa.Array]:
+def _show_values(group: Group, columns: Mapping[str, Column], merged: dict[str, pa.Array]) -> dict[str, pa.Array]:
     """States and the values to show; an absent group shows NULL."""
     present = merged[names.arrival(group.id)].is_valid()
-    known = {function.column for function in group.functions}
-    wanted = [name for name in known if name in merged or any(s in merged for s in _hidden(group, columns, name))]
-    for function, context in _functions(group, columns, wanted):
+    computed = {function.column for function in group.functions}
+    shown = [name for name in computed if name in merged or any(s in merged for s in _hidden(group, columns, name))]
+    for function, context in _functions(group, columns, shown):
         value = function.show(context, merged)
         merged[context.column.name] = pc.if_else(present, value, pa.scalar(None, value.type))
     return merged

@@ -1,4 +1,4 @@
-"""What an aggregate function provides, and the values it works on."""
+"""Interface of aggregate functions, and the values that they work on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a merge mode provides, and the values it works on. MERGE.md says what each mode means.
+"""Interface of merge modes, and the values that they work on. MERGE.md says what each mode means.
 
 A *register* is the merge state of one key in one group: its values, its arrival (non-null exactly when the group is
-present) and whatever else its mode keeps. Registers merge associatively and commutatively (S13), and
-each event is merged exactly once (S11), so a compaction at any time changes no read (M3).
+present) and whatever else its mode keeps. Registers merge associatively and commutatively (PROTOCOL.md, S13), and
+each event is merged exactly once (PROTOCOL.md, S11), so a compaction at any time changes no read (MERGE.md, M3).
 
 Code outside `storage.core.modes` never asks which mode a group has. It asks the mode what it needs to know, by the
 flags and methods of `MergeMode`.
@@ -66,7 +66,7 @@ class Registers:
 
 
 class MergeMode(ABC):
-    """One merge mode; stateless.
+    """A merge mode. It has no state.
 
     Attributes:
         name: In the configuration, and in the table's feature ``merge-<name>``.
@@ -107,7 +107,7 @@ class MergeMode(ABC):
 
     @property
     def spelling(self) -> str:
-        """What a user writes as ``merge`` to get this mode."""
+        """The text that users write as ``merge``."""
         return self.name
 
     @property
@@ -161,15 +161,15 @@ class MergeMode(ABC):
         group: Group,
         columns: Mapping[str, Column],
         changed: Collection[str],
-        wanted: Collection[str],
+        requested: Collection[str],
     ) -> tuple[str, ...]:
-        """Slice columns that `renewed` needs to produce any of ``wanted``; empty if it has nothing to do.
+        """Slice columns that `renewed` needs to produce any of ``requested``; empty if it has nothing to do.
 
         Args:
             group: The group.
             columns: The table's columns by name.
             changed: Columns of the group that were added or changed since the registers were made.
-            wanted: Slice columns, of any groups.
+            requested: Slice columns, of any groups.
         """
         return ()
 
@@ -180,7 +180,7 @@ class MergeMode(ABC):
         added: Collection[str],
         rows: Arrays,
     ) -> Arrays:
-        """What older registers must hold under the current schema, where that is not just NULL in an added column.
+        """Columns that older registers have under the current schema, except added columns that are just NULL.
 
         Args:
             group: The group as it is now.

@@ -68,8 +68,8 @@ class Custom(MergeMode):
         version = {names.top_arrival(group.id): pa.int64()} | {
             names.top_ordering(group.id, i): columns[name].type for i, name in enumerate(group.ordering)
         }
-        declared = {names.group_state(group.id, name): parse_type(type_name) for name, type_name in group.state}
-        return {names.arrival(group.id): pa.int64(), **version, **declared}
+        group_state = {names.group_state(group.id, name): parse_type(type_name) for name, type_name in group.state}
+        return {names.arrival(group.id): pa.int64(), **version, **group_state}
 
     def reads(self, group: Group, columns: Mapping[str, Column], values: Collection[str]) -> tuple[str, ...]:
         return (*group.columns, *self.state(group, columns))
@@ -103,14 +103,14 @@ class Custom(MergeMode):
         row_of = np.concatenate([np.arange(count)[exists[0]], np.arange(count)[exists[1]]])
         order = np.lexsort((np.concatenate([old_number[exists[0]], new_number[exists[1]]]), row_of))
         rows = {}
-        shown = [*group.columns, *(names.group_state(group.id, name) for name, _ in group.state)]
+        merger_columns = [*group.columns, *(names.group_state(group.id, name) for name, _ in group.state)]
         # An absent group shows defaults: they do not come from the merger.
         old = {
             n: pc.if_else(old[names.arrival(group.id)].is_valid(), c, None) if n in group.columns else c
             for n, c in old.items()
         }
-        for name in shown:
-            both = [side[name].filter(pa.array(there)) for side, there in zip((old, new), exists, strict=True)]
+        for name in merger_columns:
+            both = [side[name].filter(pa.array(keep)) for side, keep in zip((old, new), exists, strict=True)]
             rows[name] = pa.concat_arrays(both).take(pa.array(order))
         for name, _ in group.state:
             rows[name] = rows.pop(names.group_state(group.id, name))
@@ -168,11 +168,13 @@ def _call(
         raise InvalidInput(
             f"{where} did not return one row for each of {len(offsets) - 1} keys", hint="correct the merger"
         )
-    wanted = {name: columns[name].type for name in group.values} | {n: parse_type(t) for n, t in group.state}
+    types = {name: columns[name].type for name in group.values} | {n: parse_type(t) for n, t in group.state}
     try:
-        fields = {name: keys.one_array(result.column(name).cast(arrow_type)) for name, arrow_type in wanted.items()}
+        fields = {name: keys.one_array(result.column(name).cast(arrow_type)) for name, arrow_type in types.items()}
     except (KeyError, pa.ArrowException) as error:
-        raise InvalidInput(f"{where} returned wrong columns: {error}", hint=f"needed: {', '.join(wanted)}") from error
+        raise InvalidInput(
+            f"{where} returned wrong columns: {error}", hint=f"return the columns {', '.join(types)}"
+        ) from error
     if PRESENT in result.schema.names:
         fields[PRESENT] = keys.one_array(pc.coalesce(result.column(PRESENT).cast(pa.bool_()), pa.scalar(False)))
     return pa.table(fields)
@@ -180,15 +182,15 @@ def _call(
 
 def _failing(merger: Merger, table: pa.Table, offsets: Indices, of_keys: KeyVector) -> str:
     """The first keys for which the merger fails alone, or all keys if it only fails for several together."""
-    found = []
+    failing_keys = []
     for i in range(min(len(of_keys), _TRIED_KEYS)):
         try:
             merger(table.slice(offsets[i], offsets[i + 1] - offsets[i]), np.array([0, offsets[i + 1] - offsets[i]]))
         except Exception:
-            found.append(str(of_keys[i]))
-        if len(found) == _SHOWN_KEYS:
+            failing_keys.append(str(of_keys[i]))
+        if len(failing_keys) == _SHOWN_KEYS:
             break
-    return f"key {', '.join(found)}" if found else f"{len(of_keys)} keys together, from {of_keys[0]}"
+    return f"key {', '.join(failing_keys)}" if failing_keys else f"{len(of_keys)} keys together, from {of_keys[0]}"
 
 
 def _register(group: Group, merged: pa.Table, version: list[pa.Array], arrival: pa.Array) -> dict[str, pa.Array]:
@@ -196,10 +198,10 @@ def _register(group: Group, merged: pa.Table, version: list[pa.Array], arrival: 
     if PRESENT in merged.schema.names:
         present = pc.and_(present, keys.one_array(merged.column(PRESENT)))
     # An absent group shows nothing: what a merger must remember belongs in its state columns.
-    shown = dict(zip(group.ordering, version, strict=True)) | {
+    values = dict(zip(group.ordering, version, strict=True)) | {
         n: keys.one_array(merged.column(n)) for n in group.values
     }
-    result = {name: pc.if_else(present, column, pa.scalar(None, column.type)) for name, column in shown.items()}
+    result = {name: pc.if_else(present, column, pa.scalar(None, column.type)) for name, column in values.items()}
     result[names.arrival(group.id)] = pc.if_else(present, arrival, None)
     result[names.top_arrival(group.id)] = arrival
     result |= {names.top_ordering(group.id, i): column for i, column in enumerate(version)}

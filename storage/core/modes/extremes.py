@@ -30,8 +30,8 @@ class Extreme(AggregateFunction):
         outside = np.iinfo(np.int64).min if self.largest else np.iinfo(np.int64).max
         best = reduce.reduceat(np.where(events.valid, rank, outside), events.history.starts)
         # Any event with the best rank will do: equal ranks mean equal values.
-        chosen = events.history.first(events.valid & (rank == best[events.history.runs]))
-        return {context.column.name: pick(events.values, chosen)}
+        winners = events.history.first(events.valid & (rank == best[events.history.runs]))
+        return {context.column.name: pick(events.values, winners)}
 
     def merge(self, context: Context, old: Arrays, new: Arrays) -> dict[str, pa.Array]:
         a, b = old[context.column.name], new[context.column.name]
@@ -53,10 +53,10 @@ class Edge(AggregateFunction):
         return {context.hidden(field.name): field.type for field in context.version_fields}
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
-        chosen = (events.history.last if self.largest else events.history.first)(events.valid)
+        winners = (events.history.last if self.largest else events.history.first)(events.valid)
         version = [*events.ordering, events.arrival]
-        hidden = {name: pick(part, chosen) for name, part in zip(self.state(context), version, strict=True)}
-        return {context.column.name: pick(events.values, chosen), **hidden}
+        hidden = {name: pick(part, winners) for name, part in zip(self.state(context), version, strict=True)}
+        return {context.column.name: pick(events.values, winners), **hidden}
 
     def merge(self, context: Context, old: Arrays, new: Arrays) -> dict[str, pa.Array]:
         *ordering_names, arrival = self.state(context)
@@ -69,8 +69,8 @@ class Edge(AggregateFunction):
             take_new = (newer(new_version, old_version) | np.asarray(old[arrival].is_null())) & np.asarray(
                 new[arrival].is_valid()
             )
-        chosen = pa.array(take_new)
-        return {name: pc.if_else(chosen, new[name], old[name]) for name in (context.column.name, *self.state(context))}
+        mask = pa.array(take_new)
+        return {name: pc.if_else(mask, new[name], old[name]) for name in (context.column.name, *self.state(context))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Mode ``latest``: the event with the largest version wins the whole group; its NULLs are values.
 
 If the winner is a delete, the group is absent. The register keeps the version of the delete as its floor, so that a
-late older event never brings anything back (S14). A register is an upsert (arrival set) or a delete (floor set), never
-both.
+late older event never brings anything back (PROTOCOL.md, S14). A register is an upsert (arrival set) or a delete (floor
+set), never both.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Latest(MergeMode):
 
     def collapse(self, group: Group, columns: Mapping[str, Column], events: GroupEvents) -> Registers:
         winners, distinct = _winners(events)
-        chosen = pa.array(winners)
-        arrival = events.arrival.take(chosen)
-        op = events.op.take(chosen)
-        values = take_rows({**events.values, **events.ordering}, chosen)
+        winner_rows = pa.array(winners)
+        arrival = events.arrival.take(winner_rows)
+        op = events.op.take(winner_rows)
+        values = take_rows({**events.values, **events.ordering}, winner_rows)
         state: dict[str, pa.Array] = {}
         if pc.any(pc.not_equal(op, int(Op.UPSERT))).as_py():
             upsert = pc.equal(op, int(Op.UPSERT))
@@ -83,10 +83,10 @@ def _last_of_largest(rank: ordering.Ranks, run: Indices, starts: Indices) -> Ind
 
 def _winners(events: GroupEvents) -> tuple[Indices, Any]:
     """Position of the largest version of every key, in key order, and the distinct keys, sorted."""
-    order, ordered = keys.in_order(events.keys)
-    starts = keys.run_starts(ordered)
+    order, sorted_keys = keys.in_order(events.keys)
+    starts = keys.run_starts(sorted_keys)
     if len(starts) == len(order):
-        return order, ordered
+        return order, sorted_keys
     ends = np.append(starts[1:], len(order)) - 1
     if events.ordering:
         # Only keys with several events need their ordering values compared.
@@ -100,7 +100,7 @@ def _winners(events: GroupEvents) -> tuple[Indices, Any]:
         winners[several] = contested[_last_of_largest(rank, run, np.cumsum(lengths) - lengths)]
     else:
         winners = order[ends]
-    return winners, keys.take(ordered, starts)
+    return winners, keys.take(sorted_keys, starts)
 
 
 def _version(group: Group, columns: Arrays) -> tuple[list[pa.Array], pa.Array]:

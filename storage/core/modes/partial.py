@@ -103,9 +103,9 @@ class LatestNonNull(MergeMode):
         # An upsert and a delete of one commit may have equal numbers here: their positions, which are not stored, were
         # compared when the events of the commit were collapsed.
         top = np.maximum(_above(old_top, new_floor), _above(new_top, old_floor))
-        kept, added = _above(old_supply, new_floor[:, None]), _above(new_supply, old_floor[:, None])
-        take_new = added > kept
-        supply = np.where(take_new, added, kept)
+        old_versions, new_versions = _above(old_supply, new_floor[:, None]), _above(new_supply, old_floor[:, None])
+        take_new = new_versions > old_versions
+        supply = np.where(take_new, new_versions, old_versions)
         changed = (supply != old_supply).any(axis=1) | (top != old_top) | (floor != old_floor)
         values = {}
         for i, name in enumerate(group.values):
@@ -119,23 +119,23 @@ class LatestNonNull(MergeMode):
         return changed, take_rows(merged, changed)
 
     def renewal_reads(
-        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], wanted: Collection[str]
+        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], requested: Collection[str]
     ) -> tuple[str, ...]:
         suppliers = names.suppliers(group.id)
-        return (names.arrival(group.id), suppliers) if changed and suppliers in wanted else ()
+        return (names.arrival(group.id), suppliers) if changed and suppliers in requested else ()
 
     def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
         """Mark the added columns, which are the last, as supplied by no event; NULL means the newest upsert."""
         if not added:
             return {}
-        stored = rows[names.suppliers(group.id)]
+        supplier_bytes = rows[names.suppliers(group.id)]
         width = len(group.values)
-        known = width - len(added)
-        slots = np.full((len(stored), width), -1)
-        slots[:, :known] = 0
-        explicit = np.asarray(stored.is_valid())
-        if known and explicit.any():
-            slots[explicit, :known] = _stored_numbers(stored, known)[explicit]
+        old_width = width - len(added)
+        slots = np.full((len(supplier_bytes), width), -1)
+        slots[:, :old_width] = 0
+        explicit = np.asarray(supplier_bytes.is_valid())
+        if old_width and explicit.any():
+            slots[explicit, :old_width] = _stored_numbers(supplier_bytes, old_width)[explicit]
         present = np.asarray(rows[names.arrival(group.id)].is_valid())
         return {names.suppliers(group.id): _bytes(slots, present)}
 
@@ -164,10 +164,10 @@ def _suppliers_size(width: int) -> int:
     return width * _number_type(width).itemsize
 
 
-def _stored_numbers(stored: pa.Array, width: int) -> Numbers:
-    """Numbers of suppliers, registers x ``width`` value columns; -1 for none, and anything where ``stored`` is NULL."""
+def _stored_numbers(values: pa.Array, width: int) -> Numbers:
+    """Numbers of suppliers, registers x ``width`` value columns; -1 for none, and anything where ``values`` is NULL."""
     kind, size = _number_type(width), _suppliers_size(width)
-    data = np.frombuffer(stored.buffers()[1], np.uint8)[stored.offset * size :][: len(stored) * size]
+    data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * size :][: len(values) * size]
     numbers = data.view(kind).reshape(-1, width).astype(np.int64)
     numbers[numbers == np.iinfo(kind).max] = -1
     return numbers
@@ -200,8 +200,8 @@ def _decode(group: Group, side: Arrays, top: Indices, others: Indices) -> Number
         slots = _stored_numbers(suppliers.take(pa.array(explicit)), width)
         lengths = list_lengths(side[names.versions(group.id)])
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[:rows][explicit]
-        listed = np.append(others, -1)[np.minimum(offsets[:, None] + np.maximum(slots - 1, 0), len(others))]
-        result[explicit] = np.where(slots < 0, -1, np.where(slots == 0, result[explicit], listed))
+        other_numbers = np.append(others, -1)[np.minimum(offsets[:, None] + np.maximum(slots - 1, 0), len(others))]
+        result[explicit] = np.where(slots < 0, -1, np.where(slots == 0, result[explicit], other_numbers))
     return result
 
 
@@ -217,7 +217,7 @@ def _encode(
     """Registers from numbered versions."""
     top_ordering, top_arrival = versions.at(top)
     floor_ordering, floor_arrival = versions.at(floor)
-    suppliers, listed = _suppliers(group, columns, versions, supply, top)
+    suppliers, version_lists = _suppliers(group, columns, versions, supply, top)
     return {
         **dict(zip(group.ordering, top_ordering, strict=True)),
         names.arrival(group.id): top_arrival,
@@ -225,7 +225,7 @@ def _encode(
         names.floor_kind(group.id): kind,
         **{names.floor_ordering(group.id, i): column for i, column in enumerate(floor_ordering)},
         names.suppliers(group.id): suppliers,
-        names.versions(group.id): listed,
+        names.versions(group.id): version_lists,
     }
 
 
@@ -240,20 +240,20 @@ def _suppliers(
     other = ~is_top & (supply >= 0)
     slots = np.where(is_top, 0, -1)
     # Sort the other versions of each row; equal ones share an entry of the list.
-    wanted = np.where(other, supply, -1)
-    by_version = np.argsort(wanted, axis=1, kind="stable")
-    in_order = np.take_along_axis(wanted, by_version, axis=1)
+    other_supply = np.where(other, supply, -1)
+    by_version = np.argsort(other_supply, axis=1, kind="stable")
+    in_order = np.take_along_axis(other_supply, by_version, axis=1)
     fresh = in_order >= 0
     fresh[:, 1:] &= in_order[:, 1:] != in_order[:, :-1]
-    np.put_along_axis(wanted, by_version, np.cumsum(fresh, axis=1), axis=1)
-    slots = np.where(other, wanted, slots)
+    np.put_along_axis(other_supply, by_version, np.cumsum(fresh, axis=1), axis=1)
+    slots = np.where(other, other_supply, slots)
     counts = fresh.sum(axis=1)
     ordering, arrival = versions.at(in_order[fresh])
     elements = pa.StructArray.from_arrays([*ordering, arrival], fields=list(list_type.value_type))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
-    listed = pa.ListArray.from_arrays(pa.array(offsets), elements, type=list_type, mask=pa.array(counts == 0))
+    version_lists = pa.ListArray.from_arrays(pa.array(offsets), elements, type=list_type, mask=pa.array(counts == 0))
     plain = (slots == 0).all(axis=1) if width else np.ones(rows, np.bool_)
-    return _bytes(slots if width else np.zeros((rows, 1), np.int64), ~plain), listed
+    return _bytes(slots if width else np.zeros((rows, 1), np.int64), ~plain), version_lists
 
 
 def _bytes(numbers: Numbers, valid: Mask) -> pa.Array:

@@ -36,10 +36,10 @@ class Sum(AggregateFunction):
         return None
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
-        declared = context.column.type
-        scale = declared.scale if pa.types.is_decimal(declared) else 0
+        value_type = context.column.type
+        scale = value_type.scale if pa.types.is_decimal(value_type) else 0
         state: dict[str, pa.DataType] = {context.hidden("sum"): pa.decimal128(MAX_PRECISION, scale)}
-        if pa.types.is_decimal(declared) and declared.precision > _CARRIED_PRECISION:
+        if pa.types.is_decimal(value_type) and value_type.precision > _CARRIED_PRECISION:
             state[context.hidden("carry")] = pa.int64()
         return state
 
@@ -69,7 +69,7 @@ class Sum(AggregateFunction):
         if not carry or state[carry[0]].null_count == len(low):
             return low
         units = pc.fill_null(state[carry[0]], 0).cast(pa.decimal256(MAX_PRECISION, 0))
-        high = _rescaled(units, low.type.scale - MAX_PRECISION).cast(low.type)
+        high = _rescale(units, low.type.scale - MAX_PRECISION).cast(low.type)
         return pc.add(low, high).cast(low.type)
 
     def _split(self, context: Context, total: pa.Array) -> dict[str, pa.Array]:
@@ -81,11 +81,11 @@ class Sum(AggregateFunction):
         total = total.cast(pa.decimal256(_WIDE_PRECISION, state_type.scale))
         units = total.cast(pa.decimal256(MAX_PRECISION, state_type.scale - MAX_PRECISION), safe=False)
         low = pc.subtract(total, units.cast(total.type)).cast(state_type)
-        count = _rescaled(units, 0).cast(pa.int64())
+        count = _rescale(units, 0).cast(pa.int64())
         return {sum_name: low, carry[0]: pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.int64()), count)}
 
 
-def _rescaled(values: pa.Array, scale: int) -> pa.Array:
+def _rescale(values: pa.Array, scale: int) -> pa.Array:
     """Decimals with the same digits and another scale, so with other values."""
     target = pa.decimal256(values.type.precision, scale)
     return pa.Array.from_buffers(target, len(values), values.buffers(), offset=values.offset)
@@ -109,8 +109,8 @@ def _fitting(values: pa.Array, target: pa.DataType) -> pa.Array:
     wide = values.cast(pa.decimal256(76, values.type.scale))
     limit = pa.decimal256(76, values.type.scale)
     fits = pc.and_(pc.greater_equal(wide, pa.scalar(low, limit)), pc.less_equal(wide, pa.scalar(high, limit)))
-    kept = pc.if_else(fits, wide, pa.scalar(None, limit))
-    return kept.cast(target)
+    fitting_values = pc.if_else(fits, wide, pa.scalar(None, limit))
+    return fitting_values.cast(target)
 
 
 class Count(AggregateFunction):

@@ -30,14 +30,14 @@ class History:
 
     @classmethod
     def of(cls, events: GroupEvents) -> History:
-        order, ordered = keys.in_order(events.keys)
-        starts = keys.run_starts(ordered)
+        order, sorted_keys = keys.in_order(events.keys)
+        starts = keys.run_starts(sorted_keys)
         if events.ordering and len(starts) < len(order):
             run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
             rank = ordering.ranks([column.take(pa.array(order)) for column in events.ordering.values()])
             # Stable: equal ordering values stay in (arrival, position) order.
             order = order[np.lexsort((rank, run))]
-        return cls(keys.take(ordered, starts), order, starts)
+        return cls(keys.take(sorted_keys, starts), order, starts)
 
     @property
     def runs(self) -> Indices:
@@ -54,8 +54,8 @@ class History:
 
     def first(self, chosen: Mask) -> Indices:
         """The first place of each key where the mask ``chosen`` is true, or -1. The mask is in sorted order."""
-        found = np.minimum.reduceat(np.where(chosen, np.arange(len(chosen)), len(chosen)), self.starts)
-        return np.where(found == len(chosen), -1, found)
+        positions = np.minimum.reduceat(np.where(chosen, np.arange(len(chosen)), len(chosen)), self.starts)
+        return np.where(positions == len(chosen), -1, positions)
 
 
 def pick(column: pa.Array, places: Indices) -> pa.Array:
@@ -92,8 +92,8 @@ def number_versions(parts: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> tup
     arrival = pa.concat_arrays([part for _, part in parts])
     columns = [pa.concat_arrays(list(column)) for column in zip(*(part for part, _ in parts), strict=True)]
     exists = np.flatnonzero(np.asarray(arrival.is_valid()))
-    chosen = pa.array(exists)
-    arrival, columns = arrival.take(chosen), [column.take(chosen) for column in columns]
+    mask = pa.array(exists)
+    arrival, columns = arrival.take(mask), [column.take(mask) for column in columns]
     stamp = np.asarray(arrival)
     rank = ordering.ranks(columns) if columns else np.zeros(len(stamp), np.int64)
     order = np.lexsort((stamp, rank))

@@ -68,10 +68,10 @@ def _describe(mark: Watermark) -> str:
     what = f"stream {mark.stream!r} (group {mark.group!r})"
     if not mark.lanes:
         return f"{what} was never written"
-    held = ", ".join(repr(str(lane)) for lane in mark.held_by)
+    lanes = ", ".join(repr(str(lane)) for lane in mark.held_by)
     if mark.value is None:
-        return f"{what} has no watermark" + (f" in lane {held}" if held else "")
-    return f"{what} has watermark {_text(mark.value)}" + (f" (lane {held})" if len(mark.lanes) > 1 and held else "")
+        return f"{what} has no watermark" + (f" in lane {lanes}" if lanes else "")
+    return f"{what} has watermark {_text(mark.value)}" + (f" (lane {lanes})" if len(mark.lanes) > 1 and lanes else "")
 
 
 def _limit(through: Value, group: Group, schema: TableSchema) -> int:

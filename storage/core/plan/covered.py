@@ -14,30 +14,30 @@ from storage.core.names import LaneName
 
 
 def covered_up_to(
-    state: TableState, kept: Mapping[FileGroup, SliceFile], with_logs: Sequence[FileGroup], target: cut.Seqs
+    state: TableState, new: Mapping[FileGroup, SliceFile], with_logs: Sequence[FileGroup], target: cut.Seqs
 ) -> dict[LaneName, int]:
-    """A cut up to which every row is in a slice, once ``kept`` are the newest slices; empty if that is known already.
+    """A cut up to which every row is in a slice, once ``new`` are the newest slices; empty if that is known already.
 
     Args:
         state: The newest state.
-        kept: Slices that are published on top of it.
+        new: Slices that are published on top of it.
         with_logs: The file groups that had log files in the snapshot. All rows of the others were in their slices.
         target: Cut of the snapshot.
     """
-    if {group.bits for group in (*kept, *with_logs)} | state.slices.levels == state.levels and len(state.levels) == 1:
-        cuts = [kept[group].cut if group in kept else state.slices.cut_of(group) for group in with_logs]
+    if {group.bits for group in (*new, *with_logs)} | state.slices.levels == state.levels and len(state.levels) == 1:
+        cuts = [new[group].cut if group in new else state.slices.cut_of(group) for group in with_logs]
     else:
-        cuts = _reached(state, kept, with_logs)
-    covered = reduce(cut.lowest, {id(each): each for each in cuts}.values(), target)
+        cuts = _cuts_of(state, new, with_logs)
+    covered = reduce(cut.lowest, {id(group_cut): group_cut for group_cut in cuts}.values(), target)
     return {} if cut.within(covered, state.covered) else dict(covered)
 
 
-def _reached(state: TableState, kept: Mapping[FileGroup, SliceFile], groups: Sequence[FileGroup]) -> list[cut.Seqs]:
+def _cuts_of(state: TableState, new: Mapping[FileGroup, SliceFile], groups: Sequence[FileGroup]) -> list[cut.Seqs]:
     """The cuts of the slices that have the keys of some file groups; empty for keys in no slice."""
     newest = {group: state.slices.cut_of(group) for group in state.slices}
-    levels = state.slices.levels | {group.bits for group in kept}
-    for group, made in kept.items():
-        for replaced in list(overlapping(group, levels, newest.__contains__)):
-            del newest[replaced]
-        newest[group] = made.cut
-    return [each for group in groups for each in reached(newest, levels, group) or [NOTHING]]
+    levels = state.slices.levels | {group.bits for group in new}
+    for group, file_slice in new.items():
+        for old_group in list(overlapping(group, levels, newest.__contains__)):
+            del newest[old_group]
+        newest[group] = file_slice.cut
+    return [group_cut for group in groups for group_cut in reached(newest, levels, group) or [NOTHING]]

@@ -50,12 +50,12 @@ def current_files(slices: Sequence[FileSlice]) -> list[CurrentFile]:
     """One entry for every base file of the slices, in the order in which the slices refer to them."""
     whole = whole_files(slices)
     files: dict[Path, tuple[FileRef, int, list[FilePart], frozenset[int]]] = {}
-    for made in (file_slice.slice for file_slice in slices):
-        if made is not None and made.base is not None:
-            overlaid = frozenset(group for overlay in made.overlays for group in overlay.groups)
-            parts = files.setdefault(made.base.path, (made.base, made.rev, [], overlaid))[2]
-            if made.base_part is not None:
-                parts.append(made.base_part)
+    for slice_file in (file_slice.slice for file_slice in slices):
+        if slice_file is not None and slice_file.base is not None:
+            overlaid = frozenset(group for overlay in slice_file.overlays for group in overlay.groups)
+            parts = files.setdefault(slice_file.base.path, (slice_file.base, slice_file.rev, [], overlaid))[2]
+            if slice_file.base_part is not None:
+                parts.append(slice_file.base_part)
     return [
         CurrentFile(
             file, rev, None if file.path in whole else tuple(sorted(parts, key=lambda part: part.first)), overlaid

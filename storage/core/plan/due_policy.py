@@ -21,7 +21,7 @@ File groups that are not due for compaction are due for a **fold** when together
 that are not folded. Each fold that replaces the folds before it writes all that waits again. So a fold is postponed
 while it would be small compared to these, up to `MAX_POSTPONED` times the number of commits.
 
-A clock is used only for ``age``: it affects when work is done, never what a read returns (S22 ClockFree).
+A clock is used only for ``age``: it affects when work is done, never what a read returns (PROTOCOL.md, S22 ClockFree).
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ def _due_for_compaction(
     unsplit: frozenset[FileGroup],
 ) -> dict[FileGroup, Due]:
     cold_after = COLD_FACTOR * (policy.min_commits or COLD_COMMITS)
-    used = [files[i] for i in set().union(*waiting.values())]
-    cold = any(heads.get(lane, seq) - seq >= cold_after for file in used for lane, seq in file.reach.items())
+    log_files = [files[i] for i in set().union(*waiting.values())]
+    cold = any(heads.get(lane, seq) - seq >= cold_after for file in log_files for lane, seq in file.reach.items())
     reasons: dict[FileGroup, str] = {}
     for file_slice in slices:
         if file_slice.group not in waiting:
@@ -224,10 +224,10 @@ def propose_buckets(slices: Sequence[FileSlice], bits: int) -> int:
         slices: All slices of a snapshot.
         bits: The bits that file groups are to have.
     """
-    stored: Counter[str] = Counter()
-    for each in slices:
-        stored[each.group.partition] += each.base_bytes + each.log_bytes
-    largest = max(stored.values(), default=0)
+    partition_bytes: Counter[str] = Counter()
+    for file_slice in slices:
+        partition_bytes[file_slice.group.partition] += file_slice.base_bytes + file_slice.log_bytes
+    largest = max(partition_bytes.values(), default=0)
     while bits < MAX_BITS and largest > SPLIT_BYTES << bits:
         bits += 1
     return 1 << bits
@@ -241,8 +241,8 @@ def _folds_now(policy: DuePolicy, unfolded: Sequence[FileSlice], files: Sequence
     for file_slice in unfolded:
         np.add.at(rows, file_slice.file, file_slice.rows)
     is_fold = np.array([file.is_fold for file in files])
-    used = set(np.flatnonzero((rows > 0) & ~is_fold).tolist())
-    commits = len(_commits(used, files))
+    file_numbers = set(np.flatnonzero((rows > 0) & ~is_fold).tolist())
+    commits = len(_commits(file_numbers, files))
     if commits < policy.fold_commits:
         return False
     enough = rows[~is_fold].sum() >= policy.min_fold_ratio * rows[is_fold].sum()
@@ -250,11 +250,11 @@ def _folds_now(policy: DuePolicy, unfolded: Sequence[FileSlice], files: Sequence
 
 
 def _due(
-    file_slice: FileSlice, used: set[int], files: Sequence[LiveFile], reason: str, work: Work = Work.COMPACT
+    file_slice: FileSlice, file_numbers: set[int], files: Sequence[LiveFile], reason: str, work: Work = Work.COMPACT
 ) -> Due:
-    return Due(len(_commits(used, files)), file_slice.log_bytes, file_slice.base_bytes, reason, work)
+    return Due(len(_commits(file_numbers, files)), file_slice.log_bytes, file_slice.base_bytes, reason, work)
 
 
-def _commits(used: set[int], files: Sequence[LiveFile]) -> set[tuple[LaneName, int]]:
+def _commits(file_numbers: set[int], files: Sequence[LiveFile]) -> set[tuple[LaneName, int]]:
     """(lane, seq) of the commits and folds that log files belong to."""
-    return {(files[i].lane, files[i].seq) for i in used}
+    return {(files[i].lane, files[i].seq) for i in file_numbers}

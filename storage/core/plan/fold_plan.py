@@ -53,14 +53,14 @@ def _plan(state: TableState, events: FileSlice, whole: FileSlice) -> GroupFold:
     parent = dict(events.slice.cut) if events.slice is not None else {}
     chain = sum(1 for fold in state.folds if group in fold.groups)
     anew = chain >= MAX_CHAIN or events.log_bytes >= whole.log_bytes - events.log_bytes
-    folded = FoldedGroup(
+    group_fold = FoldedGroup(
         partition=group.partition,
         bits=group.bits,
         bucket=group.bucket,
         parent=parent,
         start=parent if anew else dict(state.folded_to(group)),
     )
-    return GroupFold(folded, whole if anew else events)
+    return GroupFold(group_fold, whole if anew else events)
 
 
 def cut_runs(folds: Sequence[GroupFold], schema: TableSchema, run_bytes: int) -> Iterator[list[GroupFold]]:
@@ -74,18 +74,18 @@ def cut_runs(folds: Sequence[GroupFold], schema: TableSchema, run_bytes: int) ->
         yield from (several[span] for span in cut_by_size([size // UNPACKED for size in memory], run_bytes))
 
 
-def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:
-    """Whether a file group's part of a fold up to ``to`` begins where its slice and folds end in ``state`` (F3).
+def may_publish(state: TableState, group_fold: FoldedGroup, to: cut.Seqs) -> bool:
+    """Whether a file group's part of a fold up to ``to`` begins where its slice and folds end (PROTOCOL.md, F3).
 
     A fold of everything after the slice replaces the folds before it, so it must contain everything that they contain,
     and more: otherwise it need not be published.
     """
-    group = folded.group
-    reached = state.folded_to(group)
-    end, to = cut.only(reached, state.lanes), cut.only(to, state.lanes)
+    group = group_fold.group
+    folded_end = state.folded_to(group)
+    end, to = cut.only(folded_end, state.lanes), cut.only(to, state.lanes)
     return (
-        folded.parent == state.slices.cut_of(group)
-        and folded.start in (folded.parent, reached)
+        group_fold.parent == state.slices.cut_of(group)
+        and group_fold.start in (group_fold.parent, folded_end)
         and cut.within(end, to)
         and not cut.within(to, end)
     )

@@ -82,17 +82,17 @@ class Extents:
 
     @classmethod
     def joined(cls, several: Sequence[Extents]) -> Extents:
-        """All of several parts."""
+        """The extents of several parts as one."""
         if len(several) == 1:
             return several[0]
         return cls(
-            keys.concat([each.least for each in several]),
-            keys.concat([each.largest for each in several]),
-            np.concatenate([each.bytes for each in several]),
+            keys.concat([extents.least for extents in several]),
+            keys.concat([extents.largest for extents in several]),
+            np.concatenate([extents.bytes for extents in several]),
         )
 
     def near(self, others: Extents) -> Extents:
-        """Those of these parts that may have keys in common with one of the others."""
+        """The parts that may have keys in common with another one."""
         _, starts = keys.in_order(others.least)
         _, ends = keys.in_order(others.largest)
         # More of the others begin up to the end of the part than end before its beginning.
@@ -165,13 +165,13 @@ def _quantiles(candidates: KeyVector, parts: Sequence[Extents], ranges: int) -> 
     if len(candidates) == 0:
         return candidates
     before = np.cumsum(_bytes_between(candidates, parts))  # the bytes before each candidate, then all bytes
-    wanted = before[-1] * np.arange(1, ranges) / ranges
-    right = np.minimum(np.searchsorted(before[:-1], wanted), len(candidates) - 1)
+    targets = before[-1] * np.arange(1, ranges) / ranges
+    right = np.minimum(np.searchsorted(before[:-1], targets), len(candidates) - 1)
     left = np.maximum(right - 1, 0)
-    nearest = np.where(wanted - before[left] < np.abs(before[right] - wanted), left, right)
-    chosen = np.unique(nearest)
+    nearest = np.where(targets - before[left] < np.abs(before[right] - targets), left, right)
+    picks = np.unique(nearest)
     # Remove ranges without bytes.
-    return keys.take(candidates, chosen[(before[chosen] > 0) & (before[chosen] < before[-1])])
+    return keys.take(candidates, picks[(before[picks] > 0) & (before[picks] < before[-1])])
 
 
 def _bytes_between(bounds: KeyVector, parts: Sequence[Extents]) -> npt.NDArray[np.float64]:
@@ -202,6 +202,6 @@ def total_bytes(parts: Iterable[Extents]) -> int:
 
 def _less(left: KeyVector, right: KeyVector) -> keys.Mask:
     if isinstance(left, np.ndarray):
-        found: keys.Mask = left < right
-        return found
+        is_less: keys.Mask = left < right
+        return is_less
     return np.asarray(pc.less(left, right))

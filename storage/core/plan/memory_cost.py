@@ -1,4 +1,4 @@
-"""What file groups cost in memory, from what a plan knows of them: rows, stored bytes and the schema.
+"""Estimates the memory that file groups need, from their rows, stored bytes and the schema.
 
 Stored bytes alone say little: integers that repeat are stored in a bit and need eight bytes each in memory, and a
 column that is held apart needs kilobytes, however few rows it has. So a file group costs
@@ -29,8 +29,8 @@ _BATCHES: Final = 16
 
 def group_bytes(schema: TableSchema, file_slice: FileSlice) -> int:
     """Estimate of the memory for all rows of a file group, before they are merged."""
-    stored = file_slice.base_bytes + file_slice.log_bytes
-    return max(UNPACKED * stored, file_slice.stored_rows * schema.row_bytes)
+    size_bytes = file_slice.base_bytes + file_slice.log_bytes
+    return max(UNPACKED * size_bytes, file_slice.stored_rows * schema.row_bytes)
 
 
 def log_memory_bytes(schema: TableSchema, log_bytes: int, log_rows: int) -> int:
@@ -45,7 +45,7 @@ def merging_bytes(schema: TableSchema) -> int:
 
 def block_bytes(slices: Iterable[FileSlice], files: Sequence[LiveFile]) -> int:
     """Memory for the columns of the log blocks that file groups read, without their rows: each block is held apart."""
-    blocks = {pair for each in slices for pair in zip(each.file.tolist(), each.block.tolist(), strict=True)}
+    blocks = {pair for item in slices for pair in zip(item.file.tolist(), item.block.tolist(), strict=True)}
     return APART_BYTES * sum(len(files[number].file.columns) for number, _ in blocks)
 
 

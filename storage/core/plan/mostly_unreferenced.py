@@ -30,24 +30,24 @@ def mostly_unreferenced(
         slices: All slices of a snapshot.
         leaving: File groups that are compacted anyway; they are not in the result.
         heads: Last entry of the snapshot in each lane. A slice with this cut is not compacted: its successor would have
-            the same cut (rule K3).
+            the same cut (PROTOCOL.md, K3).
     """
     staying = [file_slice.slice for file_slice in slices if file_slice.slice and file_slice.group not in leaving]
-    taken: Counter[Path] = Counter()
-    for made in staying:
-        for file, rows in _stored(made):
-            taken[file.path] += rows
+    referenced_rows: Counter[Path] = Counter()
+    for newest_slice in staying:
+        for file, rows in _files_of(newest_slice):
+            referenced_rows[file.path] += rows
     return frozenset(
-        made.group
-        for made in staying
-        if any(made.cut.get(lane, 0) != seq for lane, seq in heads.items())
-        and any(taken[file.path] * UNREFERENCED_FACTOR < file.rows for file, _ in _stored(made))
+        newest_slice.group
+        for newest_slice in staying
+        if any(newest_slice.cut.get(lane, 0) != seq for lane, seq in heads.items())
+        and any(referenced_rows[file.path] * UNREFERENCED_FACTOR < file.rows for file, _ in _files_of(newest_slice))
     )
 
 
-def _stored(made: SliceFile) -> Iterator[tuple[FileRef, int]]:
+def _files_of(file_slice: SliceFile) -> Iterator[tuple[FileRef, int]]:
     """The files of a slice, and how many of their rows belong to it."""
-    if made.base is not None:
-        yield made.base, made.base_rows
-    if made.shadow is not None:
-        yield made.shadow, made.shadow_rows
+    if file_slice.base is not None:
+        yield file_slice.base, file_slice.base_rows
+    if file_slice.shadow is not None:
+        yield file_slice.shadow, file_slice.shadow_rows

@@ -1,4 +1,4 @@
-"""In which files of a slice its columns are: overlays replace column groups of a base file (FORMAT.md, "Overlays")."""
+"""Finds the file of each column of a slice: overlays replace column groups of a base file (FORMAT.md, "Overlays")."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ def files_of_columns(
         overlays: The overlays of its slice.
         columns: Names of columns of the slice schema, hidden ones included.
     """
-    found: dict[int, list[str]] = {}
+    columns_by_file: dict[int, list[str]] = {}
     newer = overlaid_columns(schema, overlays)
     in_keys = {*schema.key, schema.sort_column}
     for name in columns:
         if name not in in_keys:
-            found.setdefault(newer.get(name, -1), []).append(name)
-    positions = sorted(found) or [-1]
-    found.setdefault(positions[0], []).extend(name for name in columns if name in in_keys)
+            columns_by_file.setdefault(newer.get(name, -1), []).append(name)
+    positions = sorted(columns_by_file) or [-1]
+    columns_by_file.setdefault(positions[0], []).extend(name for name in columns if name in in_keys)
     files = {-1: base, **{position: overlay.file for position, overlay in enumerate(overlays)}}
-    return [ReadFile(files[position], tuple(found[position])) for position in positions]
+    return [ReadFile(files[position], tuple(columns_by_file[position])) for position in positions]
 
 
-def only_file(schema: TableSchema, made: SliceFile, columns: Collection[str]) -> FileRef | None:
+def only_file(schema: TableSchema, file_slice: SliceFile, columns: Collection[str]) -> FileRef | None:
     """The one file that has all of some columns of the visible rows of a slice; None if they are in several files."""
-    if made.base is None:
+    if file_slice.base is None:
         return None
-    files = files_of_columns(schema, made.base, made.overlays, columns)
+    files = files_of_columns(schema, file_slice.base, file_slice.overlays, columns)
     return files[0].file if len(files) == 1 else None
 
 
@@ -70,12 +70,12 @@ def overlaid_groups(slices: Iterable[FileSlice], heads: cut.Seqs) -> frozenset[F
     Args:
         slices: Slices of a snapshot.
         heads: Last entry of the snapshot in each lane. A slice with this cut is not compacted: its successor would have
-            the same cut (rule K3).
+            the same cut (PROTOCOL.md, K3).
     """
     return frozenset(
-        each.group
-        for each in slices
-        if each.slice is not None
-        and each.slice.overlays
-        and any(each.slice.cut.get(lane, 0) != seq for lane, seq in heads.items())
+        file_slice.group
+        for file_slice in slices
+        if file_slice.slice is not None
+        and file_slice.slice.overlays
+        and any(file_slice.slice.cut.get(lane, 0) != seq for lane, seq in heads.items())
     )

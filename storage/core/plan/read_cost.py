@@ -1,4 +1,4 @@
-"""What it costs a reader that file groups have logs. Pure functions.
+"""Estimates how much more a reader reads because file groups have logs.
 
 A reader fetches the base of a file group and the blocks of log files that have rows of it. Blocks are fetched whole.
 """
@@ -19,7 +19,7 @@ SMALL_TABLE_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadCost:
-    """What a read of a whole snapshot costs.
+    """The cost of a read of a whole snapshot.
 
     Attributes:
         amplification: Bytes that it fetches, divided by the bytes of the table when it is compacted. File groups that
@@ -40,7 +40,7 @@ def read_amplification(file_slice: FileSlice, files: Sequence[LiveFile]) -> floa
         return 1.0
     if file_slice.base_bytes == 0:
         return float("inf")
-    return 1.0 + _fetched([file_slice], files) / file_slice.base_bytes
+    return 1.0 + _fetched_bytes([file_slice], files) / file_slice.base_bytes
 
 
 def read_cost(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadCost:
@@ -51,20 +51,20 @@ def read_cost(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadCos
         files: Its log files.
     """
     with_logs = [file_slice for file_slice in slices if len(file_slice.rows)]
-    stored = sum(file_slice.base_bytes for file_slice in slices)
-    compacted = stored + sum(each.log_bytes // 2 for each in with_logs if each.base_bytes == 0)
-    fetched = stored + _fetched(with_logs, files)
-    used: set[int] = set().union(*(file_slice.file.tolist() for file_slice in with_logs))
+    base_bytes = sum(file_slice.base_bytes for file_slice in slices)
+    compacted = base_bytes + sum(with_log.log_bytes // 2 for with_log in with_logs if with_log.base_bytes == 0)
+    fetched = base_bytes + _fetched_bytes(with_logs, files)
+    log_files: set[int] = set().union(*(file_slice.file.tolist() for file_slice in with_logs))
     return ReadCost(
         amplification=max(1.0, fetched / max(compacted, SMALL_TABLE_BYTES)),
-        commits=len({(files[i].lane, files[i].seq) for i in used}),
+        commits=len({(files[i].lane, files[i].seq) for i in log_files}),
     )
 
 
-def _fetched(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> int:
+def _fetched_bytes(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> int:
     """Bytes of the blocks that have rows of file groups, each block once."""
     if not slices:
         return 0
-    file, block = (np.concatenate([getattr(each, name) for each in slices]) for name in ("file", "block"))
+    file, block = (np.concatenate([getattr(file_slice, name) for file_slice in slices]) for name in ("file", "block"))
     blocks = np.unique(np.stack([file, block]), axis=1)
     return sum(files[number].index.blocks.length[place] for number, place in blocks.T.tolist())

@@ -34,33 +34,33 @@ def regroup_ranges(
         File groups in order, and the ranges; a range occurs once for each file group that reads it, with a share of
         its bytes. The column ``shared`` is 1 where it has rows of several.
     """
-    folded, finest = state.folded_groups, max(state.levels)
+    folded_groups, finest = state.folded_groups, max(state.levels)
 
     def has(group: FileGroup) -> bool:
-        return group in state.slices or group in folded
+        return group in state.slices or group in folded_groups
 
     levels = sorted(state.levels)
-    used = np.unique(ranges["group"]).tolist()
-    found = {number: _file_groups(groups[number], levels, finest, has) for number in used}
+    range_groups = np.unique(ranges["group"]).tolist()
+    parts_of = {number: _file_groups(groups[number], levels, finest, has) for number in range_groups}
     if only is not None:
-        wanted = frozenset(only)
-        found = {number: [group for group in parts if group in wanted] for number, parts in found.items()}
+        names = frozenset(only)
+        parts_of = {number: [group for group in parts if group in names] for number, parts in parts_of.items()}
     slices = [group for group in groups if group in state.slices and (only is None or group in only)]
-    made = sorted({*slices, *(group for parts in found.values() for group in parts)})
-    place = {group: number for number, group in enumerate(made)}
+    file_groups = sorted({*slices, *(group for parts in parts_of.values() for group in parts)})
+    place = {group: number for number, group in enumerate(file_groups)}
     copies = np.zeros(len(groups), np.int64)
-    for number, parts in found.items():
+    for number, parts in parts_of.items():
         copies[number] = len(parts)
     of_range = ranges["group"]
     repeats = copies[of_range] if len(of_range) else of_range
     result = {name: np.repeat(values, repeats) for name, values in ranges.items()}
-    pieces = [found[number] for number in of_range.tolist()]
+    pieces = [parts_of[number] for number in of_range.tolist()]
     result["group"] = np.array([place[group] for parts in pieces for group in parts], np.int64)
     result["bytes"] = result["bytes"] // np.maximum(np.repeat(repeats, repeats), 1)
     bits = np.array([groups[number].bits for number in of_range.tolist()], np.int64)
-    of_made = np.array([group.bits for group in made], np.int64)
+    of_made = np.array([group.bits for group in file_groups], np.int64)
     result["shared"] = (np.repeat(bits, repeats) < of_made[result["group"]]).astype(np.int64)
-    return made, result
+    return file_groups, result
 
 
 def _file_groups(
@@ -72,4 +72,4 @@ def _file_groups(
             return [whole]
     if group.bits >= finest:
         return [group.within(finest)]
-    return [each for part in group.parts(group.bits + 1) for each in _file_groups(part, levels, finest, has)]
+    return [child for part in group.parts(group.bits + 1) for child in _file_groups(part, levels, finest, has)]

@@ -16,7 +16,7 @@ from storage.core.plan.slices import FileSlice
 
 def other_bits(slices: Iterable[FileSlice], bits: int) -> frozenset[FileGroup]:
     """The file groups that are to be split or merged."""
-    return frozenset(each.group for each in slices if each.group.bits != bits)
+    return frozenset(file_slice.group for file_slice in slices if file_slice.group.bits != bits)
 
 
 def merged_parts(
@@ -29,29 +29,29 @@ def merged_parts(
         chosen: File groups to compact.
         bits: The table's number of bits.
     """
-    found: dict[FileGroup, list[FileSlice]] = {each.group.within(bits): [] for each in chosen if each.group.bits > bits}
-    for each in slices:
-        if each.group.bits > bits and (target := each.group.within(bits)) in found:
-            found[target].append(each)
-    return found
+    parts: dict[FileGroup, list[FileSlice]] = {item.group.within(bits): [] for item in chosen if item.group.bits > bits}
+    for item in slices:
+        if item.group.bits > bits and (target := item.group.within(bits)) in parts:
+            parts[target].append(item)
+    return parts
 
 
 def as_targets(
-    chosen: Sequence[FileSlice], parts: Mapping[FileGroup, Sequence[FileSlice]], bits: int
+    slices: Sequence[FileSlice], parts: Mapping[FileGroup, Sequence[FileSlice]], bits: int
 ) -> list[FileSlice]:
     """The chosen file groups, with one in place of those that become one; in order of what they become.
 
     What stands for several has their size, and nothing else.
     """
     none = np.empty(0, np.int64)
-    found: dict[FileGroup, FileSlice] = {}
-    for each in chosen:
-        target = each.group.within(bits) if each.group.bits > bits else each.group
-        if target in parts and target not in found:
+    targets: dict[FileGroup, FileSlice] = {}
+    for item in slices:
+        target = item.group.within(bits) if item.group.bits > bits else item.group
+        if target in parts and target not in targets:
             size = sum(part.log_bytes + part.base_bytes for part in parts[target])
-            found[target] = FileSlice(target, None, none, none, none, none, 0, size)
-        found.setdefault(target, each)
-    return [found[group] for group in sorted(found)]
+            targets[target] = FileSlice(target, None, none, none, none, none, 0, size)
+        targets.setdefault(target, item)
+    return [targets[group] for group in sorted(targets)]
 
 
 def in_order(run: Iterable[FileSlice], bits: int) -> list[FileSlice]:
@@ -60,9 +60,9 @@ def in_order(run: Iterable[FileSlice], bits: int) -> list[FileSlice]:
     def first_target(group: FileGroup) -> FileGroup:
         return next(group.parts(bits)) if group.bits < bits else group.within(bits)
 
-    return sorted(run, key=lambda each: (first_target(each.group), each.group))
+    return sorted(run, key=lambda file_slice: (first_target(file_slice.group), file_slice.group))
 
 
-def without(chosen: Iterable[FileSlice], taken: Collection[FileGroup], bits: int) -> list[FileSlice]:
+def without(slices: Iterable[FileSlice], targets: Collection[FileGroup], bits: int) -> list[FileSlice]:
     """The chosen file groups that do not become one of those that are taken."""
-    return [each for each in chosen if each.group.bits <= bits or each.group.within(bits) not in taken]
+    return [item for item in slices if item.group.bits <= bits or item.group.within(bits) not in targets]

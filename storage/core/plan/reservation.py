@@ -18,7 +18,7 @@ RESERVATION_FACTOR: Final = 4  # an attempt may take this many times as long as 
 
 
 def next_reservation_ms(attempts: int, longest_ms: int) -> int:
-    """For how many milliseconds the next attempt reserves the table; 0 for not at all.
+    """The milliseconds for which the next attempt reserves the table; 0 if it does not reserve it.
 
     Args:
         attempts: Number of attempts before it.

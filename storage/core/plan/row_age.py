@@ -25,7 +25,7 @@ _UNKNOWN: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class AgeLimits:
-    """What counts as old at one moment. Times are Unix milliseconds.
+    """The times before which rows and deletes are old, at one moment. Times are Unix milliseconds.
 
     Attributes:
         by: The column that says how old a row is; "": its last event.
@@ -49,12 +49,12 @@ class AgeLimits:
 
     def columns(self, schema: TableSchema, *, visible: bool) -> list[str]:
         """The columns of slices that `expired` reads, for rows that are visible or for those that are not."""
-        found = [schema.sort_column, *_arrivals(schema), *_floors(schema)]
-        if self.by and self.by not in found:
-            found.append(self.by)
+        column_names = [schema.sort_column, *_arrivals(schema), *_floors(schema)]
+        if self.by and self.by not in column_names:
+            column_names.append(self.by)
         if not visible:
-            found += [name for name in _other_state(schema) if name not in found]
-        return found
+            column_names += [name for name in _other_state(schema) if name not in column_names]
+        return column_names
 
 
 def expired(schema: TableSchema, rows: Arrays, limits: AgeLimits) -> Mask:
@@ -74,25 +74,25 @@ def expired(schema: TableSchema, rows: Arrays, limits: AgeLimits) -> Mask:
     return result
 
 
-def may_have_expired(schema: TableSchema, known: Known, limits: AgeLimits, *, visible: bool) -> bool:
+def may_have_expired(schema: TableSchema, ranges: Known, limits: AgeLimits, *, visible: bool) -> bool:
     """Whether rows of a row group can be `expired`, by its statistics; visible rows, or those that are not."""
-    if not visible and _may_be_below(known, _floors(schema), limits.deletes_ms << limits.stamp_bits):
+    if not visible and _may_be_below(ranges, _floors(schema), limits.deletes_ms << limits.stamp_bits):
         return True
     if limits.rows_ms is None:
         return False
     group = schema.group_of_column.get(limits.by)
     always_has_value = limits.by != "" and all(
-        _has_no_nulls(known(name)) for name in (limits.by, *(() if group is None else (names.arrival(group.id),)))
+        _has_no_nulls(ranges(name)) for name in (limits.by, *(() if group is None else (names.arrival(group.id),)))
     )
     last_events = [*_arrivals(schema), *_floors(schema)]
-    if not always_has_value and _may_be_below(known, last_events, limits.rows_ms << limits.stamp_bits):
+    if not always_has_value and _may_be_below(ranges, last_events, limits.rows_ms << limits.stamp_bits):
         return True
     if not limits.by:
         return False
-    found = known(limits.by)
-    if found is None or (found.least is None and not found.all_null):
+    stats = ranges(limits.by)
+    if stats is None or (stats.least is None and not stats.all_null):
         return True
-    return not found.all_null and _number(found.least, found.type) < _threshold(limits, found.type)
+    return not stats.all_null and _number(stats.least, stats.type) < _threshold(limits, stats.type)
 
 
 def _old(schema: TableSchema, rows: Arrays, limits: AgeLimits, newest_delete: Any) -> Mask:
@@ -115,7 +115,7 @@ def _old(schema: TableSchema, rows: Arrays, limits: AgeLimits, newest_delete: An
 
 
 def _only_deletes(schema: TableSchema, rows: Arrays, newest_delete: Any) -> Mask:
-    """Rows of which nothing but deletes is known: no group is present, and no group has state without a floor."""
+    """Mask of rows that have only deletes: no group is present, and no group has state without a floor."""
     result: Mask = newest_delete != _UNKNOWN
     for group in schema.groups:
         result = result & np.asarray(rows[names.arrival(group.id)].is_null())
@@ -127,15 +127,15 @@ def _only_deletes(schema: TableSchema, rows: Arrays, newest_delete: Any) -> Mask
 
 def _arrivals(schema: TableSchema) -> list[str]:
     """The columns with the arrivals of upserts."""
-    stored = frozenset(schema.slice.names)
-    wanted = [name for group in schema.groups for name in (names.arrival(group.id), names.top_arrival(group.id))]
-    return [name for name in wanted if name in stored]
+    slice_columns = frozenset(schema.slice.names)
+    candidates = [name for group in schema.groups for name in (names.arrival(group.id), names.top_arrival(group.id))]
+    return [name for name in candidates if name in slice_columns]
 
 
 def _floors(schema: TableSchema) -> list[str]:
     """The columns with the arrivals of deletes."""
-    stored = frozenset(schema.slice.names)
-    return [name for group in schema.groups if (name := names.floor_arrival(group.id)) in stored]
+    slice_columns = frozenset(schema.slice.names)
+    return [name for group in schema.groups if (name := names.floor_arrival(group.id)) in slice_columns]
 
 
 def _other_state(schema: TableSchema) -> list[str]:
@@ -154,17 +154,17 @@ def _newest(rows: Arrays, columns: list[str], size: int) -> Any:
     return result
 
 
-def _may_be_below(known: Known, columns: list[str], limit: int) -> bool:
+def _may_be_below(ranges: Known, columns: list[str], limit: int) -> bool:
     """Whether all arrivals of some row can be below a limit; a row has at least one."""
-    found = [known(name) for name in columns]
-    if any(each is None or (each.least is None and not each.all_null) for each in found):
+    stats = [ranges(name) for name in columns]
+    if any(item is None or (item.least is None and not item.all_null) for item in stats):
         return True
-    some = [each for each in found if each is not None and not each.all_null]
-    return any(each.least < limit for each in some) and all(each.least < limit for each in some if each.nulls == 0)
+    some = [item for item in stats if item is not None and not item.all_null]
+    return any(item.least < limit for item in some) and all(item.least < limit for item in some if item.nulls == 0)
 
 
-def _has_no_nulls(found: ColumnRange | None) -> bool:
-    return found is not None and found.nulls == 0
+def _has_no_nulls(column_range: ColumnRange | None) -> bool:
+    return column_range is not None and column_range.nulls == 0
 
 
 def _threshold(limits: AgeLimits, kind: pa.DataType) -> int:

@@ -7,7 +7,7 @@ slow or dead is done by the others at the end. When a plan is opened or closed, 
 
 In what it takes over from another one a compaction begins at the end, because the other one begins at the beginning.
 
-No result depends on this: of two slices of a file group the second is dropped (rule K3), whoever made it.
+No result depends on this: of two slices of a file group the second is dropped (PROTOCOL.md, K3), whoever made it.
 """
 
 from __future__ import annotations

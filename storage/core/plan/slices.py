@@ -100,8 +100,8 @@ class FileSlice:
     @property
     def stored_rows(self) -> int:
         """Rows of base, shadow and log ranges: an upper bound of the rows of the file group."""
-        stored = 0 if self.slice is None else self.slice.base_rows + self.slice.shadow_rows
-        return int(self.rows.sum()) + stored
+        row_count = 0 if self.slice is None else self.slice.base_rows + self.slice.shadow_rows
+        return int(self.rows.sum()) + row_count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,22 +137,22 @@ class FileSlices(Sequence[FileSlice]):
         """The same file groups in columns; none of them is combined."""
         if isinstance(slices, FileSlices):
             return slices
-        made = [each.slice for each in slices]
-        within = [each.within for each in slices]
+        slice_files = [file_slice.slice for file_slice in slices]
+        within = [file_slice.within for file_slice in slices]
         none = [np.empty(0, np.int64)]
         return cls(
-            groups=[each.group for each in slices],
-            made=made,
-            sizes=_sizes([sizes_of(each) for each in made]),
-            first=np.cumsum([0, *(len(each.rows) for each in slices)]),
-            file=np.concatenate(none + [each.file for each in slices]),
-            block=np.concatenate(none + [each.block for each in slices]),
-            start=np.concatenate(none + [each.start for each in slices]),
-            rows=np.concatenate(none + [each.rows for each in slices]),
-            deletes=np.array([each.deletes for each in slices], np.int64),
-            log_bytes=np.array([each.log_bytes for each in slices], np.int64),
-            shared=np.array([each.shared for each in slices], np.bool_),
-            within=within if any(each is not None for each in within) else (),
+            groups=[file_slice.group for file_slice in slices],
+            made=slice_files,
+            sizes=_sizes([sizes_of(file) for file in slice_files]),
+            first=np.cumsum([0, *(len(file_slice.rows) for file_slice in slices)]),
+            file=np.concatenate(none + [file_slice.file for file_slice in slices]),
+            block=np.concatenate(none + [file_slice.block for file_slice in slices]),
+            start=np.concatenate(none + [file_slice.start for file_slice in slices]),
+            rows=np.concatenate(none + [file_slice.rows for file_slice in slices]),
+            deletes=np.array([file_slice.deletes for file_slice in slices], np.int64),
+            log_bytes=np.array([file_slice.log_bytes for file_slice in slices], np.int64),
+            shared=np.array([file_slice.shared for file_slice in slices], np.bool_),
+            within=within if any(one is not None for one in within) else (),
         )
 
     def __len__(self) -> int:
@@ -202,17 +202,17 @@ class FileSlices(Sequence[FileSlice]):
                 **{name: getattr(self, name)[here] for name in _GROUP_COLUMNS},
                 **{name: getattr(self, name)[ranges] for name in RANGE_COLUMNS},
             )
-        chosen = np.array(numbers, np.int64)
-        counts = np.diff(self.first)[chosen]
+        picked = np.array(numbers, np.int64)
+        counts = np.diff(self.first)[picked]
         first = np.cumsum([0, *counts.tolist()])
-        places = np.repeat(self.first[chosen] - first[:-1], counts) + np.arange(first[-1])
+        places = np.repeat(self.first[picked] - first[:-1], counts) + np.arange(first[-1])
         return replace(
             self,
             groups=[self.groups[number] for number in numbers],
             made=[self.made[number] for number in numbers],
             within=[self.within[number] for number in numbers] if self.within else (),
             first=first,
-            **{name: getattr(self, name)[chosen] for name in _GROUP_COLUMNS},
+            **{name: getattr(self, name)[picked] for name in _GROUP_COLUMNS},
             **{name: getattr(self, name)[places] for name in RANGE_COLUMNS},
         )
 
@@ -242,13 +242,13 @@ def _sizes(sizes: Sequence[SliceSizes]) -> Ints:
 
 def base_slices(state: TableState) -> FileSlices:
     """The slices of a state that have a base, without log ranges; in order of file group."""
-    found = [(group, file) for group, file in sorted(state.slices.items(), key=_group) if file.base is not None]
-    none, zeros = np.empty(0, np.int64), np.zeros(len(found), np.int64)
+    based_slices = [(group, file) for group, file in sorted(state.slices.items(), key=_group) if file.base is not None]
+    none, zeros = np.empty(0, np.int64), np.zeros(len(based_slices), np.int64)
     return FileSlices(
-        groups=[group for group, _ in found],
-        made=[file for _, file in found],
-        sizes=_sizes([state.slices.stored[group].sizes for group, _ in found]),
-        first=np.zeros(len(found) + 1, np.int64),
+        groups=[group for group, _ in based_slices],
+        made=[file for _, file in based_slices],
+        sizes=_sizes([state.slices.stored[group].sizes for group, _ in based_slices]),
+        first=np.zeros(len(based_slices) + 1, np.int64),
         file=none,
         block=none,
         start=none,
@@ -263,15 +263,15 @@ _group: Final = operator.itemgetter(0)
 
 
 def whole_files(slices: Sequence[FileSlice]) -> frozenset[Path]:
-    """Base files of which every row belongs to one of these slices, without log ranges.
+    """Base files whose rows all belong to these slices, which have no log ranges.
 
     A shared file may have rows of file groups that have a newer slice in another file; these rows are unused.
     """
     rest: dict[Path, int] = {}
     columns = FileSlices.of(slices)
-    for made, logs in zip(columns.made, columns.has_logs.tolist(), strict=True):
-        if made is not None and made.base is not None and not logs:
-            rest[made.base.path] = rest.get(made.base.path, made.base.rows) - made.base_rows
+    for slice_file, logs in zip(columns.made, columns.has_logs.tolist(), strict=True):
+        if slice_file is not None and slice_file.base is not None and not logs:
+            rest[slice_file.base.path] = rest.get(slice_file.base.path, slice_file.base.rows) - slice_file.base_rows
     return frozenset(path for path, rows in rest.items() if rows == 0)
 
 
@@ -299,12 +299,12 @@ def plan_slices(
     order = np.lexsort((ranges["start"], ranges["block"], ranges["file"], ranges["group"]))
     ranges = {name: values[order] for name, values in ranges.items()}
     first = np.searchsorted(ranges["group"], np.arange(len(groups) + 1))
-    stored = [slices.get(group) for group in groups]
+    newest = [slices.get(group) for group in groups]
     shared = run_sums(ranges["shared"], first) if regrouped else [0] * len(groups)
-    found = FileSlices(
+    file_slices = FileSlices(
         groups=groups,
-        made=[None if item is None else item.file for item in stored],
-        sizes=_sizes([NO_SIZES if item is None else item.sizes for item in stored]),
+        made=[None if item is None else item.file for item in newest],
+        sizes=_sizes([NO_SIZES if item is None else item.sizes for item in newest]),
         first=first,
         file=ranges["file"],
         block=ranges["block"],
@@ -314,8 +314,8 @@ def plan_slices(
         log_bytes=np.array(run_sums(ranges["bytes"], first), np.int64),
         shared=np.array(shared, np.bool_),
     )
-    has_rows = found.has_logs | np.array([item is not None for item in stored], np.bool_)
-    return found.chosen(np.flatnonzero(has_rows).tolist())
+    has_rows = file_slices.has_logs | np.array([item is not None for item in newest], np.bool_)
+    return file_slices.chosen(np.flatnonzero(has_rows).tolist())
 
 
 def run_sums(values: Ints, bounds: Ints) -> list[int]:
@@ -328,11 +328,11 @@ def run_sums(values: Ints, bounds: Ints) -> list[int]:
 def log_rows(slices: Iterable[FileSlice]) -> int:
     """The number of rows in the log ranges of file groups; rows that several of them read count once."""
     several = list(slices)
-    rows = sum(int(each.rows.sum()) for each in several if not each.shared)
-    columns = [[getattr(each, name) for name in RANGE_COLUMNS] for each in several if each.shared]
+    rows = sum(int(file_slice.rows.sum()) for file_slice in several if not file_slice.shared)
+    columns = [[getattr(file_slice, name) for name in RANGE_COLUMNS] for file_slice in several if file_slice.shared]
     if not columns:
         return rows
-    ranges = np.unique(np.concatenate([np.stack(each) for each in columns], axis=1), axis=1)
+    ranges = np.unique(np.concatenate([np.stack(parts) for parts in columns], axis=1), axis=1)
     return rows + int(ranges[-1].sum())
 
 
@@ -376,16 +376,16 @@ def _ranges(
     ``group`` of a range is a position in the list of file groups. During the computation a file group is one number
     that sorts like file groups, because a file may have ranges of very many.
     """
-    compacted = list(slices)
-    partitions = {group.partition for group in compacted}.union(*(live.index.partitions for live in files))
+    compacted_groups = list(slices)
+    partitions = {group.partition for group in compacted_groups}.union(*(live.index.partitions for live in files))
     names = sorted(partitions)
     numbers_of = {name: number << _PARTITION_AT for number, name in enumerate(names)}
 
     def number_of(group: FileGroup) -> int:
         return numbers_of[group.partition] | group.bits << _BITS_AT | group.bucket
 
-    known = [number_of(group) for group in compacted]
-    wanted = None if only is None else [number_of(group) for group in only if group.partition in numbers_of]
+    slice_numbers = [number_of(group) for group in compacted_groups]
+    requested = None if only is None else [number_of(group) for group in only if group.partition in numbers_of]
     columns: dict[str, list[Ints]] = {
         name: [] for name in ("group", "file", "block", "start", "rows", "deletes", "bytes")
     }
@@ -393,25 +393,27 @@ def _ranges(
         ranges = live.index.ranges.arrays
         partition_numbers = np.array([numbers_of[name] for name in live.index.partitions], np.int64)
         group = partition_numbers[ranges["partition"]] | live.file.bits << _BITS_AT | ranges["bucket"]
-        chosen = slice(None) if wanted is None else np.flatnonzero(np.isin(group, wanted))
-        block, start, rows, deletes = (ranges[name][chosen] for name in ("block", "start", "rows", "deletes"))
+        selection = slice(None) if requested is None else np.flatnonzero(np.isin(group, requested))
+        block, start, rows, deletes = (ranges[name][selection] for name in ("block", "start", "rows", "deletes"))
         block_rows = np.array(live.index.blocks.rows, np.int64)[block]
-        columns["group"].append(group[chosen])
+        columns["group"].append(group[selection])
         columns["file"].append(np.full(len(block), position, np.int64))
         columns["block"].append(block)
         columns["start"].append(start)
         columns["rows"].append(rows)
         columns["deletes"].append(deletes)
         columns["bytes"].append(np.array(live.index.blocks.length, np.int64)[block] * rows // block_rows)
-    found = {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in columns.items()}
-    numbers, group = np.unique(np.concatenate([np.array(known, np.int64), found["group"]]), return_inverse=True)
-    found["group"] = group[len(known) :]
+    columns_of = {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in columns.items()}
+    numbers, group = np.unique(
+        np.concatenate([np.array(slice_numbers, np.int64), columns_of["group"]]), return_inverse=True
+    )
+    columns_of["group"] = group[len(slice_numbers) :]
     bits, bucket = (1 << _PARTITION_AT - _BITS_AT) - 1, (1 << _BITS_AT) - 1
     groups = [
         FileGroup(names[number >> _PARTITION_AT], number >> _BITS_AT & bits, number & bucket)
         for number in numbers.tolist()
     ]
-    return groups, found
+    return groups, columns_of
 
 
 def _live(
@@ -422,7 +424,7 @@ def _live(
     *,
     folds: bool,
 ) -> npt.NDArray[np.bool_]:
-    """Mask of the ranges that are read, so that each event is read once (S11 ExactlyOnceFold).
+    """Mask of the ranges that are read, so that each event is read once (PROTOCOL.md, S11 ExactlyOnceFold).
 
     A range of a fold is read if its file group reads the fold; a range of a commit if the commit is after the slice and
     the folds of its file group.
@@ -436,17 +438,17 @@ def _live(
     cuts: list[cut.Seqs] = []
     place: list[int] = []
     for file_group in groups:
-        folded = state.folded_to(file_group)
-        place.append(places.setdefault(id(folded), len(cuts)))
+        fold_cut = state.folded_to(file_group)
+        place.append(places.setdefault(id(fold_cut), len(cuts)))
         if place[-1] == len(cuts):
-            cuts.append(folded)
-    held = np.array([[folded.get(lane, 0) for lane in lanes] for folded in cuts], np.int64)[place]
+            cuts.append(fold_cut)
+    folded_seq = np.array([[fold_cut.get(lane, 0) for lane in lanes] for fold_cut in cuts], np.int64)[place]
     number = {fold.slot: i for i, fold in enumerate(state.folds)}
-    reads = np.array([[folds and wanted in fold.groups for wanted in groups] for fold in state.folds], np.bool_)
+    reads = np.array([[folds and reader in fold.groups for reader in groups] for fold in state.folds], np.bool_)
     file_fold = np.array([number[live.seq] if live.is_fold else -1 for live in files], np.int64)
     file_lane = np.array([lanes[live.lane] for live in files], np.int64)
     file_seq = np.array([live.seq for live in files], np.int64)
-    after = file_seq[position] > held[group, file_lane[position]]
+    after = file_seq[position] > folded_seq[group, file_lane[position]]
     of_fold = file_fold[position]
     if (of_fold < 0).all():
         return after

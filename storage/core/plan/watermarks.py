@@ -118,7 +118,7 @@ def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> Non
             hint="give a timedelta for dates and times, an integer for integers",
         )
     if (lateness if isinstance(lateness, int) else lateness // _MICROSECOND) < 0:
-        raise InvalidInput(f"lateness: {lateness} is negative", hint="0 says that events come in order")
+        raise InvalidInput(f"lateness: {lateness} is negative", hint="give 0 if events come in order")
     carrying = {
         group.ordering[0]: first
         for group in (schema.group_by_name[name] for name in stream.groups)
@@ -132,11 +132,11 @@ def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> Non
             hint=f"leave it out: {CARRY}, and only as the first ordering column of a group",
         )
     kind = "a number" if isinstance(lateness, int) else "a duration"
-    wanted = "an integer" if isinstance(lateness, dt.timedelta) else "a duration (10 minutes, a timedelta)"
-    ordered = ", ".join(f"{name} {format_type(first)}" for name, first in carrying.items())
+    expected = "an integer" if isinstance(lateness, dt.timedelta) else "a duration (10 minutes, a timedelta)"
+    orderings = ", ".join(f"{name} {format_type(first)}" for name, first in carrying.items())
     raise InvalidInput(
-        f"lateness: {lateness} is {kind}, but stream {stream.name!r} is ordered by {ordered}",
-        hint=f"give {wanted}: how much smaller than the largest value so far a later one may be",
+        f"lateness: {lateness} is {kind}, but stream {stream.name!r} is ordered by {orderings}",
+        hint=f"give {expected}: how much smaller than the largest value so far a later one may be",
     )
 
 
@@ -153,15 +153,15 @@ def watched(
     schema: TableSchema, stream: Stream, lateness: Lateness | None, promised: Mapping[int, Promise]
 ) -> dict[str, int | None]:
     """Groups whose values the next commit must report; by name, the promise of the lane in ticks (None: none yet)."""
-    found: dict[str, int | None] = {}
+    promises: dict[str, int | None] = {}
     for group in (schema.group_by_name[name] for name in stream.groups):
         first = watermark_type(group, schema)
         if first is None:
             continue
         before = promised.get(group.id)
         if before is not None or (lateness is not None and lateness_ticks(lateness, first) is not None):
-            found[group.name] = None if before is None else to_ticks(decode_scalar(before.value, first))
-    return found
+            promises[group.name] = None if before is None else to_ticks(decode_scalar(before.value, first))
+    return promises
 
 
 def see(rows: pa.Table, groups: Sequence[Group], promised: Mapping[str, int | None]) -> dict[str, Seen]:
@@ -176,7 +176,7 @@ def see(rows: pa.Table, groups: Sequence[Group], promised: Mapping[str, int | No
     if any(mode_of(group).retracts for group in groups):
         mask = pc.equal(rows.column(names.OP), int(Op.RETRACT))
         retracts = mask if pc.any(mask).as_py() else None
-    found = {}
+    seen_by_group = {}
     for group in groups:
         if group.name not in promised:
             continue
@@ -185,8 +185,8 @@ def see(rows: pa.Table, groups: Sequence[Group], promised: Mapping[str, int | No
             numbers = numbers.filter(pc.invert(retracts))
         before = promised[group.name]
         late = 0 if before is None else pc.sum(pc.less(numbers, pa.scalar(before, pa.int64()))).as_py() or 0
-        found[group.name] = Seen(pc.max(numbers).as_py(), late)
-    return found
+        seen_by_group[group.name] = Seen(pc.max(numbers).as_py(), late)
+    return seen_by_group
 
 
 def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -198,28 +198,28 @@ def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def combine_seen(parts: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
     """The values of several parts of one commit, combined."""
-    found: dict[str, Seen] = {}
+    seen_by_group: dict[str, Seen] = {}
     for part in parts:
         for group, seen in part.items():
-            known = found.get(group, Seen(None, 0))
-            values = [value for value in (known.highest, seen.highest) if value is not None]
-            found[group] = Seen(max(values, default=None), known.late + seen.late)
-    return found
+            earlier = seen_by_group.get(group, Seen(None, 0))
+            values = [value for value in (earlier.highest, seen.highest) if value is not None]
+            seen_by_group[group] = Seen(max(values, default=None), earlier.late + seen.late)
+    return seen_by_group
 
 
 def advanced(
-    promised: Mapping[int, Promise], seen: Mapping[str, Seen], lateness: Lateness | None, schema: TableSchema
+    promised: Mapping[int, Promise], values_seen: Mapping[str, Seen], lateness: Lateness | None, schema: TableSchema
 ) -> dict[int, Promise]:
     """Promises of the lane with its next commit, by group id.
 
     Args:
         promised: Promises so far.
-        seen: Values of all events of the commit.
+        values_seen: Values of all events of the commit.
         lateness: Lateness of the writer; None: it adds no promises, and earlier ones remain.
         schema: Schema of the commit.
     """
     result = dict(promised)
-    for name, values in seen.items():
+    for name, values in values_seen.items():
         group = schema.group_by_name[name]
         first = watermark_type(group, schema)
         assert first is not None, "only groups that carry watermarks are watched"
@@ -268,8 +268,8 @@ def leading_lanes(
         for group, promise in of_groups.items():
             first = types.get(group)
             if first is not None:
-                known = (to_ticks(decode_scalar(promise.value, first)), lane)
-                highest[streams[lane], group] = max(known, highest.get((streams[lane], group), known))
+                candidate = (to_ticks(decode_scalar(promise.value, first)), lane)
+                highest[streams[lane], group] = max(candidate, highest.get((streams[lane], group), candidate))
     return {lane for _, lane in highest.values()}
 
 
@@ -282,11 +282,11 @@ def _of_stream(
 ) -> Watermark:
     first = watermark_type(group, schema)
     fed: dict[LaneName, LanePromise] = {}
-    for lane, (fed_by, ended) in lanes.items():
+    for lane, (fed_by, is_ended) in lanes.items():
         if fed_by == stream:
             promise = promises.get(lane, {}).get(group.id)
             value = None if promise is None or first is None else decode_scalar(promise.value, first)
-            fed[lane] = LanePromise(value, 0 if promise is None else promise.late, ended)
+            fed[lane] = LanePromise(value, 0 if promise is None else promise.late, is_ended)
     column = None if first is None else group.ordering[0]
     return Watermark(stream, group.name, column, _least_of(fed.values()), sum(p.late for p in fed.values()), fed)
 
@@ -296,8 +296,8 @@ def _least_of(lanes: Collection[LanePromise]) -> Value | None:
     values = [lane.value for lane in lanes if not lane.ended]
     if not values:
         return max((lane.value for lane in lanes if lane.value is not None), key=to_ticks, default=None)
-    known = [value for value in values if value is not None]
-    return min(known, key=to_ticks) if len(known) == len(values) else None
+    valid_values = [value for value in values if value is not None]
+    return min(valid_values, key=to_ticks) if len(valid_values) == len(values) else None
 
 
 def to_ticks(value: Value) -> int:

@@ -49,7 +49,7 @@ def cast_column(name: str, column: pa.ChunkedArray, target: pa.DataType) -> pa.A
     except pa.ArrowInvalid as error:
         raise InvalidInput(
             f"column {name!r}: a value does not fit {format_type(target)}: {error}",
-            hint="times have microseconds: round before writing",
+            hint="round times to microseconds before writing",
         ) from None
     return one_array(converted)
 

@@ -67,24 +67,24 @@ def adapt_events(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
     return _with_types(batch, [types.get(field.name, field.type) for field in batch.schema])
 
 
-def adapt_registers(schema: TableSchema, stored: Sequence[str], batch: pa.RecordBatch) -> pa.RecordBatch:
+def adapt_registers(schema: TableSchema, file_columns: Sequence[str], batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of a register file, with the current types and state of its groups.
 
     Columns that the file lacks stay missing: they are NULL in its registers.
 
     Args:
         schema: The newest schema.
-        stored: All columns of the file.
+        file_columns: All columns of the file.
         batch: The columns that were read; everything that the modes of their groups read is among them.
     """
     batch = _with_types(batch, [_current_type(schema, field.name, field.type) for field in batch.schema])
     rows = dict(zip(batch.schema.names, batch.columns, strict=True))
     for group in schema.groups:
-        added = [name for name in group.values if name not in stored]
+        added = [name for name in group.values if name not in file_columns]
         mode, columns = mode_of(group), schema.column_by_name
-        needed = mode.renewal_reads(group, columns, added, rows)
-        if needed:
-            rows.update(mode.renewed(group, columns, added, {name: rows[name] for name in needed}))
+        columns_read = mode.renewal_reads(group, columns, added, rows)
+        if columns_read:
+            rows.update(mode.renewed(group, columns, added, {name: rows[name] for name in columns_read}))
     return pa.RecordBatch.from_arrays([rows[name] for name in batch.schema.names], batch.schema.names)
 
 
@@ -107,7 +107,7 @@ class Adaptation:
     reads: tuple[str, ...]
 
     @classmethod
-    def of(cls, schema: TableSchema, rev: int, wanted: Sequence[str], stored: Iterable[str]) -> Adaptation | None:
+    def of(cls, schema: TableSchema, rev: int, wanted: Sequence[str], columns: Iterable[str]) -> Adaptation | None:
         """The adaptation, or None if the wanted columns can be read as they are.
 
         Raises:
@@ -115,11 +115,11 @@ class Adaptation:
         """
         if rev >= schema.changed:
             return None
-        stored = frozenset(stored)
+        columns = frozenset(columns)
         reads = set(wanted)
-        lacking = reads - stored
+        lacking = reads - columns
         for group in schema.groups:
-            changed = _changed(schema, group, rev)
+            changed = _changed_columns(schema, group, rev)
             if not changed:
                 continue
             lacking.difference_update(field.name for field in schema.state_fields(group))
@@ -129,60 +129,60 @@ class Adaptation:
             reads.update(mode_of(group).renewal_reads(group, schema.column_by_name, changed, wanted))
         if lacking:
             raise KeyError(f"columns {', '.join(sorted(lacking))}")
-        in_order = tuple(name for name in schema.slice.names if name in reads & stored)
-        return cls(schema, rev, tuple(wanted), stored, in_order)
+        in_order = tuple(name for name in schema.slice.names if name in reads & columns)
+        return cls(schema, rev, tuple(wanted), columns, in_order)
 
     def apply(self, rows: Arrays, count: int) -> dict[str, pa.Array]:
         """The columns ``wanted``, given the columns ``reads``; both have ``count`` rows."""
-        known = {name: _widened(column, _current_type(self.schema, name, column.type)) for name, column in rows.items()}
+        columns = {name: _widen(column, _current_type(self.schema, name, column.type)) for name, column in rows.items()}
         for group in self.schema.groups:
-            changed = _changed(self.schema, group, self.rev)
+            changed = _changed_columns(self.schema, group, self.rev)
             if changed:
-                self._renew(group, changed, known, count)
-                self._show_defaults(group, changed, known, count)
-        return {name: self._column(known, name, count) for name in self.wanted}
+                self._renew(group, changed, columns, count)
+                self._show_defaults(group, changed, columns, count)
+        return {name: self._column(columns, name, count) for name in self.wanted}
 
-    def _renew(self, group: Group, changed: Collection[str], known: dict[str, pa.Array], count: int) -> None:
+    def _renew(self, group: Group, changed: Collection[str], current: dict[str, pa.Array], count: int) -> None:
         mode, columns = mode_of(group), self.schema.column_by_name
-        needed = mode.renewal_reads(group, columns, changed, self.wanted)
-        if needed and names.arrival(group.id) in self.stored:
+        columns_read = mode.renewal_reads(group, columns, changed, self.wanted)
+        if columns_read and names.arrival(group.id) in self.stored:
             added = [name for name in group.values if name not in self.stored]
-            rows = {name: self._column(known, name, count) for name in needed}
-            known.update(mode.renewed(group, columns, added, rows))
+            rows = {name: self._column(current, name, count) for name in columns_read}
+            current.update(mode.renewed(group, columns, added, rows))
 
-    def _show_defaults(self, group: Group, changed: Collection[str], known: dict[str, pa.Array], count: int) -> None:
+    def _show_defaults(self, group: Group, changed: Collection[str], columns: dict[str, pa.Array], count: int) -> None:
         for name in changed:
             column = self.schema.column_by_name[name]
             if name in self.wanted and (column.default is not None or name in self.stored):
                 # Without an arrival column the whole group was added later, and is absent in every row.
-                present = self._column(known, names.arrival(group.id), count).is_valid()
+                present = self._column(columns, names.arrival(group.id), count).is_valid()
                 default = pa.scalar(column.default, column.type)
-                known[name] = pc.if_else(present, self._column(known, name, count), default)
+                columns[name] = pc.if_else(present, self._column(columns, name, count), default)
 
-    def _column(self, known: Arrays, name: str, count: int) -> pa.Array:
-        column = known.get(name)
+    def _column(self, columns: Arrays, name: str, count: int) -> pa.Array:
+        column = columns.get(name)
         return pa.nulls(count, self.schema.slice.field(name).type) if column is None else column
 
 
-def _changed(schema: TableSchema, group: Group, rev: int) -> tuple[str, ...]:
+def _changed_columns(schema: TableSchema, group: Group, rev: int) -> tuple[str, ...]:
     """Columns of a group that were added or widened, or whose default changed, after a revision."""
     return tuple(name for name in group.columns if schema.column_by_name[name].changed > rev)
 
 
-def _current_type(schema: TableSchema, name: str, stored: pa.DataType) -> pa.DataType:
+def _current_type(schema: TableSchema, name: str, file_type: pa.DataType) -> pa.DataType:
     """Current type of a slice column. Only `MergeMode.renewed` changes the width of fixed-size binaries."""
-    if pa.types.is_fixed_size_binary(stored):
-        return stored
+    if pa.types.is_fixed_size_binary(file_type):
+        return file_type
     number = schema.slice.get_field_index(name)
-    return stored if number < 0 else schema.slice.field(number).type
+    return file_type if number < 0 else schema.slice.field(number).type
 
 
 def _with_types(batch: pa.RecordBatch, types: Sequence[pa.DataType]) -> pa.RecordBatch:
     if all(field.type == target for field, target in zip(batch.schema, types, strict=True)):
         return batch
-    columns = [_widened(column, target) for column, target in zip(batch.columns, types, strict=True)]
+    columns = [_widen(column, target) for column, target in zip(batch.columns, types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _widened(column: pa.Array, target: pa.DataType) -> pa.Array:
+def _widen(column: pa.Array, target: pa.DataType) -> pa.Array:
     return column if column.type == target else column.cast(target)

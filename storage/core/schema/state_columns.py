@@ -45,9 +45,9 @@ class StateColumn:
 
 def state_columns(schema: TableSchema) -> dict[str, StateColumn]:
     """All state columns of a table, by name."""
-    found = (
+    candidates = (
         StateColumn(f"{prefix}{group.name}", group.id, presence=prefix == PRESENT)
         for group in schema.groups
         for prefix in (PRESENT, ARRIVAL)
     )
-    return {column.name: column for column in found if column.name not in schema.column_by_name}
+    return {column.name: column for column in candidates if column.name not in schema.column_by_name}

@@ -130,7 +130,7 @@ class TableSchema:
         Raises:
             NotFound: There is none; the hint lists the names that exist.
         """
-        return _named(self.reference_by_name, name, "reference")
+        return _find_by_name(self.reference_by_name, name, "reference")
 
     @property
     def sort_column(self) -> str:
@@ -147,7 +147,7 @@ class TableSchema:
         Raises:
             NotFound: There is none; the hint lists the names that exist.
         """
-        return _named(self.column_by_name, name, "column")
+        return _find_by_name(self.column_by_name, name, "column")
 
     def group(self, name: str) -> Group:
         """The group of that name.
@@ -155,7 +155,7 @@ class TableSchema:
         Raises:
             NotFound: There is none; the hint lists the names that exist.
         """
-        return _named(self.group_by_name, name, "group")
+        return _find_by_name(self.group_by_name, name, "group")
 
     def stream(self, name: str) -> Stream:
         """The stream of that name.
@@ -163,12 +163,12 @@ class TableSchema:
         Raises:
             NotFound: There is none; the hint lists the names that exist.
         """
-        return _named({stream.name: stream for stream in self.streams}, name, "stream")
+        return _find_by_name({stream.name: stream for stream in self.streams}, name, "stream")
 
     def stream_columns(self, stream: Stream) -> tuple[str, ...]:
         """Key columns, then the columns of the stream's groups, in table order."""
-        written = {name for group in stream.groups for name in self.group_by_name[group].columns}
-        return self.key + tuple(column.name for column in self.columns if column.name in written)
+        column_names = {name for group in stream.groups for name in self.group_by_name[group].columns}
+        return self.key + tuple(column.name for column in self.columns if column.name in column_names)
 
     @cached_property
     def event_types(self) -> Mapping[str, pa.DataType]:
@@ -222,7 +222,7 @@ class TableSchema:
         """The schema as in a CREATE or SCHEMA entry."""
         optional = {
             "ttl": None if self.ttl is None else self.ttl.to_json(),
-            REFERENCES: [_listed(dataclasses.asdict(each)) for each in self.references] or None,
+            REFERENCES: [_as_lists(dataclasses.asdict(item)) for item in self.references] or None,
             "comment": self.comment or None,
             "overlays": self.overlays or None,
             "index": list(self.index) or None,
@@ -244,8 +244,8 @@ class TableSchema:
                 }
                 for c in self.columns
             ],
-            "groups": [_listed(dataclasses.asdict(group)) for group in self.groups],
-            "streams": [_listed(dataclasses.asdict(stream)) for stream in self.streams],
+            "groups": [_as_lists(dataclasses.asdict(group)) for group in self.groups],
+            "streams": [_as_lists(dataclasses.asdict(stream)) for stream in self.streams],
             **{name: value for name, value in optional.items() if value is not None},
         }
 
@@ -274,14 +274,14 @@ class TableSchema:
         )
 
 
-def _listed(values: dict[str, Any]) -> dict[str, Any]:
+def _as_lists(values: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _named(known: Mapping[str, T], name: str, what: str) -> T:
-    if name not in known:
-        raise NotFound(f"the table has no {what} {name!r}", hint=f"{what}s: {', '.join(known)}")
-    return known[name]
+def _find_by_name(by_name: Mapping[str, T], name: str, what: str) -> T:
+    if name not in by_name:
+        raise NotFound(f"the table has no {what} {name!r}", hint=f"{what}s: {', '.join(by_name)}")
+    return by_name[name]
 
 
 def _width(arrow_type: pa.DataType) -> int:

@@ -22,7 +22,7 @@ from typing import Final
 from storage.core.log.cut import Cut
 from storage.core.log.entries import CleanDone, CleanIntent
 from storage.core.log.needed_files import Needed
-from storage.core.log.table_state import TableState, fold_table
+from storage.core.log.table_state import TableState, apply_entries
 from storage.core.names import LaneName, Path
 from storage.log.holders import Holder, find_holders
 from storage.log.pins import ListedPin, list_pins
@@ -241,7 +241,7 @@ def _find_needed(table_log: TableLog, judged: TableState, held: Iterable[Cut]) -
     needed.add_state(state)
     for after in range(judged.oldest_retained, judged.head, WINDOW):
         for entry in read_window(table_log, after, min(after + WINDOW, judged.head)):
-            following = fold_table(state, [entry])
+            following = apply_entries(state, [entry])
             assert following is not None, "a further entry does not end a table"
             state = following
             needed.add_entry(entry, state)

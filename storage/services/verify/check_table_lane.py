@@ -35,7 +35,7 @@ from storage.core.log.entries import (
     Unresolved,
 )
 from storage.core.log.file_refs import SliceFile
-from storage.core.log.table_state import Lane, OpenPlan, TableState, fold_table
+from storage.core.log.table_state import Lane, OpenPlan, TableState, apply_entries
 from storage.core.names import TABLE_LANE, LaneName, parse_path, slot_path
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -171,7 +171,7 @@ class TableLaneReader:
         elif not isinstance(entry, Create):
             return None
         try:
-            following = fold_table(state, [entry])
+            following = apply_entries(state, [entry])
         except UnsupportedFormat as error:
             at.warning(f"{error.message}: not everything can be checked", "verify with a newer version")
             return None

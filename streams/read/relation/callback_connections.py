@@ -24,7 +24,7 @@ __all__ = ["CallbackConnections", "connections_of"]
 CHECK_SECONDS: Final = 10.0
 """Time between two checks, while there are connections."""
 NEW_CONNECTIONS: Final = 64
-"""With so many new ones the check is not waited for."""
+"""If so many connections are new, the check does not wait."""
 
 _noted: Final = threading.local()
 _of_gateways: Final[weakref.WeakKeyDictionary[Any, CallbackConnections]] = weakref.WeakKeyDictionary()
@@ -57,9 +57,9 @@ class CallbackConnections:
         connection = self._server.getCallbackClient().getPerThreadConnection()
         if connection is None or not connection.isInitiatedFromClient():
             return  # this thread belongs to Python, which has called a method itself
-        opened = _Open(self._threads.currentThread(), connection)
+        new_connection = _Open(self._threads.currentThread(), connection)
         with self._news:
-            self._open.append(opened)
+            self._open.append(new_connection)
             self._news.notify()
             if not self._watching:
                 self._watching = True
@@ -67,22 +67,22 @@ class CallbackConnections:
 
     def _watch(self) -> None:
         """Close what can be closed, as long as there are connections."""
-        seen = 0
+        seen_count = 0
         while True:
             with self._news:
-                self._news.wait_for(lambda: len(self._open) >= seen + NEW_CONNECTIONS, CHECK_SECONDS)  # noqa: B023
-                known = list(self._open)
+                self._news.wait_for(lambda: len(self._open) >= seen_count + NEW_CONNECTIONS, CHECK_SECONDS)  # noqa: B023
+                connections = list(self._open)
             try:
-                ended = [opened for opened in known if not opened.thread.isAlive()]
-                for opened in ended:
-                    self._close(opened.connection)
+                closable = [entry for entry in connections if not entry.thread.isAlive()]
+                for entry in closable:
+                    self._close(entry.connection)
             except Exception:  # Py4J has several for a JVM that has ended, and all connections with it
-                ended = known
-            gone = set(map(id, ended))
+                closable = connections
+            closable_ids = set(map(id, closable))
             with self._news:
-                self._open = [opened for opened in self._open if id(opened) not in gone]
-                seen = len(self._open)
-                if not seen:
+                self._open = [entry for entry in self._open if id(entry) not in closable_ids]
+                seen_count = len(self._open)
+                if not seen_count:
                     self._watching = False
                     return
 
@@ -94,7 +94,7 @@ class CallbackConnections:
 def connections_of(gateway: Any) -> CallbackConnections:
     """The connections of a Py4J gateway."""
     with _making:
-        found = _of_gateways.get(gateway)
-        if found is None:
-            found = _of_gateways[gateway] = CallbackConnections(gateway)
-    return found
+        connections = _of_gateways.get(gateway)
+        if connections is None:
+            connections = _of_gateways[gateway] = CallbackConnections(gateway)
+    return connections

@@ -28,27 +28,27 @@ def join_frames(
         joins: What is joined with it.
         frame_of: The columns of the other table of a join.
     """
-    shown: list[Column] = [_named(name) for name in frame.columns]
+    output: list[Column] = [_column(name) for name in frame.columns]
     for number, join in enumerate(joins):
         if join.error:
             failing = [
                 functions.raise_error(functions.lit(join.error)).cast("string").alias(name) for _, name in join.columns
             ]
-            shown += failing
+            output += failing
             if join.required:  # which rows have a row of the other table is unknown, so no query can be answered
                 frame = frame.where(functions.raise_error(functions.lit(join.error)).cast("boolean"))
             continue
         keys = [f"__weft_join_{number}_{position}" for position in range(len(join.key))]
         pairs = [*zip(join.key, keys, strict=True), *join.columns]
-        other = frame_of(join).select(*(_named(name).alias(alias) for name, alias in pairs))
+        other = frame_of(join).select(*(_column(name).alias(alias) for name, alias in pairs))
         if join.small:
             other = other.hint("broadcast")
-        condition = reduce(and_, (_named(name) == _named(key) for name, key in zip(join.on, keys, strict=True)))
+        condition = reduce(and_, (_column(name) == _column(key) for name, key in zip(join.on, keys, strict=True)))
         frame = frame.join(other, condition, "inner" if join.required else "left")
-        shown += [_named(name) for _, name in join.columns]
-    return frame.select(*shown)
+        output += [_column(name) for _, name in join.columns]
+    return frame.select(*output)
 
 
-def _named(name: str) -> Column:
+def _column(name: str) -> Column:
     quoted = name.replace("`", "``")
     return functions.col(f"`{quoted}`")

@@ -1,4 +1,4 @@
-"""All uses of JVM classes of Spark by the live view: their names, how they are called, and whether this Spark has them.
+"""All JVM classes of Spark that the live view uses: their names, how they are called, and whether this Spark has them.
 
 Everything that the other modules of this package need from the JVM is a method of `Jvm`. If Spark moves a class, only
 this module changes. It uses these properties of Spark 4.3, found by reading its source:
@@ -217,8 +217,8 @@ class Jvm:
 
     def tracker(self) -> Any:
         """The tracker of the query that is planned on this thread, a JVM object; None outside planning."""
-        found = self.Tracker.get()
-        return found.get() if found.isDefined() else None
+        option = self.Tracker.get()
+        return option.get() if option.isDefined() else None
 
     def weak_map(self) -> Any:
         """A thread-safe `Map` whose entries are removed when their keys are collected."""
@@ -251,9 +251,9 @@ class Jvm:
         self.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS SELECT * FROM `{function_name}`()")  # noqa: S608
         # SQL has no syntax for the schema mode of a temporary view, although Spark supports it.
         catalog = state.catalog()
-        made = catalog.getRawTempView(name).get().tableMeta()
-        fields = {made.productElementName(index): made.productElement(index) for index in range(made.productArity())}
-        fields["properties"] = made.properties().updated(self.CatalogTables.VIEW_SCHEMA_MODE(), "EVOLUTION")
+        meta = catalog.getRawTempView(name).get().tableMeta()
+        fields = {meta.productElementName(index): meta.productElement(index) for index in range(meta.productArity())}
+        fields["properties"] = meta.properties().updated(self.CatalogTables.VIEW_SCHEMA_MODE(), "EVOLUTION")
         evolving = self.CatalogTable(*fields.values())
         catalog.createTempView(name, self.TempView(evolving, self.none()), True)
 
@@ -324,12 +324,12 @@ class Jvm:
 
         A row group is read by the partition that has the middle of its bytes.
         """
-        found: list[Any] = []
+        copies: list[Any] = []
         for partition in partitions:
             files = [piece for file in partition.files() for piece in self._pieces(file, ranges)]
             if files:
-                found.append(partition.copy(len(found), self.array(self.PartitionedFile, files)))
-        return self.array(self.InputPartition, found)
+                copies.append(partition.copy(len(copies), self.array(self.PartitionedFile, files)))
+        return self.array(self.InputPartition, copies)
 
     @staticmethod
     def _pieces(file: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> Iterator[Any]:
@@ -396,9 +396,9 @@ def load_classes(spark: SparkSession, paths: Mapping[str, str], purpose: str) ->
 
 
 def _load(jvm: Any, path: str) -> Any:
-    found = jvm
+    java_object = jvm
     for part in path.split("."):
-        found = getattr(found, part)
-    if type(found).__name__ != "JavaClass":
+        java_object = getattr(java_object, part)
+    if type(java_object).__name__ != "JavaClass":
         raise AttributeError(path)
-    return getattr(found, "MODULE$") if path.endswith("$") else found
+    return getattr(java_object, "MODULE$") if path.endswith("$") else java_object

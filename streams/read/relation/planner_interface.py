@@ -97,7 +97,7 @@ class JoinedColumns:
 
 
 class PinnedPlanner(Protocol):
-    """One state of a table: all plans of a query are made from it."""
+    """One state of a table, from which all plans of a query are made."""
 
     def schema(self) -> StructType:
         """All columns that `plan` can return, in order. The view takes those of `joins` from the join."""
@@ -140,7 +140,7 @@ class PinnedPlanner(Protocol):
     def plan_first(
         self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
     ) -> ReadPlan | None:
-        """Plan a scan of a part of which the query needs only the first rows.
+        """Plan a scan of a part when the query needs only its first rows.
 
         Every filter is `exact`. Each task returns those of its rows that may be among the first. None if all rows are
         read, because Spark finds the first ones itself, or faster. If `first.in_all`, `has_first` has said that one

@@ -34,7 +34,7 @@ def parse_aggregation(aggregation: Any) -> Aggregation | None:
     aggregates = [_aggregate(expression) for expression in aggregation.aggregateExpressions()]
     if None in groups or None in aggregates:
         return None
-    return Aggregation(tuple(name for name in groups if name), tuple(each for each in aggregates if each))
+    return Aggregation(tuple(name for name in groups if name), tuple(item for item in aggregates if item))
 
 
 def filters_of_groups(filters: Iterable[Filter], aggregation: Aggregation) -> list[Filter]:
@@ -43,8 +43,8 @@ def filters_of_groups(filters: Iterable[Filter], aggregation: Aggregation) -> li
     Only those of columns of GROUP BY: whether a row passes is the same for all rows of its group.
     """
     columns = dict(zip(aggregation.group_names, aggregation.groups, strict=True))
-    given = [each for each in filters if isinstance(each, In) and each.attribute[0] in columns]
-    return [In((columns[each.attribute[0]],), each.value) for each in given]
+    in_filters = [item for item in filters if isinstance(item, In) and item.attribute[0] in columns]
+    return [In((columns[item.attribute[0]],), item.value) for item in in_filters]
 
 
 def has_inexact_average(aggregation: Any, schema: StructType) -> bool:

@@ -18,12 +18,12 @@ __all__ = ["parse_order"]
 
 def parse_order(orders: Iterable[Any]) -> tuple[SortKey, ...] | None:
     """`org.apache.spark.sql.connector.expressions.SortOrder`s as an order; None if it is not one of plain columns."""
-    found = []
+    sort_keys = []
     for order in orders:
         name = column_name(order.expression())
         if name is None:
             return None
         descending = str(order.direction().name()) == "DESCENDING"
         nulls_first = str(order.nullOrdering().name()) == "NULLS_FIRST"
-        found.append(SortKey(name, descending=descending, nulls_first=nulls_first))
-    return tuple(found)
+        sort_keys.append(SortKey(name, descending=descending, nulls_first=nulls_first))
+    return tuple(sort_keys)

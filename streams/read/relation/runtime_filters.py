@@ -58,7 +58,7 @@ class FilteredAtRunTime(WithoutMetrics):
 
     @property
     def effect(self) -> str:
-        """What runtime filters have changed last, for EXPLAIN; empty if there were none."""
+        """The last change by runtime filters, for EXPLAIN; empty if there was none."""
         return self._effect
 
     @callback
@@ -69,9 +69,9 @@ class FilteredAtRunTime(WithoutMetrics):
     @callback
     def filter(self, predicates: Any) -> None:
         filters = parse_runtime_filters(self.jvm, list(predicates), self._schema)
-        found = self.filtered_batch(filters) if filters else None
-        if found is not None:
-            self._filtered.batch, plan = found
+        filtered = self.filtered_batch(filters) if filters else None
+        if filtered is not None:
+            self._filtered.batch, plan = filtered
             self._effect = f"; filtered at run time: {plan.description}"
 
     @callback
@@ -90,8 +90,8 @@ class FilteredAtRunTime(WithoutMetrics):
 
 def parse_runtime_filters(jvm: Jvm, predicates: Sequence[Any], schema: StructType) -> list[Filter]:
     """Predicates as filters, without those that are too large or have no equivalent."""
-    found = (_parse(jvm, predicate, schema) for predicate in predicates)
-    return [each for each in found if each is not None]
+    parsed_filters = (_parse(jvm, predicate, schema) for predicate in predicates)
+    return [item for item in parsed_filters if item is not None]
 
 
 def _parse(jvm: Jvm, predicate: Any, schema: StructType) -> Filter | None:

@@ -102,8 +102,8 @@ class LiveView:
     def relation(self, state: PinnedPlanner, parts: Sequence[Part]) -> Any:
         """A logical plan over a state, with one scan per part."""
         joins = state.joins()
-        joined = {name for join in joins for _, name in join.columns}
-        schema = StructType([field for field in state.schema().fields if field.name not in joined])
+        joined_names = {name for join in joins for _, name in join.columns}
+        schema = StructType([field for field in state.schema().fields if field.name not in joined_names])
         struct = self.jvm.struct(schema)
         plan = self.jvm.union([self.jvm.relation(LiveTable(self, schema, part), struct) for part in parts])
         if not joins:
@@ -223,12 +223,12 @@ class PruningScanBuilder(Callback):
         """Take filters; returns those that Spark must evaluate after the scan, as the same objects."""
         after = []
         for predicate in predicates:
-            parsed = parse_predicate(predicate)
-            if parsed is None:
+            parsed_filter = parse_predicate(predicate)
+            if parsed_filter is None:
                 after.append(predicate)
             else:
                 self._predicates.append(predicate)
-                self._filters.append(parsed)
+                self._filters.append(parsed_filter)
         self._exact = frozenset(self._pin.state.exact(tuple(self._filters), self._part))
         after += [predicate for index, predicate in enumerate(self._predicates) if index not in self._exact]
         return self.jvm.array(self.jvm.Predicate, after)
@@ -278,11 +278,11 @@ class PruningScanBuilder(Callback):
     @callback
     def pushAggregation(self, aggregation: Any) -> bool:  # noqa: N802
         """Take an aggregation of rows to which Spark applies no further filter; Spark adds up what tasks return."""
-        parsed = None if self._refused else parse_aggregation(aggregation)
-        if parsed is not None:
-            self._check_columns(parsed.columns)
-            plan = self._pin.state.plan_aggregates(parsed, tuple(self._filters), self._part)
-            self._aggregated = None if plan is None else (parsed, plan)
+        aggregated = None if self._refused else parse_aggregation(aggregation)
+        if aggregated is not None:
+            self._check_columns(aggregated.columns)
+            plan = self._pin.state.plan_aggregates(aggregated, tuple(self._filters), self._part)
+            self._aggregated = None if plan is None else (aggregated, plan)
         return self._aggregated is not None
 
     @callback
@@ -327,11 +327,11 @@ class PruningScanBuilder(Callback):
             scan = self._pin.scans.setdefault(key, self._task_scan(plan, plan.columns, 1.0, planned))
         return scan
 
-    def _task_scan(self, plan: ReadPlan, schema: StructType, share: float, planned: Replan) -> TaskScan:
-        read = for_workers(task_reader(plan.read, to_arrow_schema(schema, timezone="UTC")))
+    def _task_scan(self, plan: ReadPlan, schema: StructType, share: float, replan: Replan) -> TaskScan:
+        reader = for_workers(task_reader(plan.read, to_arrow_schema(schema, timezone="UTC")))
         v1_filters = self.jvm.v1_filters(self._predicates)
         return TaskScan(
-            self.jvm, plan, schema, share, planned, lambda tasks: self.jvm.task_scan(read, tasks, schema, v1_filters)
+            self.jvm, plan, schema, share, replan, lambda tasks: self.jvm.task_scan(reader, tasks, schema, v1_filters)
         )
 
     def _share(self, schema: StructType) -> float:
@@ -341,8 +341,8 @@ class PruningScanBuilder(Callback):
     def _parquet_scan(self, files: Sequence[ParquetFile], schema: StructType) -> Any:
         pushed = [
             predicate
-            for predicate, parsed in zip(self._predicates, self._filters, strict=True)
-            if safe_for_statistics(parsed)
+            for predicate, parsed_filter in zip(self._predicates, self._filters, strict=True)
+            if safe_for_statistics(parsed_filter)
         ]
         index = self._view.parquet_index(tuple(files))
         pruned = self.jvm.struct(schema) if self._pruned is None else self._pruned
@@ -362,11 +362,11 @@ class PruningScanBuilder(Callback):
         """
         newest = {field.name: field for field in self._pin.state.schema().fields}
         for name in names:
-            held = self._schema[name]
-            if name not in newest or newest[name].dataType != held.dataType:
+            planned_field = self._schema[name]
+            if name not in newest or newest[name].dataType != planned_field.dataType:
                 now = f"is now {newest[name].dataType.simpleString()}" if name in newest else "no longer exists"
                 raise InvalidInput(
-                    f"column {name!r} of {self._view.name!r} was {held.dataType.simpleString()} and {now}",
+                    f"column {name!r} of {self._view.name!r} was {planned_field.dataType.simpleString()} and {now}",
                     hint="create the DataFrame again: it keeps the columns that the table had when it was created",
                 )
 
@@ -410,7 +410,7 @@ class _PlannedScan(FilteredAtRunTime):
     @callback
     def toMicroBatchStream(self, _checkpoint: str) -> Any:  # noqa: N802
         raise InvalidInput(
-            "a view of a table cannot be read as a stream", hint='spark.readStream.format("weft") reads changes'
+            "a view of a table cannot be read as a stream", hint='read changes with spark.readStream.format("weft")'
         )
 
     toContinuousStream = toMicroBatchStream  # noqa: N815
@@ -432,13 +432,13 @@ class TaskScan(_PlannedScan):
         plan: ReadPlan,
         schema: StructType,
         share: float,
-        planned: Replan,
+        replan: Replan,
         scan_of: Callable[[Sequence[Any]], tuple[Any, Any]],
     ) -> None:
         inner, batch = scan_of(plan.tasks)
         super().__init__(jvm, inner, batch, plan, schema)
         self._size_bytes = None if plan.size_bytes is None else max(1, int(plan.size_bytes * share))
-        self._planned = planned
+        self._planned = replan
         self._scan_of = scan_of
 
     def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan]:
@@ -463,12 +463,12 @@ class ParquetScan(_PlannedScan):
         jvm: Jvm,
         plan: ReadPlan,
         schema: StructType,
-        planned: Replan,
+        replan: Replan,
         scan_of: Callable[[Sequence[ParquetFile]], Any],
     ) -> None:
         inner = scan_of(plan.parquet_files or ())
         super().__init__(jvm, inner, batch_of(jvm, inner, plan.parquet_files or ()), plan, schema)
-        self._planned = planned
+        self._planned = replan
         self._scan_of = scan_of
 
     def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan] | None:

@@ -76,8 +76,8 @@ def fixed_dataframe(spark: SparkSession, planner: Planner) -> DataFrame:
 
 
 def _of_table(spark: SparkSession, state: PinnedPlanner) -> DataFrame:
-    joined = {name for join in state.joins() for _, name in join.columns}
-    schema = StructType([field for field in state.schema().fields if field.name not in joined])
+    joined_names = {name for join in state.joins() for _, name in join.columns}
+    schema = StructType([field for field in state.schema().fields if field.name not in joined_names])
     name = f"weft_fixed_{next(_numbers)}"
     members: dict[str, Any] = {
         "registered_name": name,

@@ -15,7 +15,7 @@ from storage.core.log.checkpoint_codec import decode_table, encode_table
 from storage.core.log.entries import Base, Fold, TableEntry
 from storage.core.log.file_refs import FileGroup
 from storage.core.log.group_set import GroupSet, GroupUnion, StoredGroups
-from storage.core.log.table_state import TableState, fold_table
+from storage.core.log.table_state import TableState, apply_entries
 from storage.environment import Environment
 from storage.errors import CorruptData
 from storage.log.commit_log import CommitLog, read_table_lane
@@ -84,7 +84,7 @@ def test_folds_have_the_file_groups_of_plain_sets(steps: list[str], stored_at: s
     state: TableState | None = None
     folded: dict[int, set[FileGroup]] = {}
     for entry in entries_after(history.table, 0):
-        state = fold_table(state, [entry])
+        state = apply_entries(state, [entry])
         assert state is not None
         if entry.seq in stored_at:
             state = read_from_checkpoint(state)
@@ -164,7 +164,7 @@ def test_a_writer_unpacks_no_file_groups_of_folds(monkeypatch: pytest.MonkeyPatc
     entries = entries_after(table, state.head)
     with monkeypatch.context() as patch:
         patch.delattr(group_set, "unpack")
-        later = fold_table(state, entries)
+        later = apply_entries(state, entries)
         assert later is not None
         assert later.readable_at(table.snapshot().cut.lanes)
         assert (later.levels, later.log_start()) == ({4}, {"orders": 4})

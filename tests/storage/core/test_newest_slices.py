@@ -17,7 +17,7 @@ from storage.core.log.checkpoint_codec import decode_table, encode_table
 from storage.core.log.entries import Base, Fold, TableEntry
 from storage.core.log.file_refs import FileGroup
 from storage.core.log.newest_slices import SlicePart, Slices
-from storage.core.log.table_state import TableState, fold_table
+from storage.core.log.table_state import TableState, apply_entries
 from storage.environment import Environment
 from storage.errors import CorruptData
 from storage.log.commit_log import CommitLog, read_table_lane
@@ -68,7 +68,7 @@ def test_a_packed_state_is_that_of_the_replay(steps: list[str], packed_at: set[i
     replayed: TableState | None = None
     lazy: TableState | None = None
     for entry in entries_of(history.table):
-        replayed, lazy = fold_table(replayed, [entry]), fold_table(lazy, [entry])
+        replayed, lazy = apply_entries(replayed, [entry]), apply_entries(lazy, [entry])
         if entry.seq in packed_at:
             lazy = packed(lazy)
         assert replayed is not None
@@ -102,7 +102,7 @@ def test_what_is_not_asked_for_stays_packed(table: Table) -> None:
     append(table, orders(*range(200), ts=2))
     table.fold()
     changed(table, 3, 4)
-    later = fold_table(state, entries_of(table)[state.head :])
+    later = apply_entries(state, entries_of(table)[state.head :])
     assert later is not None
     assert later.readable_at(table.snapshot().cut.lanes)
     assert unpacked_parts(later) == 0
@@ -114,7 +114,7 @@ def test_what_is_not_asked_for_stays_packed(table: Table) -> None:
 def test_a_checkpoint_packs_only_parts_with_newer_slices(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     state = packed(table.state())
     changed(table, 3, 4)
-    later = fold_table(state, entries_of(table)[state.head :])
+    later = apply_entries(state, entries_of(table)[state.head :])
     assert later is not None
     made: list[SlicePart] = []
     right = SlicePart.of
@@ -147,8 +147,8 @@ def test_an_entry_that_contradicts_a_packed_slice_is_found_when_it_is_unpacked(t
         )
     before = entries_of(table)[state.head : entry.seq - 1]
     with pytest.raises(CorruptData, match="S1"):
-        fold_table(replace(state, slices=Slices(dict(state.slices.stored))), [*before, entry])
-    later = fold_table(packed(state), [*before, entry])
+        apply_entries(replace(state, slices=Slices(dict(state.slices.stored))), [*before, entry])
+    later = apply_entries(packed(state), [*before, entry])
     assert later is not None
     with pytest.raises(CorruptData, match="S10"):
         packed(later)
@@ -161,13 +161,13 @@ def test_two_slices_of_one_file_group_in_an_entry_are_refused(table: Table) -> N
     entry = changed(table, 3)
     twice = entry.model_copy(update={"slices": [*entry.slices, *entry.slices]})
     with pytest.raises(CorruptData, match="S10"):
-        fold_table(state, [*entries_of(table)[state.head : entry.seq - 1], twice])
+        apply_entries(state, [*entries_of(table)[state.head : entry.seq - 1], twice])
 
 
 def test_a_stale_part_is_detected_by_the_comparison(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that takes over parts although they have newer slices."""
     state = packed(table.state())
     changed(table, 3, 4)
-    later = fold_table(state, entries_of(table)[state.head :])
+    later = apply_entries(state, entries_of(table)[state.head :])
     monkeypatch.setattr(Slices, "packed", lambda slices: Slices(None, slices.parts, slices.reached))
     assert packed(later) != table.state()

@@ -371,7 +371,7 @@ def test_a_key_of_one_column_needs_no_name(client: TestClient, key: str) -> None
 def test_a_row_that_is_hidden_or_missing_is_said(client: TestClient) -> None:
     assert "The row is not visible" in text_of(client, "/row?key=10")
     assert "999999" in text_of(client, "/row?key=999999").partition('role="alert"')[2]
-    assert "is no bigint" in text_of(client, "/row?key=seven")
+    assert "is not a bigint" in text_of(client, "/row?key=seven")
 
 
 def test_changes_show_what_was_and_what_is(client: TestClient, table: Table) -> None:
