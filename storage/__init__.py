@@ -1,6 +1,6 @@
 """weft's table format: log, protocol and merge kernel, without Spark. Start reading at `storage.table`."""
 
-from storage.config import TableConfig
+from storage.config.table_config import TableConfig
 from storage.core.plan.due_policy import DuePolicy
 from storage.read.snapshot import Snapshot
 from storage.services.verify.verify import verify_table

@@ -9,15 +9,17 @@ from storage.core.log.table_state import TableState
 from storage.core.plan.due_policy import DuePolicy, Work
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
-from storage.services import compaction, expiry, fold, split
-from storage.services.compaction import CompactionResult
+from storage.services import expiry, split
+from storage.services.compaction import compaction
+from storage.services.compaction.compaction import CompactionResult
 from storage.services.due_work import Only, every_group, find_due, only_due
 from storage.services.expiry import ExpiryResult
-from storage.services.fold import NOT_FOLDED, FoldResult
-from storage.services.progress import OnStage, Stage, unobserved
+from storage.services.fold import fold
+from storage.services.fold.fold import NOT_FOLDED, FoldResult
 from storage.services.split import SplitResult
-from storage.services.steps import Steps, finish
-from storage.services.tasks import Execute, one_by_one
+from storage.services.steps.progress import OnStage, Stage, unobserved
+from storage.services.steps.steps import Steps, finish
+from storage.services.steps.tasks import Execute, one_by_one
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -45,7 +47,7 @@ class PlannedWork(Generic[T_co]):
     Attributes:
         snapshot: The snapshot that it was planned from.
         bytes: Stored bytes that it will read; 0 if nothing is due.
-        steps: The work, see `storage.services.steps`. Nothing is published before the first step.
+        steps: The work, see `storage.services.steps.steps`. Nothing is published before the first step.
     """
 
     snapshot: Snapshot

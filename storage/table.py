@@ -3,8 +3,8 @@
     Table.create, Table.open
         .writer(stream) -> Writer.append          write/writer.py             commits of one stream to one lane
         .snapshot(as_of) -> Snapshot.to_arrow     read/snapshot.py            rows at one cut, merged on read
-        .changes(since) -> pa.RecordBatchReader   read/changes.py             rows that differ between two snapshots
-        .compact(), .fold(), .clean(), ...        services/                   maintenance, beside live writers
+        .changes(since) -> pa.RecordBatchReader   read/changes/change_scan.py             rows that differ between two
+        snapshots .compact(), .fold(), .clean(), ...        services/                   maintenance, beside live writers
         .alter(...), .add_column(...), ...        alter.py                    schema changes, beside live writers
 
 All state of a table is in its folder. An instance of `Table` caches what it has read.
@@ -40,7 +40,7 @@ from storage.alter import (
     WidenColumn,
 )
 from storage.clock import Clock, Stamps, stamps_of
-from storage.config import TableConfig
+from storage.config.table_config import TableConfig
 from storage.core.log.features import writable_features
 from storage.core.log.table_state import TableState
 from storage.core.names import lane_name
@@ -53,32 +53,32 @@ from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
 from storage.planned_work import expire_in_steps, plan_compaction, plan_fold, plan_split
-from storage.read.changes import expiring
-from storage.read.explanation import Explanation
-from storage.read.plan_changes import plan_changes
-from storage.read.pruning import KeyRows
-from storage.read.references import ReferencedTables
+from storage.read.changes.change_scan import expiring
+from storage.read.changes.plan import plan_changes
+from storage.read.explain.explanation import Explanation
+from storage.read.plan.pruning import KeyRows
+from storage.read.referenced_snapshots import ReferencedTables
 from storage.read.snapshot import Snapshot
 from storage.read.time_travel import snapshot_at
 from storage.services.clean.clean import CleanResult, run_clean
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
-from storage.services.compaction import CompactionResult
-from storage.services.create_table import create_table
+from storage.services.compaction.compaction import CompactionResult
 from storage.services.due_work import Only, every_group
 from storage.services.erase.erase import EraseResult, erase
 from storage.services.expiry import ExpiryResult
-from storage.services.fold import FoldResult
-from storage.services.inspect import Inspection
-from storage.services.progress import OnStage, unobserved
-from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
+from storage.services.fold.fold import FoldResult
+from storage.services.history.restore import RestoreResult, close_lane, fence, restore, undo
+from storage.services.history.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
+from storage.services.inspect.inspect import Inspection
+from storage.services.inspect.table_html import table_html
+from storage.services.location.create_table import create_table
 from storage.services.rewrite import RewriteResult, expire_rows, forget_deletes, rewrite_column
-from storage.services.row_change import Function as RowFunction
-from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
-from storage.services.schema_changes import SchemaChange, alter_schema
+from storage.services.schema.schema_changes import SchemaChange, alter_schema
 from storage.services.split import SplitResult
-from storage.services.steps import finish
-from storage.services.table_html import table_html
-from storage.services.tasks import Execute, one_by_one
+from storage.services.steps.progress import OnStage, unobserved
+from storage.services.steps.row_change import Function as RowFunction
+from storage.services.steps.steps import finish
+from storage.services.steps.tasks import Execute, one_by_one
 from storage.services.verify.findings import VerifyReport
 from storage.services.verify.verify import run_verify
 from storage.times import milliseconds

@@ -20,7 +20,7 @@ from typing import Any, Final
 from playwright.sync_api import Browser, Page, expect
 
 from storage import Table
-from streams.pipeline.model import CommandSettings, TableLocation
+from streams.pipeline.file.model import CommandSettings, TableLocation
 from streams.ui.listed_tables import Shown, TableList
 from tests.streams.ui.browser import chromium, served
 from tests.streams.ui.busy_shop import CONFIG, Traffic, busy_shop

@@ -10,7 +10,8 @@ from unittest import mock
 import pytest
 
 from storage.core.plan.reservation import SHORTEST_RESERVATION_MS
-from storage.services import compaction, service_plan
+from storage.services.compaction import compaction
+from storage.services.steps import service_plan
 from tests.simulate import report
 from tests.simulation.mutant import MAX_SCHEDULES
 from tests.simulation.mutants import MUTANTS

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from storage.config import TableConfig, build_schema, configuration, load_config
+from storage.config.table_config import TableConfig, build_schema, configuration, load_config
 from storage.errors import CorruptData, InvalidInput, error_from_dict
 from storage.imports.table_text import read_table_text
 from storage.imports.translate import translate
 from storage.imports.translation import Declared, Fate
-from streams.pipeline.model import PipelineConfig
-from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.file.model import PipelineConfig
+from streams.pipeline.file.pipeline import load_pipeline
 from tests.guide_blocks import GUIDES, ROOT, check_guide
 
 _YAML = re.compile(r"^```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)

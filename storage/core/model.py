@@ -141,7 +141,7 @@ class Reference:
         columns: Columns of the referenced table that are shown, in order.
         prefix: Put before their names.
         table_id: Id of the referenced table, so that another table at its location is not taken for it; empty in a
-            schema that was not resolved (`storage.services.resolve_references`).
+            schema that was not resolved (`storage.services.schema.resolve_references`).
     """
 
     name: str

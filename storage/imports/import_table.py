@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from storage.config import StreamConfig, TableConfig, configuration, load_config
+from storage.config.table_config import StreamConfig, TableConfig, configuration, load_config
 from storage.core.merge.events import MAX_EXAMPLES, prepare
 from storage.core.modes.functions import find_function
 from storage.core.names import lane_name
@@ -27,8 +27,8 @@ from storage.errors import Conflict, CorruptData, InvalidInput, NotFound
 from storage.files.log_file import remove_log_file
 from storage.imports.column_types import storable
 from storage.imports.foreign_table import ForeignTable
-from storage.services.progress import OnStage, Stage, unobserved
-from storage.services.resolve_references import resolve_references
+from storage.services.schema.resolve_references import resolve_references
+from storage.services.steps.progress import OnStage, Stage, unobserved
 from storage.shown import Shown
 from storage.table import Table
 from storage.write.lane_progress import read_lane

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from storage.config import MAX_BUCKETS
+from storage.config.table_config import MAX_BUCKETS
 from storage.core.modes.functions import find_function
 from storage.errors import InvalidInput
 
@@ -86,7 +86,7 @@ class Translation:
     """A proposed table.
 
     Attributes:
-        config: A table configuration as plain values, for `storage.config.load_config`.
+        config: A table configuration as plain values, for `storage.config.table_config.load_config`.
         report: What became of each option.
     """
 

@@ -23,8 +23,8 @@ from storage.operations.operation import (
     none_if_off,
 )
 from storage.plural import counted
-from storage.services.compaction import CompactionResult
-from storage.services.fold import FoldResult
+from storage.services.compaction.compaction import CompactionResult
+from storage.services.fold.fold import FoldResult
 from storage.table import Table
 
 _POLICY: Final = DuePolicy()

@@ -6,7 +6,7 @@ from typing import Final
 
 from storage.operations.compact import WORK_COLUMNS, describe_work, work_row
 from storage.operations.operation import Operation, Request
-from storage.services.fold import FoldResult
+from storage.services.fold.fold import FoldResult
 from storage.table import Table
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from storage.core.names import lane_name
 from storage.operations.operation import Context, Face, Operation, Request
-from storage.services.restore import check_open
+from storage.services.history.restore import check_open
 from storage.table import Table
 
 _LANE: Final = Face(argument=True, completes="lane_names")

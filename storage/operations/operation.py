@@ -5,7 +5,7 @@
     result     a frozen dataclass, in words (`Operation.describe`) and as rows (`Operation.rows`)
 
 The command, the procedure, the section of the pipeline file and the tables of the documents follow from it
-(`streams.cli.operation_commands`, `streams.catalog.operation_procedures`, `streams.pipeline.model`,
+(`streams.cli.operation_commands`, `streams.catalog.operation_procedures`, `streams.pipeline.file.model`,
 deploy/docs/operation_tables.py). A module of this package that defines an `Operation` is found by its name in
 `storage.operations.all_operations`.
 """
@@ -23,10 +23,10 @@ import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.fields import FieldInfo
 
-from storage.config_file import parse_duration
-from storage.services.progress import OnStage, unobserved
-from storage.services.row_change import Function
-from storage.services.tasks import Execute, one_by_one
+from storage.config.config_file import parse_duration
+from storage.services.steps.progress import OnStage, unobserved
+from storage.services.steps.row_change import Function
+from storage.services.steps.tasks import Execute, one_by_one
 from storage.table import Table
 
 R = TypeVar("R", bound="Request")

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
+from storage.config.table_properties import parse_names
 from storage.errors import InvalidInput, NotFound
 from storage.operations.operation import Context, Face, Finished, Operation, Request, Row
 from storage.plural import counted
 from storage.publish.publication import Published
 from storage.publish.targets import DeltaTarget, IcebergTarget, Target
 from storage.table import Table
-from storage.table_properties import parse_names
 
 
 def _names(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from storage.operations.operation import Finished, Row
 from storage.plural import counted
-from storage.services.restore import RestoreResult
+from storage.services.history.restore import RestoreResult
 
 ROLLBACK_COLUMNS: Final = "lane string, kept_up_to bigint, rolled_back bigint, in_doubt array<bigint>, entry bigint"
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from storage.operations.operation import Context, Face, Finished, Operation, Request, Row
 from storage.operations.points import PARSED_POINT, Point
-from storage.services.savepoints import SavepointInfo
+from storage.services.history.savepoints import SavepointInfo
 from storage.table import Table
 
 _NAME: Final = Face(argument=True, completes="savepoints")

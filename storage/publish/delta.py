@@ -46,8 +46,8 @@ from storage.publish.publication import (
     release_unneeded,
 )
 from storage.read.snapshot import Snapshot
-from storage.services.progress import OnStage, unobserved
-from storage.services.savepoints import PUBLISHED_AS, make_savepoint
+from storage.services.history.savepoints import PUBLISHED_AS, make_savepoint
+from storage.services.steps.progress import OnStage, unobserved
 from storage.table import Table
 
 WRITER_FEATURE: Final = "weftPublished"

@@ -1,7 +1,8 @@
 """Publishes the base files of a table as an Iceberg table: metadata over the files as they are, no copy.
 
 One publication is one commit of the catalog, so readers see all of it or nothing. The published table shows the rows of
-`storage.read.read_optimized`. The order of the steps makes concurrent publications safe (decision 22 in DECISIONS.md):
+`storage.read.base_files.read_optimized`. The order of the steps makes concurrent publications safe (decision 22 in
+DECISIONS.md):
 
 1. List the savepoints of the weft table, then load the Iceberg table, then take the snapshot to publish. A publication
    that loaded the Iceberg table after another one had committed has a snapshot that is not older.
@@ -74,8 +75,8 @@ from storage.publish.publication import (
     release_savepoint,
 )
 from storage.read.snapshot import Snapshot
-from storage.services.progress import OnStage, unobserved
-from storage.services.savepoints import PUBLISHED_AS, SavepointInfo, list_savepoints, make_savepoint
+from storage.services.history.savepoints import PUBLISHED_AS, SavepointInfo, list_savepoints, make_savepoint
+from storage.services.steps.progress import OnStage, unobserved
 from storage.table import Table
 
 CUT: Final = "weft.cut"

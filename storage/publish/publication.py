@@ -19,9 +19,9 @@ from storage.environment import Environment
 from storage.errors import InvalidInput, NotFound
 from storage.files.base_file import read_footers
 from storage.files.footers import Footer
-from storage.read.divide_file_group import FOOTERS_AT_ONCE
+from storage.read.plan.divide_file_group import FOOTERS_AT_ONCE
 from storage.read.snapshot import Snapshot
-from storage.services.progress import OnStage, Stage
+from storage.services.steps.progress import OnStage, Stage
 from storage.shown import Shown
 from storage.table import Table
 

@@ -9,7 +9,7 @@ from storage.core.plan.current_files import current_files
 from storage.core.plan.slices import base_slices
 from storage.core.schema.table_schema import TableSchema
 from storage.publish.publication import Published, columns_to_publish
-from storage.services.progress import OnStage, unobserved
+from storage.services.steps.progress import OnStage, unobserved
 from storage.table import Table
 
 

@@ -27,18 +27,18 @@ from storage.core.schema.table_schema import TableSchema
 from storage.core.types import format_type
 from storage.log.pins import DEFAULT_PIN, pin, unpin
 from storage.log.table_log import TableLog, check_promised
-from storage.read.explain_references import explain_references
-from storage.read.explain_row import explain_row
-from storage.read.explanation import Explanation
-from storage.read.filter_input import Filter, parse_filter
-from storage.read.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
+from storage.read.base_files.read_optimized import ReadOptimized
+from storage.read.explain.explanation import Explanation
+from storage.read.explain.references import explain_references
+from storage.read.explain.row import explain_row
 from storage.read.lane_watermarks import read_watermarks
-from storage.read.plan_scan import choose_slices, plan_scan
-from storage.read.pruning import KeyRows, key_table
-from storage.read.read_optimized import ReadOptimized
-from storage.read.referenced_table import ReferencedTable
-from storage.read.scan import Scan
-from storage.read.scan_request import ScanRequest
+from storage.read.plan.pruning import KeyRows, key_table
+from storage.read.references.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
+from storage.read.references.referenced_table import ReferencedTable
+from storage.read.request.filter_input import Filter, parse_filter
+from storage.read.request.scan_request import ScanRequest
+from storage.read.scan.plan_scan import choose_slices, plan_scan
+from storage.read.scan.scan import Scan
 from storage.read.snapshot_files import SnapshotFiles
 
 
@@ -283,7 +283,7 @@ class Snapshot:
                 ``_present_<group>`` (boolean, never null) and ``_arrival_<group>`` (int64, null where the group is
                 absent; later commits have larger values).
             filter: Condition on merged rows, over all columns of the table and these: a pyarrow expression, or tuples
-                as in `pyarrow.parquet.read_table` (`storage.read.filter_input`).
+                as in `pyarrow.parquet.read_table` (`storage.read.request.filter_input`).
             require: Names of groups that must be present in a row: one group gives a left join, all an inner join.
                 Also names of references, whose row must exist.
             parallelism: Number of tasks that run at the same time; None for the number of cores. There are more tasks

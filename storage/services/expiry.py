@@ -35,13 +35,13 @@ from storage.log.add_feature import add_feature
 from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
 from storage.read.snapshot import Snapshot
-from storage.services.compaction import Rewriting, RewritingResult, compaction_steps, cut_tasks, rewrite
+from storage.services.compaction.compaction import Rewriting, RewritingResult, compaction_steps, cut_tasks, rewrite
 from storage.services.due_work import find_aged
-from storage.services.progress import OnStage, counted, unobserved
-from storage.services.row_change import WithoutExpired
-from storage.services.service_plan import must_yield, open_plan
-from storage.services.steps import Steps
-from storage.services.tasks import Execute, one_by_one
+from storage.services.steps.progress import OnStage, counted, unobserved
+from storage.services.steps.row_change import WithoutExpired
+from storage.services.steps.service_plan import must_yield, open_plan
+from storage.services.steps.steps import Steps
+from storage.services.steps.tasks import Execute, one_by_one
 from storage.shown import Shown
 from storage.times import format_time
 

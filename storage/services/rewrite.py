@@ -22,11 +22,11 @@ from storage.errors import InvalidInput
 from storage.log.add_feature import add_feature
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
-from storage.services.compaction import Rewriting, rewrite
-from storage.services.progress import OnStage, unobserved
-from storage.services.row_change import Function, NewValues, WithoutOldDeletes, WithoutOldRows
-from storage.services.service_plan import open_plan, retry_on_newest
-from storage.services.tasks import Execute, one_by_one
+from storage.services.compaction.compaction import Rewriting, rewrite
+from storage.services.steps.progress import OnStage, unobserved
+from storage.services.steps.row_change import Function, NewValues, WithoutOldDeletes, WithoutOldRows
+from storage.services.steps.service_plan import open_plan, retry_on_newest
+from storage.services.steps.tasks import Execute, one_by_one
 from storage.shown import Shown
 
 

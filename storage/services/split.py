@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from storage.config import MAX_BUCKETS
+from storage.config.table_config import MAX_BUCKETS
 from storage.core.log.entries import BUCKETS, Schema
 from storage.core.log.features import reader_features, writer_features
 from storage.core.log.table_state import TableState
@@ -20,10 +20,10 @@ from storage.errors import Conflict, InvalidInput
 from storage.log.table_log import TableLog
 from storage.plural import counted
 from storage.read.snapshot import Snapshot
-from storage.services.compaction import CompactionResult, compaction_steps
-from storage.services.service_plan import MAX_ATTEMPTS
-from storage.services.steps import Steps
-from storage.services.tasks import Execute, one_by_one
+from storage.services.compaction.compaction import CompactionResult, compaction_steps
+from storage.services.steps.service_plan import MAX_ATTEMPTS
+from storage.services.steps.steps import Steps
+from storage.services.steps.tasks import Execute, one_by_one
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage.engine import BEFORE, CHANGE, CHANGED_GROUPS
+from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
 from storage.errors import InvalidInput
 from streams.catalog.catalog_jvm import ChangesRange
 from streams.catalog.changes import SINCE, UNTIL, ChangesPlanner, PinnedChanges

@@ -14,9 +14,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
-from storage.engine import ChangeScan, JoinedChangeScan, expiring, plan_changes
 from storage.errors import InvalidInput
 from storage.operations.points import parse_point
+from storage.read.changes.change_scan import ChangeScan, expiring
+from storage.read.changes.joined import JoinedChangeScan
+from storage.read.changes.plan import plan_changes
 from streams.read.as_of import EARLIEST
 from streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
 

@@ -1,6 +1,7 @@
 """CREATE, ALTER and DROP of tables and namespaces: Spark's objects as values, and the functions that do the work.
 
-What a statement means: `storage.table_properties` for CREATE TABLE, `streams.catalog.table_changes` for ALTER TABLE.
+What a statement means: `storage.config.table_properties` for CREATE TABLE, `streams.catalog.table_changes` for ALTER
+TABLE.
 """
 
 from __future__ import annotations
@@ -15,19 +16,11 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from storage import Table
 from storage.alter import SetComment, SetDefault, WidenColumn
-from storage.engine import (
-    SqlColumn,
-    config_from_properties,
-    format_type,
-    make_namespace,
-    parse_names,
-    parse_type,
-    remove_namespace,
-)
-from storage.engine import (
-    drop_table as drop_all_objects,
-)
+from storage.config.table_properties import SqlColumn, config_from_properties, parse_names
+from storage.core.types import format_type, parse_type
 from storage.errors import Conflict, InvalidInput, NotFound
+from storage.services.location.drop_table import drop_table as drop_all_objects
+from storage.services.location.namespaces import make_namespace, remove_namespace
 from streams.catalog.stream_writes import NO_CONSTRAINTS
 from streams.catalog.table_changes import NewColumn, Part, RemoveProperty, SetProperty, apply_changes
 

@@ -19,8 +19,9 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from storage import Table
-from storage.engine import Path, is_empty_prefix, list_folders, open_store
+from storage.core.names import Path
 from storage.errors import InvalidInput, NotFound
+from storage.store.open_store import is_empty_prefix, list_folders, open_store
 
 Names = tuple[str, ...]
 

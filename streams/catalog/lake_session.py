@@ -8,7 +8,7 @@ from typing import Final
 
 from streams.catalog.lake import Lake
 from streams.catalog.register import register_catalog
-from streams.pipeline.model import CommandSettings, TableLocation
+from streams.pipeline.file.model import CommandSettings, TableLocation
 from streams.read.sql_query import SqlSession, spark_errors
 from streams.spark.session import temporary_session
 

@@ -23,7 +23,9 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage.engine import TableSchema, bucket_numbers, state_columns
+from storage.core.schema.state_columns import state_columns
+from storage.core.schema.table_schema import TableSchema
+from storage.read.bucket_numbers import bucket_numbers
 from streams.read.native_or_merged import PinnedSnapshot
 from streams.read.relation.callbacks import Callback, callback
 from streams.read.relation.jvm import Jvm

@@ -9,11 +9,12 @@ from pydantic.fields import FieldInfo
 from pyspark.errors import PySparkException
 
 from storage import Table
-from storage.config_file import parse_fields
-from storage.engine import one_by_one, open_table_unchecked
+from storage.config.config_file import parse_fields
 from storage.errors import InvalidInput
 from storage.operations.all_operations import OPERATIONS
 from storage.operations.operation import Context, Face, Finished, Operation, type_of
+from storage.services.steps.tasks import one_by_one
+from storage.table_facts import open_table_unchecked
 from streams.catalog.procedure import SQL_TYPES, Parameter, Procedure, Row, Session, check_confirmed, open_table
 from streams.read.sql_function import SqlFunction
 from streams.read.sql_query import short_message

@@ -20,11 +20,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from storage import Table
-from storage.engine import (
-    parse_type,
-)
+from storage.core.types import parse_type
 from storage.errors import InvalidInput
-from streams.pipeline.model import TableLocation
+from streams.pipeline.file.model import TableLocation
 
 Row = Mapping[str, Any]
 SQL_TYPES: Final[Mapping[Any, str]] = {

@@ -13,7 +13,7 @@ from storage.errors import InvalidInput, NotFound
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.procedure import Parameter, Procedure
 from streams.catalog.procedure_table import PROCEDURES, find_procedure
-from streams.pipeline.model import TableLocation
+from streams.pipeline.file.model import TableLocation
 from streams.read.relation.callbacks import Callback, WithoutMetrics, callback
 
 if TYPE_CHECKING:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from storage.engine import (
-    EXPLANATION_SCHEMA,
-    format_type,
-)
+from storage.core.types import format_type
 from storage.operations.points import parse_point
+from storage.read.explain.explanation import EXPLANATION_SCHEMA
 from streams.catalog.procedure import Session, open_table, procedure
 from streams.read.text_values import parse_key, split_keys
 

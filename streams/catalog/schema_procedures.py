@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from storage.alter import CHANGES
-from storage.engine import parse_names
+from storage.config.table_properties import parse_names
 from streams.catalog.procedure import Parameter, Procedure, Row, Session, open_table
 from streams.read.change_arguments import Form, change_arguments, change_of
 

@@ -18,7 +18,7 @@ from storage.errors import InvalidInput
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.lake import Lake
 from streams.catalog.stream_writes import choose_stream
-from streams.pipeline.model import OnError
+from streams.pipeline.file.model import OnError
 from streams.write.sink import write_stream
 
 _MARK: Final = "weft_streams"

@@ -17,7 +17,10 @@ from typing import Final
 import pyarrow as pa
 
 from storage import Commit, Table
-from storage.engine import OP_COLUMN, Condition, Stream, TableSchema
+from storage.core.merge.events import OP_COLUMN
+from storage.core.model import Stream
+from storage.core.predicate import Condition
+from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, NotFound
 from streams.spark.sql_parts import Kind, parts
 from streams.spark.sql_text import quoted

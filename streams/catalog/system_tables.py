@@ -15,8 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from storage import Snapshot
-from storage.engine import Inspection
 from storage.errors import NotFound
+from storage.services.inspect.inspect import Inspection
 from streams.catalog.fixed_rows import FixedRows
 from streams.read.relation.planner_interface import PinnedPlanner
 

@@ -28,8 +28,8 @@ from storage.alter import (
     SetOverlays,
     SetTtl,
 )
-from storage.config import TableConfig, configuration, load_config
-from storage.engine import SqlColumn, config_from_properties, schema_properties
+from storage.config.table_config import TableConfig, configuration, load_config
+from storage.config.table_properties import SqlColumn, config_from_properties, schema_properties
 from storage.errors import InvalidInput
 
 

@@ -1,6 +1,6 @@
 """What commands such as DESCRIBE, SHOW CREATE TABLE and SHOW TBLPROPERTIES show of a table.
 
-The columns and properties are those with which CREATE TABLE would create it again (`storage.table_properties`).
+The columns and properties are those with which CREATE TABLE would create it again (`storage.config.table_properties`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from storage import Table
-from storage.engine import TableSchema, format_type, schema_properties
+from storage.config.table_properties import schema_properties
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import format_type
 from storage.errors import InvalidInput, TableError
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.system_tables import system_table

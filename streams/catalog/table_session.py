@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from typing import Final
 
 from storage import Table
-from storage.engine import check_reachable
 from storage.errors import InvalidInput, NotFound
+from storage.store.open_store import check_reachable
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.lake import Lake, Names
 from streams.catalog.lake_session import CATALOG
 from streams.catalog.procedure_table import PROCEDURES
 from streams.catalog.register import register_catalog_of
 from streams.catalog.system_tables import SYSTEM_TABLES
-from streams.pipeline.model import CommandSettings, TableLocation
+from streams.pipeline.file.model import CommandSettings, TableLocation
 from streams.read.read_only import READ_ONLY, ReadOnlyQueries
 from streams.read.read_options import ReadOptions
 from streams.read.sql_query import SqlSession, spark_errors, view_names

@@ -16,7 +16,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
-from storage.engine import OP_COLUMN, And, Condition
+from storage.core.merge.events import OP_COLUMN
+from storage.core.predicate import And, Condition
 from storage.errors import InvalidInput, NotFound
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.stream_writes import (

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from storage.engine import TableSchema
+from storage.core.schema.table_schema import TableSchema
 from storage.errors import NotFound, TableError
 from storage.plural import counted
 from streams.cli.arguments import USAGE, Json, console, errors, print_problem, usage_errors
@@ -17,9 +17,9 @@ from streams.cli.completion import pipeline_files
 from streams.cli.examples import examples
 from streams.cli.output import print_json
 from streams.cli.progress import Quiet, progress
-from streams.pipeline.check_file import CheckedFile, check_file
-from streams.pipeline.file_problems import FileProblem, placed
-from streams.pipeline.model import WriterSpec
+from streams.pipeline.file.check_file import CheckedFile, check_file
+from streams.pipeline.file.file_problems import FileProblem, placed
+from streams.pipeline.file.model import WriterSpec
 
 check_command = typer.Typer()
 
@@ -89,7 +89,7 @@ def _has_problem(name: str, checked: CheckedFile) -> bool:
 def _look_at_messages(
     writers: Mapping[str, WriterSpec], schema: TableSchema | None, out: _Output, *, quiet: bool
 ) -> None:
-    from streams.pipeline.check_messages import check_messages
+    from streams.pipeline.infer.check_messages import check_messages
 
     with progress("looking at messages", quiet=quiet):
         found = check_messages(writers, schema)

@@ -15,7 +15,7 @@ from typer.completion import get_completion_inspect_parameters, get_completion_s
 
 from storage import Table
 from streams.cli.examples import examples
-from streams.pipeline.pipeline import is_pipeline, load_settings
+from streams.pipeline.file.pipeline import is_pipeline, load_settings
 
 completing = typer.Typer()
 get_completion_inspect_parameters()  # typer learns the shells by it; else only apps with its own two options do

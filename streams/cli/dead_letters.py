@@ -30,7 +30,7 @@ from streams.cli.output import limit_note, print_json, print_result, print_rows
 from streams.cli.progress import Quiet, progress, watched
 from streams.letters.letter_files import Letter, parse_name
 from streams.letters.letter_folder import LetterFolder, State, Survey
-from streams.pipeline.letter_places import LetterPlace, choose_places, load_letter_places
+from streams.pipeline.file.letter_places import LetterPlace, choose_places, load_letter_places
 
 if TYPE_CHECKING:
     from streams.write.replay import ReplayResult
@@ -158,8 +158,8 @@ def replay(
     began. Messages keep their Kafka timestamp and offset, so they do not win over newer ones; only in groups without
     ordering columns the replayed message is the newest.
     """
-    from streams.pipeline.check_sources import check_sources
-    from streams.pipeline.pipeline import load_pipeline
+    from streams.pipeline.file.check_sources import check_sources
+    from streams.pipeline.file.pipeline import load_pipeline
     from streams.spark.running_tasks import running_tasks
     from streams.spark.session import check_java, temporary_session
     from streams.write.replay import replay as replay_letters

@@ -13,8 +13,8 @@ from streams.cli.examples import examples
 from streams.cli.output import print_json
 from streams.cli.progress import Quiet, progress
 from streams.doctor.finding import Finding, Level
-from streams.pipeline.pipeline import is_pipeline, load_pipeline
-from streams.pipeline.run import choose_part
+from streams.pipeline.file.pipeline import is_pipeline, load_pipeline
+from streams.pipeline.run.run import choose_part
 
 doctoring = typer.Typer()
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from storage.config import load_config
-from storage.engine import check_reachable
+from storage.config.table_config import load_config
 from storage.errors import InvalidInput
 from storage.imports.foreign_table import ForeignTable, open_foreign
 from storage.imports.import_table import ImportResult, import_table
@@ -17,6 +16,7 @@ from storage.imports.table_text import TableText, read_table_text
 from storage.imports.translate import to_yaml, translate
 from storage.imports.translation import Declared, Translation
 from storage.plural import counted
+from storage.store.open_store import check_reachable
 from streams.cli.arguments import Json, StorageOption, column_names, parse_storage_options, usage_errors
 from streams.cli.examples import examples
 from streams.cli.output import print_json, print_result

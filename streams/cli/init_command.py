@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from storage.config_file import parse_fields as parse_sections
+from storage.config.config_file import parse_fields as parse_sections
 from storage.errors import InvalidInput, TableError
 from streams.cli.arguments import column_names, errors, print_error, usage_errors
 from streams.cli.examples import examples
@@ -19,10 +19,11 @@ from streams.cli.progress import Quiet, progress
 from streams.formats import FORMATS, check_format
 from streams.formats.registry import uses_registry
 from streams.kafka.closest_topic import ask_for_closest
-from streams.pipeline.infer_key import Fields, Messages, choose_ordering, fields_of
-from streams.pipeline.matching_key import matching_field, matching_fields
-from streams.pipeline.model import PipelineConfig
-from streams.pipeline.new_pipeline import (
+from streams.pipeline.file.model import PipelineConfig
+from streams.pipeline.file.pipeline import SECTIONS
+from streams.pipeline.infer.infer_key import Fields, Messages, choose_ordering, fields_of
+from streams.pipeline.infer.matching_key import matching_field, matching_fields
+from streams.pipeline.infer.new_pipeline import (
     NewPipeline,
     NewStream,
     build,
@@ -32,7 +33,6 @@ from streams.pipeline.new_pipeline import (
     stream_name,
     with_key,
 )
-from streams.pipeline.pipeline import SECTIONS
 
 init_command = typer.Typer()
 

@@ -10,7 +10,7 @@ import pyarrow.csv as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from storage.engine import TableSchema
+from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput
 
 _FORMATS: Final = ".parquet, .csv (with a header) or .jsonl (one object a line)"

@@ -17,8 +17,9 @@ from typing import Annotated
 
 import typer
 
-from storage.engine import Inspection, check_reachable
 from storage.errors import InvalidInput
+from storage.services.inspect.inspect import Inspection
+from storage.store.open_store import check_reachable
 from streams.cli.alter import alter
 from streams.cli.arguments import (
     Commands,
@@ -55,11 +56,11 @@ from streams.cli.show import What, show_parts, show_plot, show_table
 from streams.cli.sql_command import sql_command
 from streams.cli.table_services import table_services
 from streams.cli.ui_command import ui_command
-from streams.pipeline.error_kinds import Ending
-from streams.pipeline.http_status import StatusPage, parse_address, serve_status
-from streams.pipeline.pipeline import is_pipeline, load_pipeline
-from streams.pipeline.supervisor import JobStatus
-from streams.pipeline.table_watch import TableWatch
+from streams.pipeline.file.pipeline import is_pipeline, load_pipeline
+from streams.pipeline.run.error_kinds import Ending
+from streams.pipeline.run.http_status import StatusPage, parse_address, serve_status
+from streams.pipeline.run.supervisor import JobStatus
+from streams.pipeline.run.table_watch import TableWatch
 from streams.spark.session import check_java
 
 PipelineFile = Annotated[
@@ -115,7 +116,7 @@ def create(pipeline: PipelineFile, as_json: Json = False) -> None:
     weft run creates the table as well. Create it beforehand where the processes that run may not, or to see early that
     the store and the file are right. Exit code 1, and nothing is changed, if the table differs from the file.
     """
-    from streams.pipeline.run import create_table
+    from streams.pipeline.run.run import create_table
 
     with usage_errors():
         loaded = load_pipeline(pipeline)
@@ -166,8 +167,8 @@ def run(
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
     called compaction, ttl, publish or clean, the service of that name is called compaction-service, and so on.
     """
-    from streams.pipeline.check_sources import check_sources
-    from streams.pipeline.run import COMPACTION, choose_part, run_pipeline, watches_table
+    from streams.pipeline.file.check_sources import check_sources
+    from streams.pipeline.run.run import COMPACTION, choose_part, run_pipeline, watches_table
 
     with usage_errors():
         loaded = load_pipeline(pipeline)

@@ -17,11 +17,13 @@ import typer
 from annotated_types import Ge
 
 from storage import Table
-from storage.engine import Execute, check_reachable, open_table_unchecked
 from storage.errors import InvalidInput
 from storage.operations.all_operations import OPERATIONS
 from storage.operations.operation import Context, Finished, Operation, Request, type_of
 from storage.plural import counted
+from storage.services.steps.tasks import Execute
+from storage.store.open_store import check_reachable
+from storage.table_facts import open_table_unchecked
 from streams.cli import completion
 from streams.cli.arguments import (
     FAILED,
@@ -43,10 +45,10 @@ from streams.cli.examples import examples
 from streams.cli.key_files import read_keys
 from streams.cli.output import print_result
 from streams.cli.progress import Quiet, progress
-from streams.pipeline.letter_places import expire_letters, load_letter_places, retentions_of
-from streams.pipeline.model import CommandSettings, CompactionSection
-from streams.pipeline.pipeline import is_pipeline
-from streams.pipeline.services import COMPACTION
+from streams.pipeline.file.letter_places import expire_letters, load_letter_places, retentions_of
+from streams.pipeline.file.model import CommandSettings, CompactionSection
+from streams.pipeline.file.pipeline import is_pipeline
+from streams.pipeline.run.services import COMPACTION
 from streams.read.plain_values import json_value
 
 operation_commands = typer.Typer()

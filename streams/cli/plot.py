@@ -13,9 +13,10 @@ from typing import Final
 
 from rich.text import Text
 
-from storage.engine import TABLE_LANE, LaneReport, Overview, TimelineEntry
+from storage.core.names import TABLE_LANE
 from storage.plural import counted
-from streams.pipeline.quantities import duration, size
+from storage.services.inspect.inspect import LaneReport, Overview, TimelineEntry
+from streams.pipeline.file.quantities import duration, size
 
 ENTRIES: Final = 5_000
 """The newest entries of the log that are drawn."""

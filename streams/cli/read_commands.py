@@ -7,7 +7,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from storage.engine import python_rows
+from storage.core.python_values import python_rows
 from storage.operations.points import parse_point
 from storage.plural import counted
 from streams.cli import completion

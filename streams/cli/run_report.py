@@ -17,11 +17,11 @@ from storage.errors import TableError
 from storage.plural import counted
 from streams.cli.arguments import errors, open_location
 from streams.letters.recent import RecentLetters, recent_letters
-from streams.pipeline.error_kinds import Ending
-from streams.pipeline.letter_places import load_letter_places
-from streams.pipeline.pipeline import Pipeline
-from streams.pipeline.status_fields import unordered_words
-from streams.pipeline.supervisor import JobStatus, ending_of_all
+from streams.pipeline.file.letter_places import load_letter_places
+from streams.pipeline.file.pipeline import Pipeline
+from streams.pipeline.run.error_kinds import Ending
+from streams.pipeline.run.status_fields import unordered_words
+from streams.pipeline.run.supervisor import JobStatus, ending_of_all
 
 _TELL_SECONDS: Final = 5.0  # for a store that does not answer at the end of a run
 _WAYS_ON: Final = """\

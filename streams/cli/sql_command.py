@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage import Table
-from storage.engine import check_reachable
 from storage.errors import InvalidInput, NotFound, TableError
+from storage.store.open_store import check_reachable
 from streams.cli import completion
 from streams.cli.arguments import (
     FAILED,
@@ -33,7 +33,7 @@ from streams.cli.exit_codes import INTERRUPTED
 from streams.cli.progress import Quiet, progress
 from streams.cli.query import Answer, Format, explain_query, run_query
 from streams.cli.statements import Statement, split_statements
-from streams.pipeline.model import CommandSettings
+from streams.pipeline.file.model import CommandSettings
 from streams.read.read_options import ReadOptions
 
 if TYPE_CHECKING:

@@ -33,17 +33,17 @@ from streams.cli.arguments import (
 from streams.cli.display import show_and_log
 from streams.cli.examples import examples
 from streams.letters.retention import Retention
-from streams.pipeline.http_status import StatusPage, parse_address, serve_status
-from streams.pipeline.letter_places import load_letter_places, retentions_of
-from streams.pipeline.many_tables import MAX_OPENING, ManyTables, TableSettings, serve_tables
-from streams.pipeline.model import CleanSection, CompactionSection, TableLocation
-from streams.pipeline.pipeline import is_pipeline, load_settings
-from streams.pipeline.publishing import DaemonThreads
-from streams.pipeline.reference_retention import read_kept, shorter_retentions
-from streams.pipeline.services import CLEAN, COMPACTION, PUBLISH, TTL
-from streams.pipeline.status import stop_signals
-from streams.pipeline.supervisor import JobStatus
-from streams.pipeline.table_list import list_tables
+from streams.pipeline.file.letter_places import load_letter_places, retentions_of
+from streams.pipeline.file.model import CleanSection, CompactionSection, TableLocation
+from streams.pipeline.file.pipeline import is_pipeline, load_settings
+from streams.pipeline.file.reference_retention import read_kept, shorter_retentions
+from streams.pipeline.file.table_list import list_tables
+from streams.pipeline.run.http_status import StatusPage, parse_address, serve_status
+from streams.pipeline.run.many_tables import MAX_OPENING, ManyTables, TableSettings, serve_tables
+from streams.pipeline.run.publishing import DaemonThreads
+from streams.pipeline.run.services import CLEAN, COMPACTION, PUBLISH, TTL
+from streams.pipeline.run.status import stop_signals
+from streams.pipeline.run.supervisor import JobStatus
 
 table_services = typer.Typer()
 

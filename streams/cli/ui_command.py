@@ -10,7 +10,7 @@ from storage.errors import NotFound
 from streams.cli.arguments import StorageOption, errors, load_target
 from streams.cli.completion import places
 from streams.cli.examples import examples
-from streams.pipeline.pipeline import is_pipeline
+from streams.pipeline.file.pipeline import is_pipeline
 
 ui_command = typer.Typer()
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from storage.engine import LaneObserver
 from storage.errors import StoreUnavailable
+from storage.services.lane_observer import LaneObserver
 from streams.demo.workload import Topic
 
 if TYPE_CHECKING:

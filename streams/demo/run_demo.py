@@ -4,9 +4,9 @@
                        |                                         |
                        +--> Spark: dedupe + joins ====== ? == live view
 
-The demo uses what users use: a pipeline file, `streams.pipeline.run`, the supervisor, a view. It ends when the table
-has all messages, not after some time: only if nothing is done any more for a while, it gives up. However it ends, also
-by Ctrl-C, it says what is missing, and no process is left, and no file unless the user wants to keep them.
+The demo uses what users use: a pipeline file, `streams.pipeline.run.run`, the supervisor, a view. It ends when the
+table has all messages, not after some time: only if nothing is done any more for a while, it gives up. However it ends,
+also by Ctrl-C, it says what is missing, and no process is left, and no file unless the user wants to keep them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from streams.demo.outcome import DemoFailed, Unfinished, missing_messages, unfin
 from streams.demo.verdict import judge
 from streams.demo.watch import Interrupted, Watch, watch_signals
 from streams.demo.workload import plan_topics
-from streams.pipeline.pipeline import Pipeline, load_pipeline
-from streams.pipeline.run import COMPACTION, make_jobs, open_table
-from streams.pipeline.supervisor import ENDED, JobStatus, Supervisor
+from streams.pipeline.file.pipeline import Pipeline, load_pipeline
+from streams.pipeline.run.run import COMPACTION, make_jobs, open_table
+from streams.pipeline.run.supervisor import ENDED, JobStatus, Supervisor
 from streams.spark.session import check_java
 
 VICTIM: Final = "orders"

@@ -16,8 +16,8 @@ from streams.demo import shop
 from streams.demo.broker import EmbeddedBroker
 from streams.demo.feed import Feed
 from streams.demo.workload import MIN_ROWS, plan_topics
-from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import open_table, writer_job
+from streams.pipeline.file.pipeline import load_pipeline
+from streams.pipeline.run.run import open_table, writer_job
 from streams.spark.class_archive import CACHE, archive_path
 from streams.spark.session import check_java
 from streams.spark.settings import MAKE_ARCHIVE

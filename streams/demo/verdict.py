@@ -25,7 +25,7 @@ from rich.table import Table
 from streams.demo import shop
 from streams.demo.outcome import DemoFailed
 from streams.demo.watch import Watch
-from streams.pipeline.pipeline import Pipeline, load_pipeline
+from streams.pipeline.file.pipeline import Pipeline, load_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

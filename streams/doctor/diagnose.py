@@ -7,13 +7,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.config import build_schema
+from storage.config.table_config import build_schema
 from streams import kafka
 from streams.doctor.finding import Finding, Findings, Level
 from streams.doctor.kafka_checks import check_registry, check_source
 from streams.doctor.machine_checks import check_machine
 from streams.doctor.store_checks import check_dead_letters, check_table
-from streams.pipeline.pipeline import Pipeline
+from streams.pipeline.file.pipeline import Pipeline
 
 SAMPLE: Final = 100
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from storage.engine import Shown
 from storage.errors import TableError
-from streams.pipeline.error_kinds import describe
+from storage.shown import Shown
+from streams.pipeline.run.error_kinds import describe
 
 
 class Level(StrEnum):

@@ -15,7 +15,7 @@ from streams.formats.registry import registry_client
 from streams.kafka.offset_plan import Topics
 from streams.kafka.options import KafkaOptions, parse_options
 from streams.kafka.sample import impatient, load_topics, read_newest
-from streams.pipeline.model import WriterSpec
+from streams.pipeline.file.model import WriterSpec
 
 READ: Final = frozenset({"READ", "ALL"})
 

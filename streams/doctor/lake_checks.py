@@ -9,7 +9,7 @@ from storage.plural import counted
 from streams.catalog.lake import Lake, Names
 from streams.doctor.finding import Finding, Findings
 from streams.doctor.store_checks import check_store
-from streams.pipeline.model import TableLocation
+from streams.pipeline.file.model import TableLocation
 
 
 def diagnose_lake(location: TableLocation) -> list[Finding]:

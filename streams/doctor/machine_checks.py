@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from streams.doctor.finding import Findings
-from streams.pipeline.pipeline import Pipeline
+from streams.pipeline.file.pipeline import Pipeline
 from streams.spark.session import check_java
 from streams.spark.settings import ARCHIVES, MASTER, PYTHON, is_local
 

@@ -15,13 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from storage.engine import TableSchema, check_columns, count_unordered, find_problems
+from storage.core.merge.events import count_unordered
+from storage.core.schema.table_schema import TableSchema
 from storage.plural import counted
+from storage.write.write_task import check_columns, find_problems
 from streams.doctor.finding import Findings
 from streams.kafka.kafka_source import columns
-from streams.pipeline.check import exact_fields, key_of
-from streams.pipeline.check_ordering import unordered_text
-from streams.pipeline.model import WriterSpec
+from streams.pipeline.file.check import exact_fields, key_of
+from streams.pipeline.file.model import WriterSpec
+from streams.pipeline.infer.check_ordering import unordered_text
 from streams.spark.for_workers import for_workers
 from streams.spark.session import temporary_session
 from streams.spark.task_errors import raise_task_errors

@@ -6,25 +6,22 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from storage import Table
-from storage.config import build_schema
-from storage.engine import (
-    TableSchema,
-    check_reachable,
-    clock_lead_ms,
-    measure,
-    open_store,
-    probe_store,
-    reference_reports,
-)
+from storage.config.table_config import build_schema
+from storage.core.schema.table_schema import TableSchema
 from storage.errors import NotFound
+from storage.services.inspect.measure import measure
+from storage.services.inspect.references import reference_reports
+from storage.store.open_store import check_reachable, open_store
+from storage.store.probe_store import probe_store
+from storage.table_facts import clock_lead_ms
 from streams.doctor.finding import Findings
 from streams.letters.letter_files import default_folder, folder_options
-from streams.pipeline.check import check_same_table, check_writers, reference_problems, ttl_problems
-from streams.pipeline.model import WriterSpec
-from streams.pipeline.pipeline import Pipeline
+from streams.pipeline.file.check import check_same_table, check_writers, reference_problems, ttl_problems
+from streams.pipeline.file.model import WriterSpec
+from streams.pipeline.file.pipeline import Pipeline
 
 SKEW_SECONDS: Final = 5.0
-TOO_MUCH_SKEW_SECONDS: Final = 60.0  # from here on times cannot order commits (`storage.engine.clock_lead_ms`)
+TOO_MUCH_SKEW_SECONDS: Final = 60.0  # from here on times cannot order commits (`storage.table_facts.clock_lead_ms`)
 STORES: Final = "storage/STORES.md lists stores that have it"
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage.engine import format_type
+from storage.core.types import format_type
 from storage.imports.column_types import stored_type
 from streams.formats.avro_schema import AvroType, decimal_scale, meaning_of
 from streams.formats.protobuf_messages import WRAPPERS

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from storage.engine import ObjectStore, Path, open_store
+from storage.core.names import Path
 from storage.errors import CorruptData, InvalidInput, StoreUnavailable
 from storage.foreign_text import parse_json
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 
 SUFFIX: Final = ".jsonl"
 _FILE: Final = re.compile(r"([^/_.][^/]*)/(\d+)-(\d+)\.jsonl")

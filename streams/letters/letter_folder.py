@@ -29,8 +29,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 from storage import Table
-from storage.engine import LaneProgress, ObjectStore, Path, is_closed, lane_progress
+from storage.core.names import Path
 from storage.errors import Conflict, StoreUnavailable
+from storage.store.object_store import ObjectStore
+from storage.table_facts import is_closed
+from storage.write.lane_progress import LaneProgress, lane_progress
 from streams.letters.letter_files import Letter, LetterFile, list_files, read_letters, read_object
 from streams.letters.plans import Kind, Plan, Span, publish_plan, read_plans, spans_of
 
@@ -61,7 +64,7 @@ class LetterFolder:
     """The letters of one lane.
 
     Attributes:
-        store: The folder, from `streams.write.dead_letter.open_dead_letters` or `storage.engine.open_store`.
+        store: The folder, from `streams.write.dead_letter.open_dead_letters` or `storage.store.open_store.open_store`.
         lane: The lane.
         progress: Returns the end of a lane of the table.
         is_closed: Returns whether a lane of the table is closed.

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
 
-from storage.engine import LaneName, ObjectStore, Path, lane_name
+from storage.core.names import LaneName, Path, lane_name
 from storage.errors import CorruptData, StoreUnavailable
 from storage.foreign_text import parse_json
+from storage.store.object_store import ObjectStore
 from streams.letters.letter_files import read_object
 
 FOLDER: Final = "_plans"
@@ -49,7 +50,8 @@ class Plan:
         kind: ``replay`` or ``drop``.
         made_at_ms: When it was made, since 1970.
         where: The condition that chose the letters; empty if there was none.
-        fenced: `storage.engine.LaneProgress.fenced` of the lane when it was made: it changes with each restore.
+        fenced: `storage.write.lane_progress.LaneProgress.fenced` of the lane when it was made: it changes with each
+            restore.
         letters: Lines by file.
     """
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from storage.alter import Change
-from storage.engine import TableSchema
+from storage.core.schema.table_schema import TableSchema
 from streams.read.text_values import parse_default
 
 Form = Literal["text", "names", "map", "flag", "value"]

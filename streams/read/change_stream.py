@@ -33,26 +33,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
-from storage.engine import (
-    BEFORE,
-    CHANGE,
-    CHANGED_GROUPS,
-    ChangeScan,
-    ChangeTask,
-    JoinedChangeScan,
-    advance_cut,
-    expiring,
-    follows,
-    plan_changes,
-    referenced_cuts,
-    shows_references,
-)
-from storage.engine import (
-    change_schema as arrow_schema_of_changes,
-)
+from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
 from storage.errors import InvalidInput, NotOneMoment, OffsetInvalidated
 from storage.operations.points import Point, parse_point
-from streams.pipeline.model import TableLocation
+from storage.read.changes.change_scan import ChangeScan, expiring
+from storage.read.changes.joined import JoinedChangeScan, shows_references
+from storage.read.changes.plan import advance_cut, follows, plan_changes, referenced_cuts
+from storage.read.changes.plan import change_schema as arrow_schema_of_changes
+from storage.read.changes.tasks import ChangeTask
+from streams.pipeline.file.model import TableLocation
 from streams.read.as_of import EARLIEST
 from streams.read.read_options import LOCATION_OPTIONS, split_names
 from streams.read.stream_mark import MARK

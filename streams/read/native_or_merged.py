@@ -12,13 +12,13 @@ A query gets one snapshot. For each of its scans these rules decide which reader
    the same file group to the other one. Spark offers aggregates and limits to a single scan alone, and decides on two
    before it has seen the query. So tasks read everything if at least half of the bytes have to be merged anyway.
    A large file group with logs belongs to both, if its logs touch few of the row groups of its base: the native scan
-   reads the others (`storage.read.untouched_rows`).
+   reads the others (`storage.read.plan.untouched_rows`).
 4. *Joined.* Columns of a small referenced table are columns of the scan. If a scan has some of them, all of its file
    groups are read and joined by Arrow in tasks. A large referenced table is joined by Spark
    (`streams.read.reference_planner`).
 5. *Aggregated.* Tasks that merge or join rows also aggregate them, if Spark offers that: handing over the rows takes
    as long as merging them. Spark's own reader and generated code aggregate rows if none needs a merge, unless all
-   aggregates are known without reading rows (`storage.read.known_aggregates`).
+   aggregates are known without reading rows (`storage.read.pushed.known_aggregates`).
 6. *Filtered when the query runs.* A join gives the values that a column can have (`streams.read.relation`,
    ``runtime_filters``). Tasks use those of every column: keys choose file groups, row groups and rows before they are
    merged, others the rows that are handed over. A native scan leaves out file groups, so it uses keys only. Tasks that
@@ -41,35 +41,21 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
-from storage.engine import (
-    AggregatedScan,
-    Aggregation,
-    And,
-    BoundRows,
-    Condition,
-    DividedFileGroup,
-    FileGroup,
-    FilePart,
-    FileRef,
-    FileSlice,
-    FirstRows,
-    FirstRowsScan,
-    JoinedScan,
-    LiveFile,
-    Path,
-    Scan,
-    ScanRequest,
-    base_slices,
-    byte_ranges,
-    choose_joined,
-    divide,
-    divide_by_touch,
-    in_one_task,
-    known_aggregates,
-    parse_filter,
-    uses_references,
-    whole_files,
-)
+from storage.core.log.file_refs import FileGroup, FilePart, FileRef
+from storage.core.names import Path
+from storage.core.plan.slices import FileSlice, LiveFile, base_slices, whole_files
+from storage.core.predicate import And, Condition
+from storage.read.plan.untouched_rows import DividedFileGroup, byte_ranges, divide_by_touch
+from storage.read.pushed.aggregated_scan import AggregatedScan
+from storage.read.pushed.first_rows import FirstRows, FirstRowsScan, in_one_task
+from storage.read.pushed.known_aggregates import known_aggregates
+from storage.read.pushed.partial_aggregates import Aggregation
+from storage.read.references.bound_rows import BoundRows
+from storage.read.references.joined_scan import JoinedScan, choose_joined, uses_references
+from storage.read.request.filter_input import parse_filter
+from storage.read.request.scan_request import ScanRequest
+from storage.read.scan.divide_scan import divide
+from storage.read.scan.scan import Scan
 from streams.read.arrow_filters import translate
 from streams.read.read_options import ReadOptions
 from streams.read.reference_planner import ReferencePlanner, joined_columns, joined_in_tasks, readable_columns

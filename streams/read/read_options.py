@@ -16,7 +16,7 @@ from storage import Snapshot, Table
 from storage.errors import InvalidInput
 from storage.foreign_text import parse_json
 from storage.operations.points import Point, parse_point
-from streams.pipeline.model import TableLocation
+from streams.pipeline.file.model import TableLocation
 from streams.read.as_of import warn_if_unsettled
 
 Through = int | dt.datetime | dt.date | str

@@ -2,8 +2,9 @@
 
 Small referenced tables are joined by the tasks that read the table of the view: their columns are columns of the scan
 (`streams.read.native_or_merged`), and a query that uses none of them does not pay for them. A worker process reads the
-referenced rows once for all of its tasks (`storage.read.kept_rows`). That is faster than a broadcast by Spark, which
-reads, sends and hashes the rows for every query before it begins to read the table (`tests/benchmarks/dimensions.py`).
+referenced rows once for all of its tasks (`storage.read.references.kept_rows`). That is faster than a broadcast by
+Spark, which reads, sends and hashes the rows for every query before it begins to read the table
+(`tests/benchmarks/dimensions.py`).
 
 Large ones are joined by Spark, which can sort both sides by the key. Such a view joins its table with each referenced
 table whether or not a query uses columns of it, because Spark does not know that a left join on a unique key adds
@@ -21,8 +22,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-from storage.engine import Aggregation, FirstRows, ReferencedTable
 from storage.errors import TableError
+from storage.read.pushed.first_rows import FirstRows
+from storage.read.pushed.partial_aggregates import Aggregation
+from storage.read.references.referenced_table import ReferencedTable
 from streams.read.relation.live_view import JoinedColumns, Part, PinnedPlanner, ReadPlan
 from streams.read.relation.pushed_filters import columns_of
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from storage.engine import format_type
+from storage.core.types import format_type
 from storage.errors import InvalidInput
 from streams.read.sql_query import short_message
 from streams.spark.session import temporary_session

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from storage import Table
-from storage.engine import Stage
 from storage.errors import InvalidInput
-from streams.pipeline.model import CommandSettings, TableLocation
+from storage.services.steps.progress import Stage
+from streams.pipeline.file.model import CommandSettings, TableLocation
 from streams.read.read_only import ReadOnlyQueries
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view

@@ -23,8 +23,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
-from storage.engine import JoinedScan, ReadTask, Scan, state_columns
+from storage.core.schema.state_columns import state_columns
 from storage.errors import InvalidInput
+from storage.read.plan.read_task import ReadTask
+from storage.read.references.joined_scan import JoinedScan
+from storage.read.scan.scan import Scan
 from streams.read.catalog_table import keep_options, options_given, options_kept
 from streams.read.change_stream import ChangeBatchReader, ChangeOptions, ChangeStreamReader, change_schema
 from streams.read.read_options import LOCATION_OPTIONS, ReadOptions, location_of

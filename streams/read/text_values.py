@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.engine import TableSchema, format_type
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import format_type
 from storage.errors import InvalidInput
 from storage.foreign_text import parse_json
 

@@ -1,4 +1,4 @@
-"""Runs tasks of the services of `storage` on a Spark cluster; implements `storage.engine.Execute`.
+"""Runs tasks of the services of `storage` on a Spark cluster; implements `storage.services.steps.tasks.Execute`.
 
 Executors read and write the files, and return only descriptions of them, so the memory of the driver does not depend on
 the number of rows. Spark repeats a failed task; that is harmless, because only the driver publishes.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from storage.engine import Execute, Shared, Task
+from storage.services.steps.tasks import Execute, Shared, Task
 from streams.spark.for_workers import for_workers
 from streams.spark.task_errors import raise_task_errors
 from streams.spark.task_jobs import plan_jobs
@@ -72,7 +72,9 @@ def _describe(context: SparkContext, text: str) -> Iterator[None]:
 
 
 class _Broadcasts:
-    """Broadcasts the values that tasks share (`storage.engine.Shared`); frees them at the end of the block."""
+    """Broadcasts the values that tasks share (`storage.services.steps.tasks.Shared`); frees them at the end of the
+    block.
+    """
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context

@@ -9,7 +9,7 @@ from typing import Final
 
 from storage.errors import Conflict
 from streams.doctor.finding import Finding, Findings, Level
-from streams.pipeline.model import TableLocation
+from streams.pipeline.file.model import TableLocation
 
 _WORST_FIRST: Final = (Level.PROBLEM, Level.WARNING, Level.SKIPPED, Level.OK)
 
@@ -68,7 +68,7 @@ class Checks:
 
             return diagnose_lake(self._location)
         from streams.doctor.diagnose import diagnose
-        from streams.pipeline.pipeline import load_pipeline
+        from streams.pipeline.file.pipeline import load_pipeline
 
         pipeline = load_pipeline(self._pipeline)
         return diagnose(pipeline, list(pipeline.writers), sample=0)

@@ -17,8 +17,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from storage.engine import TABLE_LANE, Inspection, LaneName, TimelineEntry
+from storage.core.names import TABLE_LANE, LaneName
 from storage.errors import TableError
+from storage.services.inspect.inspect import Inspection, TimelineEntry
 from streams.letters.plans import is_replay_lane
 from streams.ui.plan_spans import PlanSpan, PlanSpans
 

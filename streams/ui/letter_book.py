@@ -16,8 +16,8 @@ from storage import Table
 from storage.errors import Conflict, NotFound
 from streams.letters.letter_files import Letter, parse_name
 from streams.letters.letter_folder import State
-from streams.pipeline.letter_places import LetterPlace, load_letter_places
-from streams.pipeline.model import TableLocation
+from streams.pipeline.file.letter_places import LetterPlace, load_letter_places
+from streams.pipeline.file.model import TableLocation
 
 _COUNT_SECONDS: Final = 5.0
 _OUTPUT_LINES: Final = 200

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from storage.errors import InvalidInput
 from streams.letters.letter_folder import State
-from streams.pipeline.letter_places import choose_places
+from streams.pipeline.file.letter_places import choose_places
 from streams.ui.letter_book import LetterBook, hex_lines, text_of
 from streams.ui.site import render, site_of
 

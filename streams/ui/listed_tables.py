@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from storage.engine import check_reachable
 from storage.errors import NotFound
+from storage.store.open_store import check_reachable
 from streams.catalog.lake import Lake
-from streams.pipeline.model import CommandSettings, TableLocation
+from streams.pipeline.file.model import CommandSettings, TableLocation
 from streams.ui.letter_book import LetterBook
 from streams.ui.site import Frame, Site
 from streams.ui.source_lag import SourceLag

@@ -12,8 +12,8 @@ from typing import Final
 
 from storage.plural import counted
 from streams.doctor.finding import Finding, Level
-from streams.pipeline.part_states import PartState
-from streams.pipeline.quantities import age, duration
+from streams.pipeline.file.quantities import age, duration
+from streams.pipeline.run.part_states import PartState
 from streams.ui.stream_rows import StreamRow
 from streams.ui.watched_table import Look
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from storage import Table
-from storage.engine import BEFORE, CHANGE, CHANGED_GROUPS, python_rows
+from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
+from storage.core.python_values import python_rows
 from storage.errors import InvalidInput
 from streams.ui.page_times import page_point
 

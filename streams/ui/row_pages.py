@@ -16,8 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from storage.engine import Inspection, python_rows
+from storage.core.python_values import python_rows
 from storage.errors import InvalidInput, TableError
+from storage.services.inspect.inspect import Inspection
 from streams.read.plain_values import spreadsheet_cell
 from streams.read.text_values import parse_key, split_key
 from streams.ui.page_times import page_point

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from storage.engine import Explanation, StoredVersion
+from storage.read.explain.explanation import Explanation, StoredVersion
 from streams.ui.site import cell_text
 
 MOST: Final = 40  # events of a group that are drawn: the newest

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import Snapshot, Table
-from storage.engine import format_type
+from storage.core.types import format_type
 from storage.errors import InvalidInput
 from streams.ui.page_times import EXAMPLE, page_point, page_time
 

@@ -18,12 +18,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from storage import Table
-from storage.engine import format_type, python_rows
+from storage.core.python_values import python_rows
+from storage.core.types import format_type
 from storage.errors import NotFound, StoreUnavailable, TableError
 from storage.plural import counted
-from streams.pipeline.model import CommandSettings
-from streams.pipeline.part_states import PartState
-from streams.pipeline.quantities import age, duration, moment, size
+from streams.pipeline.file.model import CommandSettings
+from streams.pipeline.file.quantities import age, duration, moment, size
+from streams.pipeline.run.part_states import PartState
 from streams.read.plain_values import json_value
 from streams.ui.checks import Checks
 from streams.ui.lane_history import LaneHistory

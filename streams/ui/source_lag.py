@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from storage.engine import LaneReport, ObjectStore, open_store
 from storage.errors import TableError
+from storage.services.inspect.inspect import LaneReport
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 from streams.kafka.options import parse_options
-from streams.pipeline.lag import Lag, LagMeter, kafka_offsets
-from streams.pipeline.part_states import PartState, read_parts, stored_reports
-from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import make_jobs
+from streams.pipeline.file.pipeline import load_pipeline
+from streams.pipeline.run.lag import Lag, LagMeter, kafka_offsets
+from streams.pipeline.run.part_states import PartState, read_parts, stored_reports
+from streams.pipeline.run.run import make_jobs
 
 _EVERY_SECONDS: Final = 5.0
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from storage.errors import Conflict, InvalidInput, NotFound, TableError
-from streams.pipeline.model import CommandSettings
+from streams.pipeline.file.model import CommandSettings
 from streams.ui.page_times import page_point
 from streams.ui.spark_turn import SparkTurn
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from storage.engine import TABLE_LANE, lane_name
+from storage.core.names import TABLE_LANE, lane_name
 from storage.errors import InvalidInput, NotComplete, NotFound
 from streams.ui.lane_history import KINDS, LABELS, MEANINGS
 from streams.ui.mark_picture import draw_marks, is_behind

@@ -3,7 +3,7 @@
     python -m streams.write.cluster_job PIPELINE [--once]
 
 ``weft run`` starts it if the file has ``compaction: {on: cluster}``. With spark-submit it is started by its module
-name, like a writer (`streams.write.writer_job`). Its rounds are those of `streams.pipeline.services`.
+name, like a writer (`streams.write.writer_job`). Its rounds are those of `streams.pipeline.run.services`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from storage.engine import Execute
-from streams.pipeline.outage import JobOutages
-from streams.pipeline.pipeline import CommandSettings, Pipeline
-from streams.pipeline.services import COMPACTION, run_service
-from streams.pipeline.status import Reporter, StopSignal, end_process
-from streams.pipeline.writer_outage import tell_executors
+from storage.services.steps.tasks import Execute
+from streams.pipeline.file.pipeline import CommandSettings, Pipeline
+from streams.pipeline.run.outage import JobOutages
+from streams.pipeline.run.services import COMPACTION, run_service
+from streams.pipeline.run.status import Reporter, StopSignal, end_process
+from streams.pipeline.run.writer_outage import tell_executors
 from streams.spark.executors import HINT, ExecutorWatch
 from streams.spark.run_tasks import spark_executor
 from streams.spark.session import build_session

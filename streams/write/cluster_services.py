@@ -13,7 +13,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from storage import DuePolicy, Table, verify_table
-from storage.engine import CompactionResult, FoldResult, Only, OnStage, VerifyReport, every_group, unobserved
+from storage.services.compaction.compaction import CompactionResult
+from storage.services.due_work import Only, every_group
+from storage.services.fold.fold import FoldResult
+from storage.services.steps.progress import OnStage, unobserved
+from storage.services.verify.findings import VerifyReport
 from streams.spark.run_tasks import spark_executor
 
 

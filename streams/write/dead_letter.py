@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
-from storage.engine import ObjectStore, Path
+from storage.core.names import Path
 from storage.errors import InvalidInput, StoreUnavailable
+from storage.store.object_store import ObjectStore
 from streams.letters.letter_files import open_folder
 
 SOURCE: Final = "__weft_source"

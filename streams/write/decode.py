@@ -37,13 +37,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from storage.engine import OP_COLUMN
+from storage.core.merge.events import OP_COLUMN
 from storage.errors import InvalidInput
 from streams.formats import load_format
 from streams.formats.message_format import Extras, FormatSettings, MessageFormat
 from streams.formats.registry import KEY_HEADER, VALUE_HEADER
-from streams.pipeline.check import KAFKA, KEY
-from streams.pipeline.model import Tombstones
+from streams.pipeline.file.check import KAFKA, KEY
+from streams.pipeline.file.model import Tombstones
 from streams.spark.sql_text import quoted, spark_message
 from streams.write.dead_letter import IGNORED, SOURCE
 from streams.write.left_out import ABSENT, OPERATION, REASON, UNAVAILABLE, leave_out

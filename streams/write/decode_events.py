@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from pyspark.sql import DataFrame
 
-from streams.pipeline.model import WriterSpec
+from streams.pipeline.file.model import WriterSpec
 from streams.spark.sql_text import quoted
 from streams.write.decode import decode_messages
 
@@ -27,9 +27,9 @@ def decode_events(
     Args:
         rows: The rows of the source.
         writer: The writer.
-        key: Fields of the Kafka key, from `streams.pipeline.check.key_of`.
+        key: Fields of the Kafka key, from `streams.pipeline.file.check.key_of`.
         partial: From `streams.write.left_out.partial_columns`, for a format other than JSON.
-        exact: From `streams.pipeline.check.exact_fields`.
+        exact: From `streams.pipeline.file.check.exact_fields`.
 
     Raises:
         InvalidInput: See `decode_messages`.

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from storage.errors import InvalidInput
-from streams.pipeline.model import WriterSpec
+from streams.pipeline.file.model import WriterSpec
 from streams.spark.sql_text import quoted
 from streams.write.decode import UNREADABLE
 

@@ -22,7 +22,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from storage.engine import OP_COLUMN, Stream, TableSchema
+from storage.core.merge.events import OP_COLUMN
+from storage.core.model import Stream
+from storage.core.schema.table_schema import TableSchema
 
 REASON: Final = "__weft_reason"
 """Why a message is undecodable; NULL if it is not."""

@@ -21,9 +21,9 @@ remains to show that a letter is never in two plans that commit:
   files of these never change. Events are merged by their ordering values, as if they had arrived now.
 - *A drop at once* does not choose letters of an open plan, and its plan is of the same sequence of numbers.
 - *A restore or an undo* between 1 and 4 may roll back the batch of a letter, whose message is then read again. It
-  changes `storage.engine.LaneProgress.fenced` of the lane, which the plan has recorded, and a run compares the two
-  after its claim. If the restore comes later, it fences the run. Afterwards the plan is void. A restore that rolls back
-  the commit makes the letters wait again.
+  changes `storage.write.lane_progress.LaneProgress.fenced` of the lane, which the plan has recorded, and a run compares
+  the two after its claim. If the restore comes later, it fences the run. Afterwards the plan is void. A restore that
+  rolls back the commit makes the letters wait again.
 
 **What fails again** becomes a letter in a folder with the number of the claim, ``replay-<id>-<epoch>``. The commit
 names this folder, so letters of killed runs and of fenced ones that still write do not count. These letters have the
@@ -42,8 +42,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage import Commit, Table
-from storage.engine import WriteTicket
 from storage.errors import Conflict
+from storage.write.write_task import WriteTicket
 from streams.letters.letter_files import Letter, list_files
 from streams.letters.letter_folder import REPLAY, LetterFolder, PlanState, State, Survey
 from streams.letters.plans import Plan, count_lines

@@ -15,13 +15,14 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from storage import Table
-from storage.engine import ObjectStore, WriteTicket
 from storage.errors import InvalidInput
+from storage.store.object_store import ObjectStore
+from storage.write.write_task import WriteTicket
 from streams.kafka.fetch import HEADERS, SCHEMA
 from streams.letters.letter_files import Letter, read_letters, stored_bytes
 from streams.letters.plans import Plan, Span, in_spans
-from streams.pipeline.check import check_deletes, exact_fields, key_of
-from streams.pipeline.model import WriterSpec
+from streams.pipeline.file.check import check_deletes, exact_fields, key_of
+from streams.pipeline.file.model import WriterSpec
 from streams.spark.for_workers import for_workers
 from streams.spark.sql_text import spark_message
 from streams.write.dead_letter import DeadLetters

@@ -34,8 +34,9 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from storage.engine import Batch, LaneProgress, lane_progress
 from storage.errors import Conflict, GapError, InvalidInput
+from storage.write.lane_progress import LaneProgress, lane_progress
+from storage.write.write_task import Batch
 from streams.kafka.options import ANY_PARTITION, EARLIEST
 from streams.kafka.recreated_topic import IDENTITY_KEYS
 from streams.write.query_checkpoint import Checkpoint, read_checkpoint, read_offsets, sibling_folders

@@ -45,15 +45,16 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from storage import Commit, Table, Writer
-from storage.config_file import parse_duration
-from storage.engine import ObjectStore, WriteTicket, discard
-from storage.engine import check_columns as check_arrow_columns
+from storage.config.config_file import parse_duration
 from storage.errors import GapError, InvalidInput
+from storage.store.object_store import ObjectStore
+from storage.write.write_task import WriteTicket, discard
+from storage.write.write_task import check_columns as check_arrow_columns
 from streams.letters.letter_files import default_folder
 from streams.letters.limit import HINT as LIMIT_HINT
 from streams.letters.limit import LetterLimit, TooManyDeadLetters, frequent_reasons
-from streams.pipeline.model import OnError
-from streams.pipeline.pipeline_file import parse_lateness
+from streams.pipeline.file.model import OnError
+from streams.pipeline.file.pipeline_file import parse_lateness
 from streams.spark.for_workers import for_workers
 from streams.spark.task_errors import note_errors, worker_hints
 from streams.write.batch_trace import BatchTimes, batch_recorder

@@ -21,8 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from storage.engine import Problem, WriteTicket, Written, python_rows, write_rows
+from storage.core.merge.events import Problem
+from storage.core.python_values import python_rows
 from storage.errors import InvalidInput
+from storage.write.write_task import WriteTicket, Written, write_rows
 from streams.write.batch_trace import TaskClock, TaskTimes
 from streams.write.dead_letter import IGNORED, SOURCE, DeadLetterFile, DeadLetters
 

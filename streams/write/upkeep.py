@@ -23,25 +23,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from storage import DuePolicy, Table
-from storage.engine import (
-    UNPACKED,
-    FileGroup,
-    FileSlice,
-    PlannedWork,
-    ReadCost,
-    cancel,
-    plan_compaction,
-    plan_fold,
-    read_cost,
-    with_small_tasks,
-)
+from storage.core.log.file_refs import FileGroup
+from storage.core.plan.memory_cost import UNPACKED
+from storage.core.plan.read_cost import ReadCost, read_cost
+from storage.core.plan.slices import FileSlice
+from storage.planned_work import PlannedWork, plan_compaction, plan_fold
 from storage.plural import counted
-from streams.pipeline.error_kinds import describe
+from storage.services.steps.steps import cancel
+from storage.table_facts import with_small_tasks
+from streams.pipeline.run.error_kinds import describe
 from streams.write.back_pressure import BackPressure, delay_seconds, describe_delay
 
 if TYPE_CHECKING:
-    from streams.pipeline.pipeline import Pipeline
-    from streams.pipeline.status import Reporter, StopSignal
+    from streams.pipeline.file.pipeline import Pipeline
+    from streams.pipeline.run.status import Reporter, StopSignal
 
 MIB: Final = 1024 * 1024
 FIRST_RATE: Final = 32 * MIB  # stored bytes a second, until it was measured

@@ -29,8 +29,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from storage import Commit, Table, Writer
-from storage.engine import Batch, LaneName
+from storage.core.names import LaneName
 from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput
+from storage.write.write_task import Batch
 from streams.write.dead_letter import DeadLetters, open_dead_letters
 from streams.write.repeated_call import call_every
 from streams.write.sink import check_columns, check_frame, checked_lateness, run_tasks

@@ -3,10 +3,10 @@
     python -m streams.write.writer_job PIPELINE WRITER [--once] [--http [ADDRESS:]PORT]
 
 WRITER may also be the name of the compaction service, which is a Spark application then (`streams.write.cluster_job`).
-`streams.pipeline.supervisor` starts the process; `streams.pipeline.error_kinds` defines its exit codes. Started without
-a supervisor (spark-submit, the Spark operator) it serves its metrics itself, with ``--http``. On SIGTERM the current
-batch is finished if that takes at most `DRAIN_SECONDS`, otherwise abandoned. In both cases the next process continues
-after the last commit.
+`streams.pipeline.run.supervisor` starts the process; `streams.pipeline.run.error_kinds` defines its exit codes. Started
+without a supervisor (spark-submit, the Spark operator) it serves its metrics itself, with ``--http``. On SIGTERM the
+current batch is finished if that takes at most `DRAIN_SECONDS`, otherwise abandoned. In both cases the next process
+continues after the last commit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from streams.pipeline.error_kinds import Ending, describe, ending_of, is_outage
-from streams.pipeline.outage import JobOutages
-from streams.pipeline.status import Reporter, StopSignal, end_process
-from streams.pipeline.writer_outage import (
+from streams.pipeline.run.error_kinds import Ending, describe, ending_of, is_outage
+from streams.pipeline.run.outage import JobOutages
+from streams.pipeline.run.status import Reporter, StopSignal, end_process
+from streams.pipeline.run.writer_outage import (
     await_registry,
     await_source,
     await_store,
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from streams.pipeline.lag import LagMeter
-    from streams.pipeline.pipeline import Pipeline, WriterSpec
-    from streams.pipeline.status import Report
+    from streams.pipeline.file.pipeline import Pipeline, WriterSpec
+    from streams.pipeline.run.lag import LagMeter
+    from streams.pipeline.run.status import Report
     from streams.write.resume import ResumePoint
     from streams.write.upkeep import Upkeep
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.http is None:
         return _report_run(options, Reporter.from_environment(), stop)
     from storage.errors import InvalidInput
-    from streams.pipeline.http_status import StatusPage, parse_address, serve_status, unsupervised_status
+    from streams.pipeline.run.http_status import StatusPage, parse_address, serve_status, unsupervised_status
 
     page = StatusPage()
 
@@ -105,8 +105,8 @@ def _report_run(options: argparse.Namespace, reporter: Reporter, stop: StopSigna
     outages = JobOutages(reporter, stop)
     pipeline = None
     try:
-        from streams.pipeline.pipeline import load_pipeline
-        from streams.pipeline.run import COMPACTION
+        from streams.pipeline.file.pipeline import load_pipeline
+        from streams.pipeline.run.run import COMPACTION
 
         pipeline = load_pipeline(options.pipeline)
         if options.writer == pipeline.service_name(COMPACTION):
@@ -147,7 +147,7 @@ def _find_writer(pipeline: Pipeline, name: str) -> WriterSpec:
         InvalidInput: There is no such writer.
     """
     from storage.errors import InvalidInput
-    from streams.pipeline.run import CLEAN, PUBLISH, TTL
+    from streams.pipeline.run.run import CLEAN, PUBLISH, TTL
 
     for service, what in ((CLEAN, "cleaning"), (TTL, "the time to live"), (PUBLISH, "publishing")):
         if name == pipeline.service_name(service):
@@ -244,7 +244,7 @@ def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | N
     """The meter of the writer's lag; None in the block for a source other than ``weft_kafka``."""
     from streams import kafka
     from streams.kafka.options import parse_options
-    from streams.pipeline.lag import LagMeter
+    from streams.pipeline.run.lag import LagMeter
 
     if writer.reader_format != kafka.FORMAT:
         return contextlib.nullcontext()
@@ -264,7 +264,7 @@ def _start(
 ) -> StreamingQuery:
     """Start the query at the end of its checkpoint or, with ``resume: table``, of the lane's live commits."""
     from storage import Table
-    from streams.pipeline.check import check_deletes, exact_fields, key_of
+    from streams.pipeline.file.check import check_deletes, exact_fields, key_of
     from streams.write.left_out import partial_columns
     from streams.write.query_checkpoint import check_place, read_checkpoint, read_offsets
     from streams.write.resume import LaneMoved, resume_point
@@ -335,10 +335,10 @@ def read_events(
         spark: The session.
         writer: What to read, and how.
         point: Where a Kafka source begins, unless the query has a checkpoint.
-        key: Fields of the Kafka key and their types, from `streams.pipeline.check.key_of`.
+        key: Fields of the Kafka key and their types, from `streams.pipeline.file.check.key_of`.
         python: Path of the Python that plans a Kafka source, see `streams.spark.data_sources.register_source`.
         partial_names: Columns that an event may leave as they are, see `streams.write.left_out.partial_columns`.
-        exact: Fields of the message that name a row, from `streams.pipeline.check.exact_fields`.
+        exact: Fields of the message that name a row, from `streams.pipeline.file.check.exact_fields`.
 
     Raises:
         InvalidInput: The source, an option or an expression is wrong.

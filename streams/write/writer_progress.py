@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from streams.pipeline.status import Reporter
+from streams.pipeline.run.status import Reporter
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
     from streams.kafka.errors import TopicMissing
-    from streams.pipeline.lag import LagMeter
+    from streams.pipeline.run.lag import LagMeter
     from streams.write.sink import CommitReport
 
 STALE_SECONDS: Final = 10.0  # progress of a batch that was planned longer ago says nothing about the lag now
@@ -84,7 +84,7 @@ class Progress:
 
     def reached(self, source: Mapping[str, Any]) -> None:
         """Set the position in the sources at which the last finished batch ends."""
-        from streams.pipeline.lag import kafka_offsets
+        from streams.pipeline.run.lag import kafka_offsets
 
         if self._meter is not None:
             self._meter.reached(kafka_offsets(source))

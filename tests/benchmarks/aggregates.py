@@ -37,7 +37,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from storage import Table
 from storage.core.arrays import scatter
-from storage.engine import Aggregate, AggregatedScan, AggregateKind, Aggregation
+from storage.read.pushed.aggregated_scan import AggregatedScan
+from storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
 from streams.read.native_or_merged import PlannerTuning
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view

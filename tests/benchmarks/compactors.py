@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage import Table
-from storage.services import compaction
+from storage.services.compaction import compaction
 from tests.benchmarks.wide_table import GROUPS, Shape, events
 
 SPAWN = multiprocessing.get_context("spawn")

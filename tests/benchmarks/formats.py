@@ -34,8 +34,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from streams.kafka.fetch import HEADERS
-from streams.pipeline.model import WriterSpec
-from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.file.model import WriterSpec
+from streams.pipeline.file.pipeline import load_pipeline
 from streams.write.decode import decode_messages
 from streams.write.writer_job import read_events
 from tests.benchmarks.spark_session import session

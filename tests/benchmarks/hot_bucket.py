@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage import Table
-from storage.read import divide_scan
+from storage.read.scan import divide_scan
 from streams.read.view import create_view
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import GROUPS, Shape, events

@@ -49,8 +49,8 @@ from typing import IO, Any
 import yaml
 
 from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import open_table
+from streams.pipeline.file.pipeline import load_pipeline
+from streams.pipeline.run.run import open_table
 
 TOPIC = "orders"
 MESSAGES = 1_000

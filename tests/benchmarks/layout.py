@@ -44,10 +44,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import Table
-from storage.engine import in_threads
 from storage.environment import Tuning
 from storage.files import log_file
 from storage.files.column_encoding import choose_encodings
+from storage.services.steps.parallel_tasks import in_threads
 from tests.benchmarks import fold
 from tests.benchmarks.wide_table import GROUPS, Shape, base_files, batches
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from storage import Table
-from storage.services.parallel_tasks import in_threads
+from storage.services.steps.parallel_tasks import in_threads
 from streams import write_batch
 from tests.benchmarks.plain import write_with_spark
 from tests.benchmarks.spark_session import session

@@ -3,9 +3,9 @@
     python tests/benchmarks/memory.py [--rows 5000000] [--columns 60] [--random] [--folder DIR]
 
 The table is filled in parts; each compaction runs in a process of its own, whose peak of resident memory the operating
-system reports. It is bounded by the logs of one key range (`storage.services.merged_rows`), the blocks that reach
-beyond it, and some row groups of the base. By default each commit of the load has the next keys; with ``--random`` each
-has keys from everywhere, so that each of its blocks belongs to many key ranges.
+system reports. It is bounded by the logs of one key range (`storage.services.compaction.merged_rows`), the blocks that
+reach beyond it, and some row groups of the base. By default each commit of the load has the next keys; with
+``--random`` each has keys from everywhere, so that each of its blocks belongs to many key ranges.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from storage.store.remote_store import MAX_PARALLEL_REQUESTS
 from storage.write.write_task import write_rows
 from storage.write.writer import Writer
 from tests.faulty_store import FakeClock
-from tests.storage.shop import SHOP, new_uri, orders, payments
+from tests.storage.support.shop import SHOP, new_uri, orders, payments
 
 FIRST_MS: Final = 1_800_000_000_000
 MODES: Final = ("once", "rounds", "insist")

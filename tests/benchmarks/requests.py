@@ -22,7 +22,7 @@ half of them, as writers do once a minute. With 100,000 commits the others were 
     mark            a MARK, which one process of a table records once a minute
     fold            of the waiting commits
     compact         after that fold
-    idle            a round of a compaction service (`streams.pipeline.services`) that finds nothing due
+    idle            a round of a compaction service (`streams.pipeline.run.services`) that finds nothing due
     clean           retains the newest snapshot only
 
 Services run in a process that has opened the table and taken a snapshot before, as in `weft run`. Prices are dollars
@@ -49,8 +49,9 @@ import pyarrow as pa
 from storage import DuePolicy, Table
 from storage.core.names import LaneName
 from storage.core.names import Path as ObjectPath
-from storage.engine import finish, plan_compaction, plan_fold
+from storage.planned_work import plan_compaction, plan_fold
 from storage.read.snapshot import Snapshot
+from storage.services.steps.steps import finish
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
 from tests.benchmarks import timeline

@@ -33,8 +33,9 @@ from storage import DuePolicy, Table
 from storage.clock import Stamps
 from storage.core.log.checkpoint_codec import encode_table
 from storage.core.names import LaneName, Path
-from storage.engine import finish, plan_compaction, plan_fold
 from storage.environment import Environment
+from storage.planned_work import plan_compaction, plan_fold
+from storage.services.steps.steps import finish
 from storage.store.open_store import open_store
 from tests.benchmarks.counting_s3 import SERVER, URI, register
 from tests.benchmarks.requests import Prices
@@ -127,7 +128,7 @@ def simulate(writers: int, commits_a_minute: float, minutes: int) -> Load:
                             pass
             if second % COMPACTION_SECONDS == 0:
                 with counted(load, "compaction, folds"):
-                    compaction = plan_compaction(compactor, POLICY)  # a round of `streams.pipeline.services`
+                    compaction = plan_compaction(compactor, POLICY)  # a round of `streams.pipeline.run.services`
                     finish(compaction.steps)
                     finish(plan_fold(compactor, POLICY, compaction).steps)
             if second % CLEAN_SECONDS == 0:

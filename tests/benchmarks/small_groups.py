@@ -24,7 +24,7 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from storage import Table
-from storage.services.tasks import Task
+from storage.services.steps.tasks import Task
 from tests.benchmarks.checkpoints import peak
 
 SHAPES: Final = ("9x1024x4", "1021x64x4", "1021x1024x4", "1021x16x4096", "60x4x65536")

@@ -47,7 +47,7 @@ STAGES = {
     "collapse": ("files/log_reader.py", "collapse"),
     "base read": ("files/base_file.py", "read_row_groups"),
     "apply": ("stitch.py", "run"),
-    "all": ("read/scan.py", "read"),
+    "all": ("read/scan/scan.py", "read"),
 }
 
 

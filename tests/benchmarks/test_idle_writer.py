@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.file.pipeline import load_pipeline
 from streams.spark.settings import SERIAL, SMALL
 from tests.benchmarks.idle_writer import PARTITIONS, ROOT, SPAWNING, TOPIC, first_commit, produce, start, write_pipeline
 

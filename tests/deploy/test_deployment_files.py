@@ -17,11 +17,11 @@ from packaging.requirements import Requirement
 
 from streams.cli.arguments import USAGE
 from streams.demo import shop
-from streams.pipeline.error_kinds import Ending
-from streams.pipeline.job_process import STOP_SECONDS
-from streams.pipeline.pipeline import Pipeline, load_pipeline
-from streams.pipeline.run import choose_part, make_jobs
-from streams.pipeline.supervisor import KILL_SECONDS
+from streams.pipeline.file.pipeline import Pipeline, load_pipeline
+from streams.pipeline.run.error_kinds import Ending
+from streams.pipeline.run.job_process import STOP_SECONDS
+from streams.pipeline.run.run import choose_part, make_jobs
+from streams.pipeline.run.supervisor import KILL_SECONDS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streams.pipeline.http_status import StatusPage, serve_status, unsupervised_status
-from streams.pipeline.status import Report
+from streams.pipeline.run.http_status import StatusPage, serve_status, unsupervised_status
+from streams.pipeline.run.status import Report
 from tests.deploy import tools
 from tests.download_cache import Unavailable
 

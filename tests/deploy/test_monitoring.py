@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 from storage import DuePolicy, Table
-from streams.pipeline.http_status import StatusPage, serve_status
-from streams.pipeline.model import TableLocation
-from streams.pipeline.status import Report
-from streams.pipeline.supervisor import JobStatus, Phase
-from streams.pipeline.table_watch import TableWatch
-from tests.streams.pipelines import CONFIG
+from streams.pipeline.file.model import TableLocation
+from streams.pipeline.run.http_status import StatusPage, serve_status
+from streams.pipeline.run.status import Report
+from streams.pipeline.run.supervisor import JobStatus, Phase
+from streams.pipeline.run.table_watch import TableWatch
+from tests.streams.support.pipelines import CONFIG
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus/alerts.yaml"

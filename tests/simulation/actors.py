@@ -23,11 +23,11 @@ from storage.errors import (
     SnapshotExpired,
     StoreUnavailable,
 )
-from storage.read.bound_rows import BoundRows
-from storage.read.joined_scan import JoinedScan
+from storage.read.references.bound_rows import BoundRows
+from storage.read.references.joined_scan import JoinedScan
 from storage.read.snapshot import Snapshot
 from storage.services.due_work import Only
-from storage.services.tasks import Execute, Task, one_by_one
+from storage.services.steps.tasks import Execute, Task, one_by_one
 from storage.table import Table
 from storage.write.write_task import write_rows
 from storage.write.writer import Commit, Writer
@@ -37,7 +37,7 @@ from tests.simulation.judge import Visible
 from tests.simulation.scheduler import Crash, Process, Violation
 from tests.simulation.tables import draw_finish, draw_lateness
 from tests.simulation.two_tables import references_of
-from tests.storage.world import to_arrow
+from tests.storage.support.world import to_arrow
 
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from storage.core.log.cut import PREFIX, Cut, parse_cut, within
 from storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
-from storage.read.changes import bounded_cut, expiring
+from storage.read.changes.change_scan import bounded_cut, expiring
 from storage.table import Table
 from tests.simulation.actors import Worker
 from tests.simulation.history import TABLE
 from tests.simulation.scheduler import Process, Violation
 from tests.simulation.table_lane import TableLane
 from tests.simulation.two_tables import cuts_of, joined, kept_cut, references_of, with_groups
-from tests.storage.changing import State, expected, got
+from tests.storage.support.changing import State, expected, got
 from tests.strategies import Config
 
 STEPS = [1, 1, 2, 5]  # number of commits per step of a follower that reads in steps

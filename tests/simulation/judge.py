@@ -16,12 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.config import build_schema, load_config
+from storage.config.table_config import build_schema, load_config
 from storage.core.log.cut import PREFIX, Cut, parse_cut
 from storage.core.merge.locate_keys import locate_keys
 from storage.core.plan.watermarks import Watermark, Watermarks
-from storage.engine import EraseResult
 from storage.errors import CorruptData
+from storage.services.erase.erase import EraseResult
 from storage.services.verify.findings import VerifyReport
 from storage.write.writer import Commit
 from tests.oracle import Oracle
@@ -31,9 +31,9 @@ from tests.simulation.scheduler import Violation
 from tests.simulation.table_lane import Erasure
 from tests.simulation.times import meaning
 from tests.simulation.two_tables import cuts_of, joined, references_of
-from tests.storage.erased import has_keys
-from tests.storage.evolving import Row
-from tests.storage.world import canonical
+from tests.storage.support.erased import has_keys
+from tests.storage.support.evolving import Row
+from tests.storage.support.world import canonical
 from tests.strategies import Config
 
 _FOR_A_SLOT = re.compile(r"(?:log|_weft/index)/(?P<lane>[^_/][^/]*)/(?P<epoch>\d{10})-(?P<slot>\d{20})-.*")

@@ -25,7 +25,9 @@ from storage.log.commit_log import CommitLog
 from storage.log.lane_reader import Tail
 from storage.log.one_moment import OneMoment
 from storage.log.table_log import HeadCut, TableLog
-from storage.services import archive_log, compaction, compaction_task, fold, merged_rows
+from storage.services.clean import archive_log
+from storage.services.compaction import compaction, compaction_task, merged_rows
+from storage.services.fold import fold
 from storage.write.writer import Writer
 from tests.simulation.mutant import Mutant, always
 from tests.simulation.store import SimStore

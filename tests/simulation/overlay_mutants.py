@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from storage.core.log.file_refs import SliceFile
 from storage.files import bloom_filter
-from storage.services import compaction, compaction_task, overlay_task
+from storage.services.compaction import compaction, compaction_task, overlay_task
 from tests.simulation.mutant import Mutant
 
 THEME: Final = "overlays"

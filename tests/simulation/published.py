@@ -21,7 +21,7 @@ from storage.core.log.cut import Cut
 from tests.simulation.history import TABLE, History
 from tests.simulation.judge import Answer, Judge
 from tests.simulation.scheduler import Violation
-from tests.storage.world import canonical
+from tests.storage.support.world import canonical
 
 LOG = "base/_delta_log/"
 _ENTRY = re.compile(LOG + r"(\d{20})\.json")

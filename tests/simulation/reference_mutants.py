@@ -11,15 +11,18 @@ import pyarrow as pa
 
 from storage.errors import NotFound, SnapshotExpired
 from storage.log.table_log import TableLog
-from storage.read import bound_rows, joined_changes, references, snapshot
-from storage.read.joined_scan import JoinedScan
-from storage.read.plan_scan import plan_scan
-from storage.read.referenced_table import ReferencedTable
-from storage.read.references import ReferencedTables
-from storage.read.scan_request import ScanRequest
+from storage.read import referenced_snapshots as references
+from storage.read import snapshot
+from storage.read.changes import joined as joined_changes
+from storage.read.referenced_snapshots import ReferencedTables
+from storage.read.references import bound_rows
+from storage.read.references.joined_scan import JoinedScan
+from storage.read.references.referenced_table import ReferencedTable
+from storage.read.request.scan_request import ScanRequest
+from storage.read.scan.plan_scan import plan_scan
 from storage.read.snapshot import Snapshot
 from storage.read.time_travel import snapshot_at
-from storage.services import savepoints
+from storage.services.history import savepoints
 from storage.table import Table
 from tests.simulation.mutant import Mutant, always
 from tests.simulation.two_tables import FOREIGN

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from storage.core.log.table_state import TableState
 from storage.log.table_log import TableLog
-from storage.read import changes
+from storage.read.changes import change_scan as changes
 from storage.services.clean import retire_lanes
 from tests.simulation.mutant import Mutant, always
 

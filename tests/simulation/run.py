@@ -20,9 +20,9 @@ from storage.core.names import TABLE_LANE, slot_path
 from storage.environment import Environment, Tuning
 from storage.errors import CorruptData, InvalidInput, NotFound, SnapshotExpired
 from storage.publish.delta import publish_delta
-from storage.read import bound_rows, reference_rows
-from storage.read.kept_rows import MAX_BYTES, KeptRows
-from storage.read.reference_rows import KeyedRows
+from storage.read.references import bound_rows, reference_rows
+from storage.read.references.kept_rows import MAX_BYTES, KeptRows
+from storage.read.references.reference_rows import KeyedRows
 from storage.store.open_store import open_store
 from storage.table import Table
 from tests.simulation.actors import Compactor, Job, OneShot, Query, Reader, Watcher

@@ -20,14 +20,19 @@ from storage.errors import CommitUnknown
 from storage.log import fencing_barrier, table_log, time_marks
 from storage.log.commit_log import CommitLog
 from storage.log.table_log import TableLog
-from storage.read import changes, snapshot, time_travel
-from storage.services import compaction, restore, rewrite, savepoints, schema_changes, service_plan
+from storage.read import snapshot, time_travel
+from storage.read.changes import change_scan as changes
+from storage.services import rewrite
 from storage.services.clean import clean, garbage
+from storage.services.compaction import compaction
 from storage.services.erase import erase as erasing
 from storage.services.erase import redact_log
 from storage.services.erase.key_search import KeySearch
 from storage.services.erase.redact_log import Redaction
-from storage.services.row_change import NewValues, WithoutExpired, WithoutOldRows
+from storage.services.history import restore, savepoints
+from storage.services.schema import schema_changes
+from storage.services.steps import service_plan
+from storage.services.steps.row_change import NewValues, WithoutExpired, WithoutOldRows
 from storage.write.observed_lanes import OtherLanes
 from tests.simulation.log_mutants import reads_files, says
 from tests.simulation.mutant import Mutant, always

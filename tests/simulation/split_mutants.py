@@ -13,7 +13,7 @@ from storage.core.log.regroup import reached
 from storage.core.log.table_state import TableState
 from storage.core.plan import regroup_ranges
 from storage.files import log_reader
-from storage.services import compaction, compaction_task
+from storage.services.compaction import compaction, compaction_task
 from storage.services.verify.check_lanes import Merged
 from tests.simulation.log_mutants import all_offered
 from tests.simulation.mutant import Mutant

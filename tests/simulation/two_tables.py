@@ -19,7 +19,7 @@ from storage.core.types import parse_type
 from tests.simulation.changes import Change
 from tests.simulation.scheduler import Violation
 from tests.simulation.table_lane import Entry, TableLane
-from tests.storage.world import canonical
+from tests.storage.support.world import canonical
 from tests.strategies import Config, mode_of
 
 LOCATION = "../referenced"

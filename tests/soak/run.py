@@ -28,8 +28,8 @@ from typing import Any, Final
 from storage import Table
 from storage.errors import NotFound, SnapshotExpired
 from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import CLEAN, COMPACTION, PUBLISH, make_jobs, open_table, service_job
+from streams.pipeline.file.pipeline import load_pipeline
+from streams.pipeline.run.run import CLEAN, COMPACTION, PUBLISH, make_jobs, open_table, service_job
 from streams.spark.session import check_java
 from tests.soak.jobs import Jobs
 from tests.soak.lanes import Lanes, Services, services_of

@@ -14,13 +14,13 @@ from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
 from storage import Table
-from storage.config import configuration, load_config
-from storage.engine import Inspection, schema_properties
+from storage.config.table_config import configuration, load_config
+from storage.config.table_properties import SqlColumn, config_from_properties, schema_properties
 from storage.errors import InvalidInput
 from storage.imports.foreign_table import open_foreign
 from storage.imports.import_table import import_table
 from storage.publish.targets import DeltaTarget, IcebergTarget
-from storage.table_properties import SqlColumn, config_from_properties
+from storage.services.inspect.inspect import Inspection
 from tests.awkward_names import AWKWARD_NAMES, KEY, TIME, awkward_rows, awkward_table
 
 NOT_IN_DELTA = set(" ,;{}()\n\t=")

@@ -8,7 +8,7 @@ from storage import Table
 from storage.clock import LANE_BITS, Stamps, arrival
 from storage.errors import InvalidInput
 from tests.faulty_store import FakeClock, other_process
-from tests.storage.shop import SHOP, append, new_uri, orders, statuses
+from tests.storage.support.shop import SHOP, append, new_uri, orders, statuses
 
 YEAR_MS = 365 * 24 * 3_600_000
 

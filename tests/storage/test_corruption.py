@@ -15,7 +15,7 @@ from storage.core.names import TABLE_LANE, LaneName, Path, slot_path
 from storage.errors import CorruptData, NotFound, TableError, UnsupportedFormat
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
-from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses
+from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments, statuses
 from tests.tuning import tune
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storage import Table
 from storage.core.modes.functions import FUNCTIONS
 from tests.oracle import MODES, Event, Oracle, touches, version
-from tests.storage.world import World, bag, canonical, expected_bag, snapshot_bag
+from tests.storage.support.world import World, bag, canonical, expected_bag, snapshot_bag
 from tests.strategies import (
     EVERY_GROUP,
     Append,

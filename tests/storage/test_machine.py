@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from storage import Table
-from tests.storage.world import World, expected_bag, snapshot_bag
+from tests.storage.support.world import World, expected_bag, snapshot_bag
 from tests.strategies import Append, Compact, Config, Fold, appends, configs, pools
 from tests.tuning import tune
 

@@ -19,7 +19,7 @@ from storage.core.modes import GroupEvents, MergeMode, Registers, functions
 from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal
 from storage.core.modes.versions import History, newer, pick
 from storage.errors import InvalidInput, UnsupportedFormat
-from tests.storage.shop import append, new_uri
+from tests.storage.support.shop import append, new_uri
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],

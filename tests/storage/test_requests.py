@@ -24,7 +24,7 @@ from storage.write.observed_lanes import STAMP_REFRESH_MS
 from storage.write.writer import Writer
 from tests.faulty_store import FakeClock
 from tests.many_groups import CountingStore
-from tests.storage.shop import new_uri
+from tests.storage.support.shop import new_uri
 
 CONFIG = {
     "key": ["id"],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from storage import Table, TableConfig, shown
 from storage.publish.delta import publish_delta
 from streams.doctor.finding import Finding, Level
-from tests.storage.shop import SHOP, append, orders, payments
+from tests.storage.support.shop import SHOP, append, orders, payments
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 

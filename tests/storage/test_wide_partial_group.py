@@ -10,7 +10,7 @@ import pytest
 
 from storage import Table
 from storage.core.log.features import reader_features
-from tests.storage.shop import new_uri
+from tests.storage.support.shop import new_uri
 
 KEYS = 3
 

@@ -10,7 +10,7 @@ import pytest
 from storage import Table
 from storage.core.names import Path
 from storage.errors import CorruptData
-from tests.storage.shop import SHOP, append, orders, payments
+from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.stores.places import SPAWN, Place
 
 CHILD_SECONDS = 120  # a new process imports what it needs first, on a machine that may be busy

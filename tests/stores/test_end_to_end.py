@@ -10,7 +10,7 @@ import pyarrow as pa
 from storage import Table
 from storage.core.names import Path
 from tests.oracle import Oracle
-from tests.storage.shop import SHOP
+from tests.storage.support.shop import SHOP
 from tests.stores.places import Place
 
 COMMITS = 6

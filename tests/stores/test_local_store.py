@@ -21,7 +21,7 @@ from storage.environment import RandomIds
 from storage.errors import InvalidInput, StoreUnavailable
 from storage.store.local_store import LocalStore
 from storage.store.object_store import check_capability
-from tests.storage.shop import SHOP, append, orders, statuses
+from tests.storage.support.shop import SHOP, append, orders, statuses
 
 NAME = Path("folder/object")
 CRASHES = 3

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, QueryBuilder
 from storage import Table
 from storage.publish.open_catalog import open_catalog
 from storage.publish.targets import DeltaTarget, IcebergTarget
-from tests.storage.shop import SHOP, append, orders
-from tests.storage.test_publish_iceberg import NAME, in_order
+from tests.storage.publish.test_publish_iceberg import NAME, in_order
+from tests.storage.support.shop import SHOP, append, orders
 from tests.stores.places import SPAWN, Backend
 from tests.stores.real_server import real_catalog
 

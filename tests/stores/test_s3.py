@@ -23,7 +23,7 @@ from storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, check_capa
 from storage.store.open_store import check_reachable, open_store
 from storage.store.remote_store import RemoteStore
 from tests.faulty_store import FOREVER, FakeClock
-from tests.storage.shop import SHOP, orders, statuses
+from tests.storage.support.shop import SHOP, orders, statuses
 from tests.stores.moto_server import (
     BUCKET,
     Fault,

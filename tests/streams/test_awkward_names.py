@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 
 import streams
 from storage import Table
-from storage.engine import schema_properties
+from storage.config.table_properties import schema_properties
 from streams.catalog.register import register_catalog
 from streams.spark.sql_text import quoted
 from streams.write.decode import decode_messages

@@ -16,14 +16,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from storage import Table
-from storage.engine import parse_type
+from storage.core.types import parse_type
 from streams.catalog.register import register_catalog
 from streams.cli.key_files import read_keys
 from streams.formats.debezium_json import DebeziumSettings, decode_json_events
 from streams.read.text_values import parse_key
 from streams.ui.site import key_query
 from streams.write.decode import decode_messages
-from tests.streams.awkward_texts import AWKWARD
+from tests.streams.support.awkward_texts import AWKWARD
 
 VALUES = dict(zip(AWKWARD, range(len(AWKWARD)), strict=True))
 

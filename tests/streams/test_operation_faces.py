@@ -17,7 +17,7 @@ from storage.operations.operation import Operation
 from streams.catalog.procedure_table import PROCEDURES
 from streams.cli.main import app
 from streams.cli.savepoint_command import savepoint
-from streams.pipeline.model import CleanSection, CompactionSection
+from streams.pipeline.file.model import CleanSection, CompactionSection
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 OF_EVERY_COMMAND = {"target", "storage_option", "as_json"}

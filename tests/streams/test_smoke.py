@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import streams
 from storage import Table
-from tests.streams.sink.conftest import CONFIG
+from tests.streams.write.sink.conftest import CONFIG
 
 WAIT_SECONDS = 60
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from storage import Table
-from tests.streams.pipelines import weft
+from tests.streams.support.pipelines import weft
 from tests.streams.ui.site import client_of, make_site
 from tests.streams.ui.test_pages import text_of
 

@@ -76,8 +76,9 @@ class FileSlice:
             position of its file group in the combined list; None for a single file group.
         shared: Whether some of its log ranges have rows of other file groups, too, because their bits are fewer than
             those of the file group: only rows with its keys count.
-        within: Key range of a part of a file group, made by `storage.read.divide_file_group`: only these keys are read.
-            The part has only the log ranges and row groups that can have such keys. None for the whole file group.
+        within: Key range of a part of a file group, made by `storage.read.plan.divide_file_group`: only these keys are
+            read. The part has only the log ranges and row groups that can have such keys. None for the whole file
+            group.
     """
 
     group: FileGroup

@@ -1,8 +1,8 @@
 """The table's schema: columns, groups and streams with ids that never change and are never reused.
 
-A schema is built from a checked configuration (`storage.config`), or read from a CREATE or SCHEMA entry. The Arrow
-schemas of tables, log files and slices are derived from it in this module only, so that writers, compactions and
-readers agree on them. FORMAT.md, "Schemas".
+A schema is built from a checked configuration (`storage.config.table_config`), or read from a CREATE or SCHEMA entry.
+The Arrow schemas of tables, log files and slices are derived from it in this module only, so that writers, compactions
+and readers agree on them. FORMAT.md, "Schemas".
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from storage.core.names import LaneName, Path
 from storage.log.holders import Holder, find_holders
 from storage.log.pins import ListedPin, list_pins
 from storage.log.table_log import TableLog
-from storage.services.archive_log import archive_log
+from storage.services.clean.archive_log import archive_log
 from storage.services.clean.garbage import Garbage, StoredObject, Unfinished
 from storage.services.clean.retention_policy import (
     WINDOW,
@@ -39,7 +39,7 @@ from storage.services.clean.retention_policy import (
     read_window,
 )
 from storage.services.clean.retire_lanes import retire_lanes
-from storage.services.progress import OnStage, counted, unobserved
+from storage.services.steps.progress import OnStage, counted, unobserved
 from storage.shown import Shown
 
 DELETE_AT_ONCE: Final = 1_000  # number of objects: the maximum of one S3 request

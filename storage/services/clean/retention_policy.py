@@ -22,8 +22,8 @@ from storage.log.fencing_barrier import fence_after
 from storage.log.heartbeat import newest_heartbeats
 from storage.log.table_log import TableLog
 from storage.read.time_travel import cut_at
-from storage.services.restore import close_lanes
-from storage.services.service_plan import abort_plan
+from storage.services.history.restore import close_lanes
+from storage.services.steps.service_plan import abort_plan
 from storage.times import MILLISECOND, moment_of
 from storage.write.batch_lanes import batch_lanes
 

@@ -25,22 +25,22 @@ from storage.core.plan.slices import FileSlice
 from storage.errors import Conflict, MissingFile, NotFound, StillRetained
 from storage.log.add_feature import add_feature
 from storage.log.pins import Pin, unexpired, unpin
-from storage.log.service_reports import remove_service_reports
 from storage.log.table_log import TableLog
 from storage.plural import counted
 from storage.read.missing_file import explain_missing_file
-from storage.read.pruning import KeyRows
+from storage.read.plan.pruning import KeyRows
 from storage.read.snapshot import Snapshot
 from storage.services.clean.clean import CleanResult, NeededNow, Tally, find_needed, run_clean
-from storage.services.compaction import CompactionResult, Rewriting, rewrite
+from storage.services.compaction.compaction import CompactionResult, Rewriting, rewrite
 from storage.services.erase.key_search import KeySearch
 from storage.services.erase.proof import Boundary, Remains, is_needed, prove
 from storage.services.erase.redact_log import redact_log
-from storage.services.progress import OnStage, unobserved
-from storage.services.row_change import WithoutKeys
-from storage.services.savepoints import find_dependent, release_savepoint
-from storage.services.service_plan import abort_plan, open_plan, retry_on_newest
-from storage.services.tasks import Execute, one_by_one
+from storage.services.history.savepoints import find_dependent, release_savepoint
+from storage.services.service_reports import remove_service_reports
+from storage.services.steps.progress import OnStage, unobserved
+from storage.services.steps.row_change import WithoutKeys
+from storage.services.steps.service_plan import abort_plan, open_plan, retry_on_newest
+from storage.services.steps.tasks import Execute, one_by_one
 from storage.shown import Shown
 
 MAX_ROUNDS: Final = 10  # each round is lost only to a clean

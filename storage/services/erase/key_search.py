@@ -34,9 +34,9 @@ from storage.files.base_file import key_span, read_footers
 from storage.files.footers import Footer
 from storage.files.log_file import open_columns
 from storage.log.table_log import TableLog
-from storage.read.divide_file_group import FOOTERS_AT_ONCE
-from storage.read.pruning import KeyRows, key_table
-from storage.services.progress import OnStage, Stage, unobserved
+from storage.read.plan.divide_file_group import FOOTERS_AT_ONCE
+from storage.read.plan.pruning import KeyRows, key_table
+from storage.services.steps.progress import OnStage, Stage, unobserved
 from storage.store.object_store import missing, normalise_errors
 
 _BOUND: Final = b'"key_min"'
@@ -69,7 +69,7 @@ class KeySearch:
         Args:
             env: Environment of the table.
             schema: The newest schema.
-            given: The keys, see `storage.read.pruning.KeyRows`.
+            given: The keys, see `storage.read.plan.pruning.KeyRows`.
             progress: Called with the number of files that were searched.
 
         Raises:

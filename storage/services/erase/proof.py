@@ -12,7 +12,7 @@ from storage.core.names import ARCHIVE, Kind, LaneName, ParsedPath, Path, parse_
 from storage.errors import CorruptData, MissingFile
 from storage.services.clean.clean import Tally
 from storage.services.erase.key_search import KeySearch
-from storage.services.progress import OnStage, counted, unobserved
+from storage.services.steps.progress import OnStage, counted, unobserved
 from storage.store.object_store import ObjectStore
 
 _ROOTS: Final = (Path("overlay"), Path("shadow"), Path("base"), Path("log"), Path("_weft"))

@@ -16,7 +16,7 @@ from storage.core.log.file_refs import LogFile, SliceFile
 from storage.core.names import Path
 from storage.core.plan.memory_cost import UNPACKED
 from storage.core.schema.table_schema import TableSchema
-from storage.services.tasks import WORKING_BYTES, Execute, Shared, Task, one_by_one
+from storage.services.steps.tasks import WORKING_BYTES, Execute, Shared, Task, one_by_one
 from storage.services.verify.check_lanes import Arrivals
 from storage.services.verify.check_log_files import LogFileChecker
 from storage.services.verify.check_slices import SliceChecker, SliceFiles

@@ -15,7 +15,7 @@ from typing import Final
 
 from storage import shown
 from storage.plural import counted
-from storage.services.progress import OnStage, Stage, unobserved
+from storage.services.steps.progress import OnStage, Stage, unobserved
 
 MAX_ALIKE: Final = 100  # findings of one rule and severity that a report lists; the others are only counted
 

@@ -31,8 +31,8 @@ from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from storage.log.table_log import TableLog
 from storage.services.clean.clean import run_clean
-from storage.services.progress import OnStage, unobserved
-from storage.services.tasks import Execute, Shared
+from storage.services.steps.progress import OnStage, unobserved
+from storage.services.steps.tasks import Execute, Shared
 from storage.services.verify.check_lanes import Arrivals, LaneChecker, Merged
 from storage.services.verify.check_references import check_references
 from storage.services.verify.check_slots import check_archives, list_slots

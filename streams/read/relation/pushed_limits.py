@@ -1,4 +1,5 @@
-"""Converts what Spark offers to `SupportsPushDownTopN` (JVM objects) to the order of `storage.engine.FirstRows`.
+"""Converts what Spark offers to `SupportsPushDownTopN` (JVM objects) to the order of
+`storage.read.pushed.first_rows.FirstRows`.
 
 Spark sorts and limits the rows of all tasks again, so a task may hand over more rows than it was asked for, but must
 hand over those that come first. So an order is taken only if it is one of plain columns: expressions, fields of structs
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from storage.engine import SortKey
+from storage.read.pushed.first_rows import SortKey
 from streams.read.relation.pushed_aggregates import column_name
 
 __all__ = ["parse_order"]

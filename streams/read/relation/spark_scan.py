@@ -22,8 +22,9 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage.engine import Aggregation, FirstRows
 from storage.errors import InvalidInput
+from storage.read.pushed.first_rows import FirstRows
+from storage.read.pushed.partial_aggregates import Aggregation
 from streams.read.relation.callbacks import Callback, PlainTable, callback, check_methods
 from streams.read.relation.file_ranges import RangesOfFiles, batch_of
 from streams.read.relation.join_frames import join_frames

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage import Table
-from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import open_table
+from streams.pipeline.file.pipeline import load_pipeline
+from streams.pipeline.run.run import open_table
 from streams.spark.session import check_java
 from tests.download_cache import Unavailable
 from tests.soak.lanes import Lanes

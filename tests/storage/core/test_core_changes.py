@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.config import build_schema, load_config
+from storage.config.table_config import build_schema, load_config
 from storage.core import names
 from storage.core.merge.diff import ChangeShape, diff, differing
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import parse_type
 from storage.errors import InvalidInput, NotFound
-from tests.storage.changing import State, expected, got
-from tests.storage.world import canonical
+from tests.storage.support.changing import State, expected, got
+from tests.storage.support.world import canonical
 from tests.strategies import NAN, POOLS
 
 TYPES = [*POOLS, "map<string,array<double>>", "struct<x:double,y:array<struct<z:float>>>"]

@@ -21,8 +21,8 @@ from storage.errors import CorruptData
 from storage.log.commit_log import CommitLog, read_table_lane
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
-from tests.storage.history import History
-from tests.storage.shop import SHOP, append, new_uri, orders
+from tests.storage.support.history import History
+from tests.storage.support.shop import SHOP, append, new_uri, orders
 
 GROUPS = [FileGroup(partition, bits, bucket) for partition in ("", 'd="ü"') for bits in (6, 8) for bucket in range(30)]
 some_groups = st.sets(st.sampled_from(GROUPS))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import mergers
-from storage.config import build_schema, load_config
+from storage.config.table_config import build_schema, load_config
 from storage.core import names
 from storage.core.arrays import Arrays
 from storage.core.merge.collapse import LogRange, collapse_group
@@ -23,7 +23,7 @@ from storage.core.merge.events import prepare
 from storage.core.model import Group
 from storage.core.modes import Mergers, latest, merging_mode
 from storage.core.schema.table_schema import TableSchema
-from tests.storage.world import canonical, to_arrow
+from tests.storage.support.world import canonical, to_arrow
 from tests.strategies import Append, Config, Story, stories
 
 ONE_KEY = np.zeros(1, np.int64)

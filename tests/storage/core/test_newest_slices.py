@@ -23,8 +23,8 @@ from storage.errors import CorruptData
 from storage.log.commit_log import CommitLog, read_table_lane
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
-from tests.storage.history import STEPS, History
-from tests.storage.shop import SHOP, append, new_uri, orders
+from tests.storage.support.history import STEPS, History
+from tests.storage.support.shop import SHOP, append, new_uri, orders
 
 SPLITS = {f"split {buckets}": buckets for buckets in (1, 4, 8)}
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import mergers
-from storage.config import build_schema, load_config
+from storage.config.table_config import build_schema, load_config
 from storage.core import keys, names
 from storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
 from storage.core.merge.events import prepare
@@ -20,7 +20,7 @@ from storage.core.merge.stitch import LogState
 from storage.core.model import Group
 from storage.core.modes import NO_MERGERS, Mergers, Registers
 from storage.core.schema.table_schema import TableSchema
-from tests.storage.world import canonical, to_arrow
+from tests.storage.support.world import canonical, to_arrow
 from tests.strategies import Append, Story, stories
 
 KEYS = 3

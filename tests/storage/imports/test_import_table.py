@@ -30,8 +30,8 @@ from storage.publish.targets import DeltaTarget
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.imports.sources import ROWS, hudi, paimon, parquet
-from tests.storage.published_types import table_with_unused_rows
-from tests.storage.shop import new_uri
+from tests.storage.support.published_types import table_with_unused_rows
+from tests.storage.support.shop import new_uri
 
 GROUPS = {
     "key": ["id"],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from storage.config import build_schema, load_config
+from storage.config.table_config import build_schema, load_config
 from storage.errors import InvalidInput
 from storage.imports.table_text import read_table_text
 from storage.imports.translate import to_yaml, translate

@@ -13,7 +13,7 @@ from storage import Table
 from storage.errors import InvalidInput
 from streams.catalog.catalog_jvm import ChangesRange
 from streams.catalog.changelog import changelog_rows, changelog_schema, range_options
-from tests.storage.shop import SHOP, append, orders, payments
+from tests.storage.support.shop import SHOP, append, orders, payments
 
 CREATED_MS = 1_000
 CREATED_US = CREATED_MS * 1_000

@@ -13,7 +13,7 @@ from storage.errors import InvalidInput
 from streams.catalog.catalog_context import CatalogContext
 from streams.catalog.definitions import drop_later, drop_table
 from streams.catalog.lake import Lake
-from tests.storage.shop import SHOP, append, contents, orders
+from tests.storage.support.shop import SHOP, append, contents, orders
 
 if TYPE_CHECKING:
     from streams.catalog.catalog_jvm import CatalogJvm

@@ -11,7 +11,7 @@ from storage.errors import InvalidInput, NotFound
 from streams.catalog.lake import Lake
 from streams.catalog.lake_session import is_lake
 from streams.catalog.relations import Reading
-from streams.pipeline.model import TableLocation
+from streams.pipeline.file.model import TableLocation
 
 CONFIG = {"key": ["id"], "columns": {"id": "bigint", "a": "string"}, "groups": {"g": {"columns": ["a"]}}}
 CONFIG |= {"streams": {"s": {"groups": ["g"]}}}

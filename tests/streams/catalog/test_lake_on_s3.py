@@ -17,8 +17,8 @@ from storage.core.names import Path
 from streams.catalog.lake import Lake
 from streams.catalog.lake_session import is_lake, note_on_empty
 from streams.cli.main import app
-from streams.pipeline.model import TableLocation
-from tests.storage.shop import SHOP
+from streams.pipeline.file.model import TableLocation
+from tests.storage.support.shop import SHOP
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
 from tests.stores.real_server import real_server

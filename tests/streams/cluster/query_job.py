@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import streams
 from streams.demo import reference
-from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.file.pipeline import load_pipeline
 
 
 def main(file: str, stop: str, messages: str, folder: str) -> None:

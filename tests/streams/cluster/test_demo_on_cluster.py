@@ -23,14 +23,14 @@ import yaml
 
 import streams.write.writer_job
 from storage import Table
-from storage.config_file import read_yaml
+from storage.config.config_file import read_yaml
 from streams.demo import shop
 from streams.demo.broker import EmbeddedBroker
 from streams.demo.feed import Feed, TableProgress
 from streams.demo.workload import plan_topics
-from streams.pipeline.pipeline import Pipeline, load_pipeline
-from streams.pipeline.run import open_table, writer_job
-from streams.pipeline.supervisor import ENDED, Job, JobStatus, Supervisor
+from streams.pipeline.file.pipeline import Pipeline, load_pipeline
+from streams.pipeline.run.run import open_table, writer_job
+from streams.pipeline.run.supervisor import ENDED, Job, JobStatus, Supervisor
 from tests.stores.places import Place
 from tests.stores.real_server import real_server
 from tests.streams.cluster.standalone import SPARK_HOME, Cluster, until

@@ -18,12 +18,12 @@ import yaml
 from storage import Table
 from storage.core.names import Path as StorePath
 from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import open_table, service_job
-from streams.pipeline.supervisor import ENDED, JobStatus, Supervisor
+from streams.pipeline.file.pipeline import load_pipeline
+from streams.pipeline.run.run import open_table, service_job
+from streams.pipeline.run.supervisor import ENDED, JobStatus, Supervisor
 from tests.streams.cluster.standalone import Cluster, until
 from tests.streams.cluster.test_standalone import pipeline_file
-from tests.streams.pipelines import CONFIG
+from tests.streams.support.pipelines import CONFIG
 
 pytestmark = [pytest.mark.spark, pytest.mark.extended, pytest.mark.timeout(1_500)]
 

@@ -11,8 +11,8 @@ import pytest
 
 from storage import Table
 from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import open_table
+from streams.pipeline.file.pipeline import load_pipeline
+from streams.pipeline.run.run import open_table
 from tests.stores.moto_server import moto_server
 from tests.streams.cluster.standalone import Cluster
 from tests.streams.cluster.test_standalone import append, pipeline_file, produce

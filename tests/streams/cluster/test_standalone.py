@@ -17,13 +17,13 @@ import yaml
 
 from storage import Table
 from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.error_kinds import Ending
-from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import open_table, service_job, writer_job
-from streams.pipeline.supervisor import ENDED, JobStatus, RestartPolicy, Supervisor
+from streams.pipeline.file.pipeline import load_pipeline
+from streams.pipeline.run.error_kinds import Ending
+from streams.pipeline.run.run import open_table, service_job, writer_job
+from streams.pipeline.run.supervisor import ENDED, JobStatus, RestartPolicy, Supervisor
 from tests.stores.places import Place
 from tests.streams.cluster.standalone import Cluster, until
-from tests.streams.pipelines import CONFIG
+from tests.streams.support.pipelines import CONFIG
 
 LIMIT_SECONDS = 420.0
 ROOT = Path(__file__).parents[3]

@@ -17,7 +17,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from storage.engine import parse_type
+from storage.core.types import parse_type
 from streams.formats import registry as registry_module
 from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
 from streams.formats.debezium_json import DebeziumSettings, decode_json_events

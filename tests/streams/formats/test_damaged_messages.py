@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.engine import parse_type
+from storage.core.types import parse_type
 from streams.formats import registry as registry_module
 from streams.formats.avro_records import AvroSettings, decode_records
 from streams.formats.debezium_json import DebeziumSettings, decode_json_events

@@ -18,7 +18,7 @@ from streams.write.decode import decode_messages
 from streams.write.left_out import HINT, partial_columns
 from streams.write.write_batch import write_batch
 from tests.streams.formats.debezium_messages import KINDS, write_event
-from tests.streams.test_decode import messages
+from tests.streams.write.test_decode import messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 

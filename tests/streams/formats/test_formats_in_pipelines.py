@@ -13,10 +13,10 @@ import yaml
 
 from storage.errors import InvalidInput
 from streams.formats.registry import RegistryUnavailable
-from streams.pipeline.outage import JobOutages
-from streams.pipeline.pipeline import Pipeline, load_pipeline
-from streams.pipeline.status import Report, Reporter
-from streams.pipeline.writer_outage import await_registry
+from streams.pipeline.file.pipeline import Pipeline, load_pipeline
+from streams.pipeline.run.outage import JobOutages
+from streams.pipeline.run.status import Report, Reporter
+from streams.pipeline.run.writer_outage import await_registry
 from tests.streams.formats.registry_server import SchemaRegistry
 
 GROUPS = {

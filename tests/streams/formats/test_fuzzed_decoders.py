@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.seeds import seeds
+from tests.streams.support.seeds import seeds
 
 MESSAGES = 150
 DEEP_MESSAGES = 20_000

@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.engine import parse_type
+from storage.core.types import parse_type
 from streams.formats import registry as registry_module
 from streams.formats.protobuf_messages import NO_INDEXES, ProtobufSettings, decode_protobuf, split_indexes
 from streams.formats.registry import NO_HEADER

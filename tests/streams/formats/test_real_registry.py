@@ -15,7 +15,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from storage.engine import parse_type
+from storage.core.types import parse_type
 from streams.formats import registry as registry_module
 from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
 from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf

@@ -15,7 +15,7 @@ from storage import Table
 from streams.formats.debezium_event import TRUNCATE
 from streams.formats.json_reader import NOT_AN_OBJECT, NOT_UTF8
 from streams.formats.registry import NO_HEADER, RegistryUnavailable
-from streams.pipeline.error_kinds import Ending, ending_of
+from streams.pipeline.run.error_kinds import Ending, ending_of
 from streams.write.dead_letter import IGNORED, SOURCE
 from streams.write.decode import decode_messages
 from streams.write.tombstones import NO_KEY
@@ -24,7 +24,7 @@ from streams.write.writer_job import failure_of
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import record, written
 from tests.streams.formats.test_protobuf import ROW, serializer
-from tests.streams.test_tombstones import messages
+from tests.streams.write.test_tombstones import messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

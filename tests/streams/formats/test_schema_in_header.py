@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from streams.formats import registry as registry_module
 from streams.formats.registry import KEY_HEADER, NO_HEADER, VALUE_HEADER, framed, split_header
-from streams.pipeline.infer_messages import kafka_messages, keys_and_values
-from streams.pipeline.infer_registry import Kafka
+from streams.pipeline.infer.infer_messages import kafka_messages, keys_and_values
+from streams.pipeline.infer.infer_registry import Kafka
 from streams.write.dead_letter import SOURCE
 from streams.write.decode import decode_messages
 from tests.streams.formats.registry_server import SchemaRegistry, guid_of

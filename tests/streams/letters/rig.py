@@ -19,10 +19,10 @@ import pyarrow as pa
 from storage import Table
 from storage.clock import Stamps, SystemClock
 from storage.core.names import Path as StorePath
-from storage.engine import WriteTicket
 from storage.environment import Environment
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
+from storage.write.write_task import WriteTicket
 from streams.letters.letter_files import default_folder, read_letters
 from streams.letters.letter_folder import LetterFolder, State
 from streams.letters.plans import Plan

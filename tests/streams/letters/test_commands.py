@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from tests.streams.letters.rig import CONFIG, Killed, Moments, Place, bad, good
-from tests.streams.pipelines import weft, weft_output
-from tests.streams.terminal import run
+from tests.streams.support.pipelines import weft, weft_output
+from tests.streams.support.terminal import run
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from storage.errors import InvalidInput
 from streams.doctor.finding import Findings, Level
 from streams.doctor.store_checks import check_dead_letters
-from streams.pipeline.letter_places import load_letter_places
-from streams.pipeline.pipeline import load_pipeline
-from tests.streams.pipelines import CONFIG, pipeline_file
+from streams.pipeline.file.letter_places import load_letter_places
+from streams.pipeline.file.pipeline import load_pipeline
+from tests.streams.support.pipelines import CONFIG, pipeline_file
 
 ROOT = {"uri": "s3://bucket", "config": CONFIG}
 SOURCE = {"type": "spark", "format": "rate"}

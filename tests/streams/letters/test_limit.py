@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streams.letters.limit import LetterLimit, TooManyDeadLetters, frequent_reasons
-from streams.pipeline.error_kinds import Ending, ending_of
+from streams.pipeline.run.error_kinds import Ending, ending_of
 from tests.streams.letters.rig import Place, bad, good
 
 

@@ -21,12 +21,12 @@ from storage.errors import InvalidInput
 from storage.store.local_store import LocalStore
 from streams.demo.broker import EmbeddedBroker
 from streams.letters.letter_folder import LetterFolder, State
-from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.file.pipeline import load_pipeline
 from streams.write.dead_letter import DeadLetters
 from streams.write.replay import replay, replayable
 from streams.write.replay_frame import choose_where, letters_where, messages_frame, spark_run
 from tests.streams.letters.rig import Place, bad, good
-from tests.streams.pipelines import CONFIG, pipeline_file, weft
+from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -11,11 +11,11 @@ import yaml
 
 from streams.letters.letter_folder import State
 from streams.letters.retention import Expired, Retention
-from streams.pipeline.model import CleanSection
-from streams.pipeline.services import clean_round
-from streams.pipeline.status import Report, Reporter
+from streams.pipeline.file.model import CleanSection
+from streams.pipeline.run.services import clean_round
+from streams.pipeline.run.status import Report, Reporter
 from tests.streams.letters.rig import CONFIG, Killed, Moments, Place, bad, good
-from tests.streams.pipelines import weft_output
+from tests.streams.support.pipelines import weft_output
 
 DAY = 86_400
 NOW_MS = time.time_ns() // 1_000_000

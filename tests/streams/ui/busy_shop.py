@@ -20,8 +20,8 @@ import pyarrow as pa
 import yaml
 
 from storage import Table
-from storage.engine import WriteTicket
 from storage.store.open_store import open_store
+from storage.write.write_task import WriteTicket
 from streams.demo.broker import EmbeddedBroker
 from streams.letters.letter_files import default_folder
 from streams.ui.site import Site

@@ -32,11 +32,11 @@ from typing import Any, Final
 from storage import Table
 from streams.catalog.catalog_jvm import CatalogJvm
 from streams.catalog.table_session import table_session
-from streams.pipeline.model import CommandSettings, TableLocation
+from streams.pipeline.file.model import CommandSettings, TableLocation
 from streams.read import read_only
 from streams.read.read_only import ReadOnlyQueries
 from streams.read.sql_query import SqlSession
-from tests.storage.shop import SHOP, append, orders
+from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.ui.sql_statements import STATEMENTS, Statements
 
 SECRET: Final = "a-secret-of-the-environment"

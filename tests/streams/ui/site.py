@@ -8,7 +8,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from storage import DuePolicy
-from streams.pipeline.model import CommandSettings, TableLocation
+from streams.pipeline.file.model import CommandSettings, TableLocation
 from streams.ui.application import build_application
 from streams.ui.guard import Access
 from streams.ui.letter_book import LetterBook

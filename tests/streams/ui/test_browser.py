@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from storage import Table
-from streams.pipeline.model import CommandSettings, TableLocation
+from streams.pipeline.file.model import CommandSettings, TableLocation
 from streams.ui import row_pages, row_query
 from streams.ui.listed_tables import Shown, TableList
 from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, requests_later, served

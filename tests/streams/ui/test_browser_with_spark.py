@@ -13,7 +13,7 @@ from storage import Table
 from storage.store.local_store import LocalStore
 from streams.letters.letter_files import default_folder
 from streams.write.dead_letter import DeadLetters
-from tests.streams.pipelines import CONFIG, pipeline_file
+from tests.streams.support.pipelines import CONFIG, pipeline_file
 from tests.streams.ui.browser import requests_later
 from tests.streams.ui.test_ui_command import running
 

@@ -17,7 +17,7 @@ from storage.errors import InvalidInput
 from streams.ui.application import build_application
 from streams.ui.guard import Access, Guard, parse_authority
 from streams.ui.serve import TOKEN_VARIABLE, Serving, access_of
-from tests.storage.shop import SHOP, append, orders
+from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.ui.site import ACCESS, HOST, ORIGIN, client_of, make_site
 
 TOKEN = "a-token-that-is-long-enough"

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Table
-from storage.engine import Inspection, TimelineEntry
+from storage.services.inspect.inspect import Inspection, TimelineEntry
 from streams.ui import lane_history
 from streams.ui.lane_history import KINDS, LaneHistory
-from tests.storage.shop import SHOP, append, fill_with_every_state, new_uri, orders, payments
+from tests.storage.support.shop import SHOP, append, fill_with_every_state, new_uri, orders, payments
 
 
 @pytest.fixture(scope="module")

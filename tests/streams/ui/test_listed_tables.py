@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from storage import Table
 from storage.errors import NotFound, StoreUnavailable
 from streams.catalog.lake import Lake
-from streams.pipeline.model import CommandSettings, TableLocation
-from streams.pipeline.pipeline import load_settings
+from streams.pipeline.file.model import CommandSettings, TableLocation
+from streams.pipeline.file.pipeline import load_settings
 from streams.ui import listed_tables, table_summaries, watched_table
 from streams.ui.application import build_list_application
 from streams.ui.listed_tables import Shown, TableList
@@ -24,7 +24,7 @@ from streams.ui.problems import Severity
 from streams.ui.spark_turn import SparkTurn
 from streams.ui.table_summaries import TableSummaries, worst_first
 from streams.ui.watched_table import WatchedTable
-from tests.storage.shop import SHOP, append, orders
+from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.letters.rig import Place, bad, good
 from tests.streams.ui.site import ACCESS, ORIGIN
 from tests.streams.ui.test_pages import pipeline

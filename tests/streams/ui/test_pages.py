@@ -20,8 +20,9 @@ import yaml
 from starlette.testclient import TestClient
 
 from storage import Table
-from storage.engine import Inspection, StreamReport
 from storage.errors import CorruptData
+from storage.services.inspect.inspect import Inspection
+from storage.services.inspect.stream_report import StreamReport
 from streams.doctor.finding import Finding, Level
 from streams.ui import problems, row_query
 from streams.ui.checks import Examination
@@ -31,9 +32,9 @@ from streams.ui.site import PATHS
 from streams.ui.watched_table import WatchedTable
 from tests.awkward_names import AWKWARD_NAMES, awkward_rows, awkward_table
 from tests.faulty_store import FakeClock
-from tests.storage.shop import SHOP, append, fill_with_every_state, orders, payments
+from tests.storage.support.shop import SHOP, append, fill_with_every_state, orders, payments
 from tests.streams.letters.rig import CONFIG, Place, bad, good
-from tests.streams.pipelines import weft
+from tests.streams.support.pipelines import weft
 from tests.streams.ui.site import ORIGIN, client_of, make_site
 
 MARKUP = "<script>alert(1)</script>"

@@ -13,14 +13,14 @@ import yaml
 from storage import Table
 from storage.store.open_store import open_store
 from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.part_states import PartState, StoredReports
-from streams.pipeline.status import Report
+from streams.pipeline.run.part_states import PartState, StoredReports
+from streams.pipeline.run.status import Report
 from streams.ui.site import Site
 from streams.ui.source_lag import SourceLag
-from tests.storage.shop import SHOP, append, orders
+from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.kafka.topics import produce
 from tests.streams.letters.rig import Place, good
-from tests.streams.pipelines import weft_output
+from tests.streams.support.pipelines import weft_output
 from tests.streams.ui.site import ORIGIN, client_of, make_site
 from tests.streams.ui.test_pages import pipeline
 

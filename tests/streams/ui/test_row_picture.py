@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from storage import Table
-from storage.engine import Inspection
-from streams.pipeline.quantities import moment
+from storage.services.inspect.inspect import Inspection
+from streams.pipeline.file.quantities import moment
 from streams.ui.row_picture import draw_groups
-from tests.storage.shop import SHOP, append, fill_with_every_state, new_uri, orders
+from tests.storage.support.shop import SHOP, append, fill_with_every_state, new_uri, orders
 from tests.streams.ui.site import client_of, make_site
 
 

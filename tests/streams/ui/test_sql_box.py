@@ -16,7 +16,7 @@ import pytest
 from storage import Table
 from streams.catalog import system_tables
 from streams.ui.sql_pages import SYSTEM_TABLES
-from tests.storage.shop import SHOP, append, orders
+from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.ui.test_ui_command import running
 
 pytestmark = pytest.mark.spark

@@ -18,8 +18,8 @@ import pytest
 
 from storage import Table
 from tests.end_process import end_process
-from tests.storage.shop import SHOP, append, orders
-from tests.streams.pipelines import weft
+from tests.storage.support.shop import SHOP, append, orders
+from tests.streams.support.pipelines import weft
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from playwright.sync_api import Browser, expect
 
 from storage import Table
 from storage.errors import NotFound
-from streams.pipeline.model import CommandSettings, TableLocation
+from streams.pipeline.file.model import CommandSettings, TableLocation
 from streams.ui.listed_tables import Shown, TableList
 from streams.ui.site import Site
 from streams.ui.watched_table import WatchedTable
-from tests.storage.shop import SHOP, append, orders
+from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.ui.browser import served
 from tests.streams.ui.site import client_of, make_site
 

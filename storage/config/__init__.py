@@ -1,0 +1,1 @@
+"""Table configurations: classes, YAML files, and properties of CREATE TABLE."""

@@ -1,0 +1,385 @@
+"""Changes between two snapshots: finds the file groups and keys that can differ, and compares only those.
+
+Only rows with keys that were committed between the two cuts can differ. The log files of these commits contain the
+keys; both snapshots are read for them, and `storage.core.merge.diff` compares the rows. A file group is compared as a
+whole only if that is less work or the only possibility:
+
+- more was committed to the file group in between than it contains now;
+- the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted;
+- keys were erased in between, which no log file says.
+
+`storage.read.changes.tasks` divides the work into tasks.
+
+If the changes cannot be given completely, the read fails (S21 IncrementalComplete): with `OffsetExpired` if cleaning
+has removed one of the snapshots, with `OffsetInvalidated` if a restore or an undo lies between them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage.clock import Stamps
+from storage.core.arrays import Arrays
+from storage.core.keys import KeyVector, one_array, union
+from storage.core.log import cut
+from storage.core.log.cut import Cut
+from storage.core.log.entries import Data, Entry
+from storage.core.log.file_refs import FileGroup, SliceFile
+from storage.core.log.table_state import TableState
+from storage.core.merge.diff import ChangeShape, diff
+from storage.core.merge.locate_keys import locate_keys
+from storage.core.modes import NO_MERGERS
+from storage.core.names import LaneName
+from storage.core.plan.slices import FileSlice
+from storage.environment import Environment
+from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
+from storage.files.log_reader import LogReader
+from storage.log.table_log import TableLog
+from storage.read.changes.tasks import ChangeTask, ComparedFiles, Comparison, change_tasks
+from storage.read.plan.log_slices import log_slices, start_of
+from storage.read.request.scan_request import Keys, ScanRequest
+from storage.read.scan.scan import Scan
+from storage.read.snapshot import Snapshot
+
+WINDOW: Final = 64  # entries of a lane that are read in one round trip; few of them are claims
+_START_OVER: Final = "read the whole table again (since=None; as a stream: with a new checkpoint)"
+_EXPIRED: Final = (
+    f"{_START_OVER} and continue from its cut; consumers that lag need a longer retention (clean retain), or a "
+    "savepoint at their cut"
+)
+
+
+@dataclass(frozen=True)
+class ChangeScan:
+    """Planned changes. Like a `Scan` it can be pickled, and its tasks can be read anywhere.
+
+    Attributes:
+        shape: Columns of the result.
+        before: The read of the earlier snapshot, without tasks; None if all rows are inserts.
+        after: The read of the later snapshot, without tasks.
+        tasks: The work; no key is in the results of two tasks.
+    """
+
+    shape: ChangeShape
+    before: Scan | None
+    after: Scan
+    tasks: tuple[ChangeTask, ...]
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """Schema of every batch."""
+        return self.shape.arrow
+
+    def without_tasks(self) -> ChangeScan:
+        """A copy without the tasks, for processes that receive tasks one by one."""
+        return replace(self, tasks=())
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """All changes as a stream of batches, one task after the other. Reading it raises the errors of `read`."""
+        batches = (batch for task in self.tasks for batch in self.read(task))
+        return pa.RecordBatchReader.from_batches(self.arrow, batches)
+
+    def read(self, task: ChangeTask) -> Iterator[pa.RecordBatch]:
+        """Changes of one task, one row per changed key, in no particular order.
+
+        Raises:
+            CorruptData: A file that one of the snapshots needs is missing or damaged.
+            OffsetExpired: A file is missing because the snapshot has expired.
+            InvalidInput: A merge function has failed.
+        """
+        with expiring():
+            keys: Keys | None = None
+            before: list[pa.RecordBatch] = []
+            if self.before is not None:
+                keys = self.touched_keys(self.before.at, task)
+                if task.before is not None:
+                    before = list(self.before.read(task.before, keys))
+            earlier = _arrays_of_all(before, (self.before or self.after).arrow)
+            yield from diff(self.shape, earlier, map(_arrays, self.after.read(task.after, keys)))
+
+    def touched_keys(self, since: Cut, task: ChangeTask) -> Keys | None:
+        """Keys of the commits of a task, all after ``since``, by file group; None for all rows."""
+        touched = task.touched
+        if touched is None:
+            return None
+        env, schema = self.after.env, self.shape.schema
+        columns = {*schema.key, schema.sort_column}
+        logs = LogReader(env, schema, touched.files, touched.slices, [columns] * len(touched.slices), NO_MERGERS)
+        with _logs_after(env, since):
+            found = {file_slice.group: logs.collapse(file_slice, (), ()) for file_slice in touched.slices}
+        directories = {group: state.directory for group, state in found.items() if state is not None}
+        levels = task.levels
+        if all({group.bits} == levels for group in directories):
+            return {group: directory.keys for group, directory in directories.items()}
+        regrouped: dict[FileGroup, KeyVector] = {}
+        for directory in directories.values():
+            for group, vector in locate_keys(schema, directory.columns, levels).items():
+                regrouped[group] = union([regrouped[group], vector]) if group in regrouped else vector
+        return regrouped
+
+
+def scan_changes(
+    since: Snapshot | None,
+    until: Snapshot,
+    columns: Sequence[str] | None,
+    require: Sequence[str] | None,
+    *,
+    before: bool,
+    under: TableState | None = None,
+    every_group: bool = False,
+) -> ChangeScan:
+    """Plan the changes between two snapshots of a table, both read with the schema of the later one.
+
+    Args:
+        since: The earlier snapshot; None to get every row of the later one as an insert.
+        until: The later snapshot.
+        columns: Columns of the result besides the key; None for all. A row has changed if it differs in them.
+        require: Names of groups that must be present in a row; other rows count as absent.
+        before: Add the struct column ``_before`` with the earlier row.
+        under: A still later state of the table, whose schema is used instead.
+        every_group: Plan tasks that have all file groups and keys, also those without commits: for readers that look
+            for other rows that can differ. `ChangeScan.read` does not read these.
+
+    Raises:
+        InvalidInput: ``since`` is not before ``until``, or see `ChangeShape.of`.
+        NotFound: The table has no such column or group.
+        OffsetExpired: One of the snapshots has expired.
+        OffsetInvalidated: A restore or an undo lies between them.
+    """
+    shape = ChangeShape.of((under or until.state).schema, columns, before=before)
+    if since is not None:
+        check_order(since.cut, until)
+    until = under_schema(until, under or until.state)
+    with expiring():
+        after = until.choose_slices(ScanRequest(shape.columns, require=require, arrivals=True)).without_tasks()
+        env = until.table_log.env
+        if since is None:
+            inserts = [Comparison((), (file_slice,), None) for file_slice in until.slices]
+            files = ComparedFiles((), until.files, ())
+            tasks = change_tasks(env, until.table_schema, inserts, files, None, until.cut)
+            return ChangeScan(shape, None, after, tuple(tasks))
+        since = under_schema(since, until.state)
+        # Rows that a BASE has rewritten differ without a commit, so their keys are in no log file (D3).
+        if max(until.table_log.refresh().oldest_retained, until.state.rewritten) <= since.cut.table:
+            with _logs_after(env, since.cut):  # a large index is in a sidecar
+                start = start_of(since.cut, until.state)
+                touched = until.table_log.committed_files(until.state, start, until.cut.lanes)
+            shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
+            work = _by_keys(since, until, log_slices(until.state, touched))
+        else:
+            touched, work = [], _whole(since, until)
+        if every_group:
+            work += _without_commits(since, until, work)
+        first = since.choose_slices(ScanRequest(shape.earlier, require=require, arrivals=True)).without_tasks()
+        files = ComparedFiles(since.files, until.files, touched)
+        tasks = change_tasks(env, until.table_schema, work, files, since.cut, until.cut, every_key=every_group)
+        return ChangeScan(shape, first, after, tuple(tasks))
+
+
+def under_schema(snapshot: Snapshot, later: TableState) -> Snapshot:
+    """The snapshot with the schema of a later state, without its references."""
+    if snapshot.state.schema_rev == later.schema_rev:
+        return snapshot
+    state = replace(snapshot.state, schema=later.schema, schema_rev=later.schema_rev)
+    return Snapshot(snapshot.table_log, state, snapshot.cut)
+
+
+def check_order(since: Cut, until: Snapshot) -> None:
+    """Check that a snapshot continues from an earlier cut.
+
+    Raises:
+        InvalidInput: The cut is not before the snapshot.
+        OffsetInvalidated: A restore or an undo lies between them.
+    """
+    if not is_after(since, until):
+        raise InvalidInput(
+            f"there are no changes from {since} up to {until.cut}, which is not after it",
+            hint="give the earlier cut as since and the later cut as until",
+        )
+    if until.state.restored > since.table:
+        raise OffsetInvalidated(
+            f"the table was restored (entry {until.state.restored} of the table lane) after {since}: rows of that cut "
+            "may have been rolled back",
+            hint=f"{_START_OVER}, replace what was derived from earlier changes, and continue from its cut",
+        )
+
+
+def is_after(since: Cut, until: Snapshot) -> bool:
+    """Whether a snapshot has everything that an earlier cut has, or had before a restore."""
+    return since.table <= until.cut.table and cut.within(start_of(since, until.state), until.cut.lanes)
+
+
+def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> list[Comparison]:
+    """File groups with commits in between."""
+    work = []
+    for old, new, commits in _side_by_side(since.slices, until.slices, touched):
+        if commits and new:  # without new, the events changed nothing, and compaction found no rows to keep
+            stored = sum(part.log_bytes + part.base_bytes for part in new)
+            by_keys = bool(old) and sum(part.log_bytes for part in commits) <= stored
+            work.append(Comparison(old, new, commits if by_keys else None))
+    return work
+
+
+def _whole(since: Snapshot, until: Snapshot) -> list[Comparison]:
+    """File groups whose files are not the same in both snapshots."""
+    fresh = np.array([not cut.within(live.reach, since.cut.lanes) for live in until.files], np.bool_)
+    return [
+        Comparison(old, new, None)
+        for old, new, _ in _side_by_side(since.slices, until.slices, ())
+        if new and (_files(old) != _files(new) or any(fresh[part.file].any() for part in new))
+    ]
+
+
+def _files(parts: Sequence[FileSlice]) -> list[SliceFile | None]:
+    return [part.slice for part in parts]
+
+
+def _without_commits(since: Snapshot, until: Snapshot, work: Sequence[Comparison]) -> list[Comparison]:
+    """The file groups that are not in ``work``, with no commits in between."""
+    known = {part.group for item in work for part in item.after}
+    none = np.empty(0, np.int64)
+    return [
+        Comparison(old, new, (FileSlice(new[0].group, None, none, none, none, none, 0, 0),))
+        for old, new, _ in _side_by_side(since.slices, until.slices, ())
+        if new and new[0].group not in known
+    ]
+
+
+def _side_by_side(*sides: Sequence[FileSlice]) -> Iterator[tuple[tuple[FileSlice, ...], ...]]:
+    """The file groups of several plans, together with those of the others that have keys in common with them.
+
+    That is one of each, unless file groups were split or merged in between.
+    """
+    levels = sorted({part.group.bits for side in sides for part in side})
+    groups = sorted({part.group for side in sides for part in side}, key=lambda group: (group.bits, group))
+    whole: dict[FileGroup, FileGroup] = {}
+    for group in groups:
+        larger = (group.within(bits) for bits in levels if bits < group.bits)
+        whole[group] = next((other for other in larger if other in whole), group)
+    found: dict[FileGroup, list[list[FileSlice]]] = {}
+    for number, side in enumerate(sides):
+        for part in side:
+            found.setdefault(whole[part.group], [[] for _ in sides])[number].append(part)
+    for group in sorted(found):
+        yield tuple(tuple(parts) for parts in found[group])
+
+
+def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
+    """The cut of a snapshot between two others, with about ``commits`` commits more than the earlier one.
+
+    The cut is one moment if the later snapshot is one, and the commits that began before some entry of the table lane
+    are at most ``commits`` and at least half of them. Otherwise commits are taken in order of time. There are more if
+    some of them are visible only together with others: through a newer entry of the table lane, or because a slice has
+    merged them already.
+
+    Raises:
+        InvalidInput, OffsetInvalidated: See `check_order`.
+    """
+    check_order(since.cut, until)
+    table_log, start, end = until.table_log, start_of(since.cut, until.state), until.cut.lanes
+    state = table_log.refresh()
+    while True:
+        window = {lane: min(last, start.get(lane, 0) + commits + WINDOW) for lane, last in end.items()}
+        tails = table_log.commit_log.read_tails({lane: (start.get(lane, 0), last) for lane, last in window.items()})
+        found = [entry for tail in tails.values() for entry in tail if isinstance(entry, Data)]
+        if window == end and len(found) <= commits:
+            return until.cut
+        found.sort(key=lambda entry: entry.stamp)
+        partly = [_last_commit(entries) for lane, entries in tails.items() if window[lane] < end[lane]]
+        chosen = _begun_before_an_entry(found, partly, commits) or found[:commits]
+        left = {(entry.lane, entry.seq) for entry in found} - {(entry.lane, entry.seq) for entry in chosen}
+        lanes = {lane: _last_before(tail, left, start.get(lane, 0)) for lane, tail in tails.items()}
+        _, at = table_log.longest_cut(until.cut.table, lanes)
+        if state.keeps(at) and not cut.within(at.lanes, start):
+            return at
+        commits *= 2
+
+
+def _last_before(tail: Sequence[Entry], left: Collection[tuple[LaneName, int]], start: int) -> int:
+    """The last entry of a lane before the first commit that is left out; claims belong to what they follow.
+
+    Slices and plans may name the claims, so a cut without them would be readable only in an older table state.
+    """
+    last = start
+    for entry in tail:
+        if (entry.lane, entry.seq) in left:
+            break
+        last = entry.seq
+    return last
+
+
+def _last_commit(entries: Sequence[Entry]) -> Data | None:
+    return next((entry for entry in reversed(entries) if isinstance(entry, Data)), None)
+
+
+def _begun_before_an_entry(found: Sequence[Data], partly: Sequence[Data | None], most: int) -> list[Data]:
+    """The commits that began before an entry of the table lane (W9): that which gives most of them.
+
+    Empty if none gives at least half of those that there may be, because steps must not become small.
+
+    Args:
+        found: Commits of some lanes, in order of stamps.
+        partly: The last commit that was read of each lane that has more; None if only claims were read of it.
+        most: How many commits there may be.
+    """
+    seen = [entry.table_seen for entry in found if entry.table_seen is not None]
+    # What was not read yet knows at least as much as what was.
+    unread = [(entry.table_seen if entry is not None else None) or 0 for entry in partly]
+    if len(seen) < len(found):
+        return []
+    ascending, limit = sorted(seen), min(unread, default=max(seen, default=0) + 1)
+    ends = [
+        ascending[count]
+        for count in range((most + 1) // 2, min(most, len(seen) - 1) + 1)
+        if ascending[count - 1] < ascending[count] <= limit
+    ]
+    return [entry for entry in found if ends and entry.table_seen is not None and entry.table_seen < ends[-1]]
+
+
+@contextlib.contextmanager
+def expiring() -> Iterator[None]:
+    """Raise `OffsetExpired` for a `SnapshotExpired` in the block: the snapshots are ends of a range of changes.
+
+    Raises:
+        OffsetExpired: A snapshot has expired.
+    """
+    try:
+        yield
+    except OffsetExpired:
+        raise
+    except SnapshotExpired as error:
+        raise OffsetExpired(error.message, hint=_EXPIRED) from error
+
+
+@contextlib.contextmanager
+def _logs_after(env: Environment, at: Cut) -> Iterator[None]:
+    """For blocks that read files of commits after a cut. They exist if the cut is ``oldest_retained`` or newer (D3).
+
+    Raises:
+        OffsetExpired: A file is missing because cleaning has removed it.
+        CorruptData: A file is missing although cleaning retains it.
+    """
+    try:
+        yield
+    except MissingFile as error:
+        if TableLog(env, Stamps()).refresh().oldest_retained <= at.table:
+            raise
+        raise OffsetExpired(
+            f"cleaning removed what was committed after {at} while the changes were read: {error.message}",
+            hint=_EXPIRED,
+        ) from error
+
+
+def _arrays_of_all(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Arrays:
+    table = pa.Table.from_batches(batches, schema)
+    return {name: one_array(column) for name, column in zip(table.schema.names, table.columns, strict=True)}
+
+
+def _arrays(batch: pa.RecordBatch) -> Arrays:
+    return dict(zip(batch.schema.names, batch.columns, strict=True))

@@ -1,0 +1,439 @@
+"""Explains one row: reads every stored version of a key, and asks the merge modes which of them win.
+
+Only the file group of the key is planned, and of it only the log blocks and row groups that can have the key are read,
+as `storage.read.snapshot.Snapshot.get` does. Memory is proportional to these blocks and to the events of the key.
+
+The history is explained by the same code: instead of the newest slice and the logs after it, it takes the oldest slice
+that may still be continued, and all commits after it. Both merge to the same row (S11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from storage import mergers
+from storage.clock import LANE_BITS
+from storage.core import keys, names
+from storage.core.arrays import Arrays, take_rows
+from storage.core.keys import KeyVector
+from storage.core.log import cut
+from storage.core.log.entries import Data
+from storage.core.log.file_refs import FileGroup
+from storage.core.log.table_state import TableState
+from storage.core.merge.collapse import LogRange, collapse_group
+from storage.core.merge.events import supplied_mask
+from storage.core.merge.locate_keys import key_columns, locate_keys
+from storage.core.merge.outcomes import Outcome, Version, decide, hide
+from storage.core.merge.registers import RegisterRange, group_registers, merge_registers
+from storage.core.merge.stitch import needed_columns
+from storage.core.merge.visibility import visible_rows
+from storage.core.model import Group, Op
+from storage.core.modes import Mergers, Registers, mode_of
+from storage.core.modes.partial import supplier_numbers
+from storage.core.names import LaneName
+from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
+from storage.core.plan.watermarks import to_ticks, watermark_type
+from storage.core.python_values import python_value
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import decode_scalar
+from storage.errors import InvalidInput, NotFound
+from storage.files.base_file import read_base, read_shadow
+from storage.files.log_reader import LogReader
+from storage.read.explain.aggregate_winners import Contribution, given_columns
+from storage.read.explain.explanation import Explanation, GroupState, Operation, StoredIn, StoredVersion
+from storage.read.missing_file import explain_missing_file
+from storage.read.plan.pruning import RowGroups, key_table, narrowed
+from storage.read.snapshot_files import SnapshotFiles
+from storage.times import moment_of
+
+_OPERATIONS: Final[Mapping[Op | None, Operation]] = {
+    None: "merged",
+    Op.UPSERT: "upsert",
+    Op.DELETE_GROUP: "delete",
+    Op.DELETE_ROW: "delete row",
+    Op.RETRACT: "update-before",
+}
+
+
+def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> Explanation:
+    """Explain one row of a snapshot.
+
+    Args:
+        snapshot: The files of the snapshot.
+        key: Value of the key column; a tuple in the order of the key if it has several columns; or a mapping of all key
+            columns by name.
+        history: Explain all events of the key that the retained log has, also those that slices and folds contain.
+
+    Raises:
+        InvalidInput: The key has another type, another number of columns, or contains null.
+        NotFound: The snapshot has nothing of the key, not even a delete.
+        SnapshotExpired: The snapshot has expired.
+        CorruptData: A file is missing or damaged.
+    """
+    schema = snapshot.schema
+    columns = key_columns(schema, key_table(schema, _one_key(schema, key)))
+    shown_key = {name: python_value(column[0]) for name, column in columns.items()}
+    with explain_missing_file(snapshot.table_log.env, snapshot.cut):
+        state = _oldest(snapshot) if history else snapshot.state
+        located = locate_keys(schema, columns, state.levels)
+        vector = next(iter(located.values()))
+        slices, files = _history(snapshot, state, located) if history else _current(snapshot, located)
+        found = _Found(schema)
+        for file_slice in slices:
+            _read(snapshot, narrowed(schema, file_slice, files, vector), files, vector, found)
+    if not any(found.versions.values()):
+        listed = ", ".join(f"{name}={value!r}" for name, value in shown_key.items())
+        raise NotFound(
+            f"the table has no row with key {listed} at {snapshot.cut}, and no delete of one",
+            hint="check the key and the snapshot; nothing is known of keys that were erased, forgotten or expired",
+        )
+    loaded = mergers.load(schema, snapshot.table_log.env.mergers)
+    registers = {group.id: found.merged(group, loaded) for group in schema.groups}
+    return _explained(snapshot, shown_key, found, registers, history=history)
+
+
+def _one_key(schema: TableSchema, key: Any) -> Sequence[Any]:
+    if not isinstance(key, Mapping):
+        return [key]
+    if set(key) != set(schema.key):
+        raise InvalidInput(
+            f"the key has the columns {', '.join(map(str, key)) or 'none'}",
+            hint=f"the key of the table is {', '.join(schema.key)}",
+        )
+    return [tuple(key[name] for name in schema.key)]
+
+
+def _current(snapshot: SnapshotFiles, groups: Collection[FileGroup]) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
+    """What a read of the snapshot merges."""
+    return snapshot.slices_of(groups), snapshot.log_files
+
+
+def _oldest(snapshot: SnapshotFiles) -> TableState:
+    """The state of the snapshot with the oldest slices from which it follows, and without folds."""
+    log, state = snapshot.table_log, snapshot.state
+    retained = log.refresh().oldest_retained
+    oldest = log.at(min(state.head, max(retained, state.restored, state.rewritten, 1)))
+    return replace(state, slices=oldest.slices, covered=oldest.covered, folds=(), folded={})
+
+
+def _history(
+    snapshot: SnapshotFiles, begin: TableState, groups: Collection[FileGroup]
+) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
+    """The oldest slice from which the snapshot follows, and all commits after it; their log files are retained (C2)."""
+    files = snapshot.table_log.committed_files(begin, begin.log_start(), snapshot.cut.lanes)
+    return plan_slices(begin, files, only=groups), files
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """A version, and where it is stored.
+
+    Attributes:
+        version: The version as the merge sees it.
+        ordering, values: As in `StoredVersion`.
+        stored_in, file: As in `StoredVersion`.
+        lane, commit: Lane and slot of the commit, if the file tells.
+        register: The stored row, if it is one of registers.
+    """
+
+    version: Version
+    ordering: Mapping[str, Any]
+    values: Mapping[str, Any]
+    stored_in: StoredIn
+    file: str
+    lane: LaneName | None = None
+    commit: int | None = None
+    register: Arrays | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is stored of a key.
+
+    Attributes:
+        schema: The schema of the snapshot.
+        versions: Versions by group id.
+        rows: Rows of base, shadow and folds, older ones first.
+        events: Rows of log files, in version order.
+    """
+
+    schema: TableSchema
+    versions: dict[int, list[_Located]] = field(default_factory=dict)
+    rows: list[RegisterRange] = field(default_factory=list)
+    events: list[LogRange] = field(default_factory=list)
+
+    def add_events(self, live: LiveFile, rows: Arrays) -> None:
+        """Add rows of a log file with events."""
+        schema, count = self.schema, len(rows[names.OP])
+        vector = keys.key_vector(rows[schema.sort_column])
+        groups = [group for group in schema.groups if group.id in live.file.groups]
+        self.events.append(
+            LogRange(vector, np.full(count, live.arrival, np.int64), [group.id for group in groups], rows)
+        )
+        for group in groups:
+            given = [name for name in group.values if name in rows]
+            supplied = {
+                name: supplied_mask(rows.get(names.SUPPLIED), schema.column_by_name[name].id, count)
+                | (np.asarray(rows[name].is_valid()) if name in rows else np.zeros(count, np.bool_))
+                for name in group.values
+            }
+            for i in range(count):
+                version = Version(
+                    live.arrival,
+                    Op(rows[names.OP][i].as_py()),
+                    tuple(python_value(rows[name][i]) for name in group.ordering),
+                    frozenset(name for name, mask in supplied.items() if mask[i]),
+                )
+                values = {name: python_value(rows[name][i]) for name in given}
+                self._add(group, version, values, "log", live.file.file.path, live.lane, live.seq)
+
+    def add_registers(self, rows: Arrays, groups: Sequence[int], stored_in: StoredIn, file: str) -> None:
+        """Add one row of registers; columns as in a slice."""
+        schema = self.schema
+        self.rows.append(RegisterRange(keys.key_vector(rows[schema.sort_column]), groups, rows))
+        for group in schema.groups:
+            if group.id in groups:
+                for version, values in _in_register(schema, group, rows):
+                    self._add(group, version, values, stored_in, file, register=rows)
+
+    def _add(
+        self,
+        group: Group,
+        version: Version,
+        values: Mapping[str, Any],
+        stored_in: StoredIn,
+        file: str,
+        lane: LaneName | None = None,
+        commit: int | None = None,
+        register: Arrays | None = None,
+    ) -> None:
+        ordering = dict(zip(group.ordering, version.ordering, strict=True))
+        located = _Located(version, ordering, values, stored_in, file, lane, commit, register)
+        self.versions.setdefault(group.id, []).append(located)
+
+    def in_order(self, group: Group) -> list[_Located]:
+        """The versions of a group in (arrival, position) order; the sort is stable."""
+        return sorted(self.versions.get(group.id, []), key=lambda located: located.version.arrival)
+
+    def merged(self, group: Group, loaded: Mergers) -> Registers | None:
+        """The merge of everything that is stored of the group; None if nothing touches it."""
+        wanted = self.schema.slice.names
+        parts = [group_registers([rows], self.schema, group, wanted) for rows in self.rows]
+        parts.append(collapse_group(self.events, self.schema, group, group.columns, loaded))
+        found = [part for part in parts if part is not None]
+        return merge_registers(self.schema, group, found, loaded) if found else None
+
+
+def _in_register(schema: TableSchema, group: Group, rows: Arrays) -> list[tuple[Version, dict[str, Any]]]:
+    """The versions that a register holds, with their values; deletes first."""
+    mode = mode_of(group)
+    state = {name.name: rows[name.name][0] for name in schema.state_fields(group) if name.name in rows}
+    if not any(value.is_valid for value in state.values()):
+        return []
+    arrival = state[names.arrival(group.id)].as_py()
+    shown = {name: python_value(rows[name][0]) for name in group.values if name in rows and arrival is not None}
+    ordering = tuple(rows[name][0].as_py() if arrival is not None else None for name in group.ordering)
+    if mode.retracts or mode.runs_merger:
+        supplied = frozenset(name for name, value in shown.items() if value is not None)
+        return [(Version(arrival or 0, None, ordering, supplied), shown)]
+    found: list[tuple[Version, dict[str, Any]]] = []
+    floor = state[names.floor_arrival(group.id)].as_py()
+    if floor is not None:
+        kind = Op(state[names.floor_kind(group.id)].as_py())
+        deleted = tuple(state[names.floor_ordering(group.id, i)].as_py() for i in range(len(group.ordering)))
+        found.append((Version(floor, kind, deleted, frozenset()), {}))
+    if arrival is None:
+        return found
+    if not mode.accepts_partial:
+        return [*found, (Version(arrival, Op.UPSERT, ordering, frozenset(group.values)), shown)]
+    supplier = dict(zip(group.values, supplier_numbers(group, state[names.suppliers(group.id)]), strict=True))
+    others = state[names.versions(group.id)].values if state[names.versions(group.id)].is_valid else []
+    versions = [(arrival, ordering)]
+    for other in others:
+        *old_ordering, old_arrival = (other[i].as_py() for i in range(len(group.ordering) + 1))
+        versions.append((old_arrival, tuple(old_ordering)))
+    for number, (its_arrival, its_ordering) in enumerate(versions):
+        names_of = [name for name, slot in supplier.items() if slot == number]
+        version = Version(its_arrival, Op.UPSERT, its_ordering, frozenset(names_of))
+        found.append((version, {name: shown[name] for name in names_of}))
+    return found
+
+
+def _read(
+    snapshot: SnapshotFiles, file_slice: FileSlice, files: Sequence[LiveFile], vector: KeyVector, found: _Found
+) -> None:
+    """Read everything that a file group has of a key."""
+    env, schema, made = snapshot.table_log.env, snapshot.schema, file_slice.slice
+    columns = needed_columns(schema, [column.name for column in schema.columns], schema.groups, exact=True)
+    groups = [group.id for group in schema.groups]
+    chosen = RowGroups(schema, None, vector, None).may_match
+    if made is not None and made.base is not None:
+        for batch in read_base(env, schema, [made], columns, chosen):
+            if rows := _of_key(schema, batch, vector):
+                overlaid = {group for overlay in made.overlays for group in overlay.groups}
+                found.add_registers(rows, [each for each in groups if each not in overlaid], "base", made.base.path)
+                for overlay in made.overlays:
+                    found.add_registers(rows, overlay.groups, "overlay", overlay.file.path)
+    if made is not None and made.shadow is not None:
+        hidden = read_shadow(env, schema, [made], columns, chosen=chosen)
+        if hidden is not None and (rows := _of_key(schema, hidden, vector)):
+            found.add_registers(rows, groups, "shadow", made.shadow.path)
+    reader = LogReader(env, schema, files, [file_slice], [{*columns, names.OP, names.SUPPLIED}], {})
+    for live, rows in reader.rows_of(file_slice, vector):
+        if live.is_fold:
+            found.add_registers(rows, live.file.groups, "fold", live.file.file.path)
+        else:
+            found.add_events(live, rows)
+
+
+def _of_key(schema: TableSchema, rows: Arrays, vector: KeyVector) -> Arrays | None:
+    """The row with the key; None if there is none."""
+    _, there = keys.find(vector, keys.key_vector(rows[schema.sort_column]))
+    return take_rows(rows, there) if there.any() else None
+
+
+def _explained(
+    snapshot: SnapshotFiles,
+    key: Mapping[str, Any],
+    found: _Found,
+    registers: Mapping[int, Registers | None],
+    *,
+    history: bool,
+) -> Explanation:
+    schema = snapshot.schema
+    visible = _visible(schema, registers)
+    states = [_group_state(group, registers[group.id], visible=visible) for group in schema.groups]
+    commits = _Commits(snapshot)
+    versions: list[StoredVersion] = []
+    whole = _row(schema, key, registers)
+    for group in schema.groups:
+        located = found.in_order(group)
+        stored = [one.version for one in located]
+        outcomes = decide(group, schema.column_by_name, stored)
+        if mode_of(group).retracts:
+            parts = [Contribution(one.version, one.values, one.register) for one in located]
+            given = given_columns(schema, group, parts, registers[group.id], whole)
+            outcomes = [replace(outcome, columns=columns) for outcome, columns in zip(outcomes, given, strict=True)]
+        if any(state.hides_row for state in states):
+            outcomes = hide(stored, outcomes)
+        versions += [commits.described(group, one, outcome) for one, outcome in zip(located, outcomes, strict=True)]
+    row = whole if visible else None
+    return Explanation(key, str(snapshot.cut), history, row, tuple(states), tuple(versions))
+
+
+def _visible(schema: TableSchema, registers: Mapping[int, Registers | None]) -> bool:
+    """Whether a read shows the row with these registers."""
+    rows: dict[str, pa.Array] = {schema.sort_column: pa.nulls(1)}
+    for group in schema.groups:
+        register = registers[group.id]
+        for name in (names.arrival(group.id), names.floor_kind(group.id)):
+            if register is not None and name in register.columns:
+                rows[name] = register.columns[name]
+            else:
+                rows[name] = pa.nulls(1, pa.int64() if name == names.arrival(group.id) else pa.int8())
+    return bool(visible_rows(rows, schema)[0])
+
+
+def _group_state(group: Group, register: Registers | None, *, visible: bool) -> GroupState:
+    state: Literal["present", "deleted", "absent"] = "absent"
+    hides = False
+    if register is not None:
+        kind = register.columns.get(names.floor_kind(group.id))
+        if register.columns[names.arrival(group.id)][0].is_valid:
+            state = "present"
+        elif kind is not None and kind[0].is_valid:
+            state = "deleted"
+            hides = not visible and kind[0].as_py() == Op.DELETE_ROW
+    return GroupState(group.name, group.merge, state, hides)
+
+
+def _row(schema: TableSchema, key: Mapping[str, Any], registers: Mapping[int, Registers | None]) -> dict[str, Any]:
+    row = {}
+    for column in schema.columns:
+        if column.name in key:
+            row[column.name] = key[column.name]
+            continue
+        group = schema.group_of_column[column.name]
+        register = registers[group.id]
+        present = register is not None and register.columns[names.arrival(group.id)][0].is_valid
+        row[column.name] = (
+            python_value(register.columns[column.name][0]) if register is not None and present else column.default
+        )
+    return row
+
+
+class _Commits:
+    """Looks up the commits of versions. Stamps ascend in a lane, so the commit of an arrival is found by bisection."""
+
+    def __init__(self, snapshot: SnapshotFiles) -> None:
+        self._log = snapshot.table_log.commit_log
+        self._state, self._heads, self._schema = snapshot.state, snapshot.cut.lanes, snapshot.schema
+        self._lane_of = {lane.lane_id: lane for lane in snapshot.state.lanes.values()}
+        self._entries: dict[tuple[LaneName, int], Data | None] = {}
+        self._slots: dict[int, int] = {}
+
+    def described(self, group: Group, located: _Located, outcome: Outcome) -> StoredVersion:
+        """A version with its outcome and its commit."""
+        version = located.version
+        entry = self._commit(located)
+        return StoredVersion(
+            group=group.name,
+            result=outcome.result,
+            reason=outcome.reason,
+            operation=_OPERATIONS[version.op],
+            columns=outcome.columns,
+            ordering=located.ordering,
+            values=located.values,
+            stream=None if entry is None else entry.stream,
+            lane=None if entry is None else entry.lane,
+            commit=None if entry is None else entry.seq,
+            committed_at=None if entry is None else moment_of(entry.committed_at_ms),
+            late=None if entry is None or version.op is None else self._is_late(group, entry, version),
+            stored_in=located.stored_in,
+            file=located.file,
+        )
+
+    def _commit(self, located: _Located) -> Data | None:
+        if located.lane is not None and located.commit is not None:
+            return self._entry(located.lane, located.commit)
+        arrival = located.version.arrival
+        lane = self._lane_of.get(arrival & (1 << LANE_BITS) - 1)
+        if arrival == 0 or lane is None:
+            return None
+        stamp = arrival >> LANE_BITS
+        if arrival not in self._slots:
+            bounds = {lane.name: (0, self._heads.get(lane.name, 0))}
+            self._slots[arrival] = self._log.last_where(bounds, lambda entry: entry.stamp <= stamp)[lane.name]
+        entry = self._entry(lane.name, self._slots[arrival])
+        return entry if entry is not None and entry.stamp == stamp else None
+
+    def _entry(self, lane: LaneName, seq: int) -> Data | None:
+        if (lane, seq) not in self._entries:
+            entry = self._log.entry(lane, seq) if seq else None
+            self._entries[lane, seq] = entry if isinstance(entry, Data) else None
+        return self._entries[lane, seq]
+
+    def _is_late(self, group: Group, entry: Data, version: Version) -> bool:
+        """Whether the first ordering value is below what the lane had promised before the commit (W6)."""
+        first = watermark_type(group, self._schema)
+        value = version.ordering[0] if version.ordering else None
+        now = entry.watermarks.get(group.id)
+        if first is None or value is None or now is None or now.late == 0:
+            return False
+        promise = self._promised_before(group, entry)
+        return promise is not None and to_ticks(value) < to_ticks(decode_scalar(promise, first))
+
+    def _promised_before(self, group: Group, entry: Data) -> Any:
+        """The watermark of the last live commit of the lane before a commit; None if there is none."""
+        spans = self._state.rolled_back.get(entry.lane, ())
+        for seq in range(entry.seq - 1, 0, -1):
+            before = None if cut.in_spans(spans, seq) else self._entry(entry.lane, seq)
+            if before is not None:
+                promise = before.watermarks.get(group.id)
+                return None if promise is None else promise.value
+        return None

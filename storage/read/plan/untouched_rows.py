@@ -1,0 +1,156 @@
+"""Divides file groups with logs into row groups of the base that no log touches, and the rest.
+
+Keys that grow with time make logs touch the newest keys only, which are at the end of each base file:
+
+    base    [a ... f][g ... m][n ... t]    row groups, sorted by key
+    logs                         r  u x    keys of blocks, by the index: r to x
+    untouched ----------------             base rows as they are stored: any Parquet reader may read them
+    rest                      ---------    the row groups between the first and the last touched one, shadow, and logs
+
+It is sound because every key of the logs that has a row in the base has it in a row group of the rest: statistics say
+which keys a row group can have. New keys, deletes and rows of the shadow belong to the rest wherever they are. With
+keys that have no order in time, such as hashes, every row group is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from storage.core import keys
+from storage.core.log.file_refs import FileGroup, FilePart, FileRef, SliceFile
+from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, LiveFile
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
+from storage.files.base_file import key_span, read_footers
+from storage.files.footers import Footer
+from storage.read.plan.pruning import block_keys, key_values
+
+MAX_RANGES: Final = 500  # of logs of a file group: their keys are decoded one by one, for every query
+
+
+@dataclass(frozen=True, slots=True)
+class DividedFileGroup:
+    """A file group with logs, in two or three parts that have all of its rows together.
+
+    Attributes:
+        untouched: Consecutive rows of the base, without logs and shadow; the rows before and after those of ``rest``.
+        rest: The other rows of the base, if any, the shadow, and the logs.
+    """
+
+    untouched: tuple[FileSlice, ...]
+    rest: FileSlice
+
+
+def divide_by_touch(
+    env: Environment, schema: TableSchema, slices: Sequence[FileSlice], files: Sequence[LiveFile], least_bytes: int
+) -> Mapping[FileGroup, DividedFileGroup]:
+    """Divide those file groups of which at least this many stored bytes of the base are untouched.
+
+    Reads the footers of their base files. File groups that share a file, or have overlays, are not divided.
+
+    Args:
+        env: The environment of the table.
+        schema: The schema of the snapshot.
+        slices: File groups of a snapshot, not divided.
+        files: The log files that they refer to by position.
+        least_bytes: Stored bytes of the base, all columns, for which a second read of the file pays.
+
+    Raises:
+        CorruptData: A base file is missing, or its footer is damaged.
+    """
+    chosen: list[tuple[FileSlice, FileRef]] = []
+    for file_slice in slices:
+        made = file_slice.slice
+        if made is None or made.base is None or made.base_part is not None or made.overlays:
+            continue
+        if 0 < len(file_slice.rows) <= MAX_RANGES and made.base.size >= least_bytes:
+            chosen.append((file_slice, made.base))
+    found = {}
+    footers = read_footers(env, [base for _, base in chosen]) if chosen else []
+    for (file_slice, base), footer in zip(chosen, footers, strict=True):
+        rows = _touched_rows(schema, file_slice, files, footer)
+        if rows is None or (base.rows - (rows[1] - rows[0])) * base.size < least_bytes * base.rows:
+            continue
+        found[file_slice.group] = _divided(file_slice, *rows)
+    return found
+
+
+def _touched_rows(
+    schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], footer: Footer
+) -> tuple[int, int] | None:
+    """The (first, end) rows of the base in row groups that can have keys of the logs; None if that is not known."""
+    spans = [key_span(footer, schema, number) for number in range(footer.metadata.num_row_groups)]
+    if not spans or None in spans:
+        return None
+    least = key_values(schema, [span[0] for span in spans if span])
+    largest = key_values(schema, [span[1] for span in spans if span])
+    if any(not _ascending(bounds) for bounds in (least, largest)):
+        return None
+    log_least, log_largest = block_keys(schema, file_slice, files)
+    first = keys.lower_bound(largest, log_least)  # row groups before have smaller keys only
+    end = keys.upper_bounds(least, log_largest)  # row groups from here on have larger keys only
+    touching = first < end
+    if not touching.any():
+        return footer.starts[-1], footer.starts[-1]
+    return footer.starts[int(first[touching].min())], footer.starts[int(end[touching].max())]
+
+
+def _ascending(bounds: keys.KeyVector) -> bool:
+    return bool((keys.in_order(bounds)[0] == np.arange(len(bounds))).all())
+
+
+def _divided(file_slice: FileSlice, first: int, end: int) -> DividedFileGroup:
+    made = file_slice.slice
+    assert made is not None
+    assert made.base is not None
+    base = made.base
+    none = {name: getattr(file_slice, name)[:0] for name in RANGE_COLUMNS}
+    alone = {"shadow": None, "shadow_part": None}
+    untouched = tuple(
+        replace(file_slice, slice=_of_rows(made, start, stop).model_copy(update=alone), deletes=0, log_bytes=0, **none)
+        for start, stop in ((0, first), (end, base.rows))
+        if stop > start
+    )
+    return DividedFileGroup(untouched, replace(file_slice, slice=_of_rows(made, first, end)))
+
+
+def _of_rows(made: SliceFile, first: int, end: int) -> SliceFile:
+    if end == first:
+        return made.model_copy(update={"base": None, "base_part": None})
+    return made.model_copy(update={"base_part": FilePart(first=first, rows=end - first)})
+
+
+def byte_ranges(env: Environment, base: FileRef, parts: Sequence[FilePart]) -> list[tuple[int, int]]:
+    """The (offset, length) in a base file of the row groups with exactly these rows, for readers that divide by bytes.
+
+    Such a reader reads a row group in the range that has the middle of its bytes.
+
+    Raises:
+        CorruptData: The file is missing, or its footer is damaged.
+    """
+    (footer,) = read_footers(env, [base])
+    found = []
+    for part in parts:
+        numbers = footer.starts.index(part.first), footer.starts.index(part.first + part.rows)
+        begin, end = (_offset(footer, number, base) for number in numbers)
+        found.append((begin, end - begin))
+    return found
+
+
+def _offset(footer: Footer, row_group: int, base: FileRef) -> int:
+    """The first byte of a row group; after the last one, the end of the file."""
+    if row_group == footer.metadata.num_row_groups:
+        return base.size
+    columns = footer.metadata.row_group(row_group)
+    starts = [
+        offset
+        for number in range(columns.num_columns)
+        for chunk in (columns.column(number),)
+        for offset in (chunk.dictionary_page_offset, chunk.data_page_offset)
+        if offset is not None
+    ]
+    return min(starts)

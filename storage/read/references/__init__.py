@@ -1,0 +1,1 @@
+"""References: columns of other tables in the rows of a read."""

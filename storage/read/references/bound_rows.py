@@ -1,0 +1,172 @@
+"""Binds referenced rows to an earlier snapshot: processes keep its rows, and a read sends them what changed since.
+
+Worker processes keep the rows of a referenced table between queries (`storage.read.references.kept_rows`). If each
+commit to that table made them read all of its rows again, a large table with frequent updates would be read for every
+query. So the driver chooses an earlier snapshot, the *bound* one. For each later snapshot it finds the keys that
+commits in between contain, reads the rows of these keys, and sends them along with the scan. The workers replace these
+rows.
+
+The result equals that of the rows of the later snapshot alone (M11). It is used only if the keys can be told (D1, D2):
+the bound snapshot is retained, and part of the later one; and no restore, undo, rewrite, erase or schema change lies
+between, after which rows differ that no commit contains. Otherwise, or if much has changed, the later snapshot becomes
+the bound one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from storage.bounded_cache import BoundedCache
+from storage.core.arrays import Arrays
+from storage.core.keys import KeyVector
+from storage.core.log import cut
+from storage.core.log.cut import Cut
+from storage.core.log.file_refs import FileGroup
+from storage.core.merge.locate_keys import locate_keys
+from storage.core.modes import NO_MERGERS
+from storage.errors import MissingFile
+from storage.files.log_reader import LogReader
+from storage.read.plan.log_slices import log_slices, start_of
+from storage.read.references.joined_scan import Join, JoinedScan
+from storage.read.references.reference_rows import Newer, Since
+from storage.read.references.referenced_table import ReferencedTable
+from storage.read.request.scan_request import ScanRequest
+from storage.read.scan.plan_scan import plan_scan
+from storage.read.scan.scan import Scan
+from storage.read.snapshot_files import SnapshotFiles
+
+MOST_ROWS: Final = 20_000
+"""Rows of commits since the bound snapshot, at most: they are read by the driver, and sent with each task."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Size of these rows in memory, at most."""
+MOST_SHARE: Final = 0.1
+"""The same as a share of the stored rows of the referenced table."""
+KEPT_BOUND: Final = 16
+"""Bound snapshots of a table and its columns that are remembered."""
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A bound snapshot, and what has changed since, as it was found last.
+
+    Attributes:
+        scan: Reads all rows of the bound snapshot.
+        identity: Identity of these rows.
+        since: What has changed until ``at``; None before the first later snapshot.
+        at: The cut of the later snapshot.
+    """
+
+    scan: Scan
+    identity: str
+    since: Since | None = None
+    at: Cut | None = None
+
+    def until(self, later: SnapshotFiles) -> _Bound | None:
+        """The same with what has changed until a snapshot; None if that cannot be told, or is too much."""
+        columns = self.scan.projection.columns
+        newer: Newer | None = None
+        if self.since is not None and self.at is not None and can_tell(self.scan.at, later):
+            newest = rows_since(self.at, later, columns)  # only what was committed since the last read
+            newer = None if newest is None else self.since.newer.followed_by(newest)
+            newer = None if newer is None or len(newer.ordered) > most_rows(later) else newer
+        if newer is None:
+            newer = rows_since(self.scan.at, later, columns)
+        if newer is None or newer.rows.nbytes > MOST_BYTES:
+            return None
+        return replace(self, since=Since(self.scan, self.identity, newer), at=later.cut)
+
+
+class BoundRows:
+    """The bound snapshots of the tables that one table refers to. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._bound: BoundedCache[tuple[str, str, tuple[str, ...]], _Bound] = BoundedCache(KEPT_BOUND, lambda _: 1)
+
+    def apply(self, joined: JoinedScan, tables: Sequence[ReferencedTable]) -> JoinedScan:
+        """A scan whose rows of referenced tables are made from those of bound snapshots.
+
+        Args:
+            joined: A scan of all rows, not of base files alone.
+            tables: The references of its snapshot.
+        """
+        files = {table.reference.name: table.files for table in tables if isinstance(table.found, SnapshotFiles)}
+        joins = tuple(self._bind(join, files[join.reference.name]) for join in joined.joins)
+        return replace(joined, joins=joins)
+
+    def _bind(self, join: Join, later: SnapshotFiles) -> Join:
+        key = (join.rows.scan.env.store.uri, join.reference.table_id, join.rows.scan.projection.columns)
+        bound = self._bound.find(key)
+        if bound is not None and bound.identity != join.identity and bound.at != later.cut:
+            bound = bound.until(later)
+        if bound is None:
+            bound = _Bound(join.rows.scan, join.identity)
+        self._bound.put(key, bound)
+        if bound.identity == join.identity:
+            return join
+        return replace(join, rows=replace(join.rows, since=bound.since))
+
+
+def rows_since(bound: Cut, later: SnapshotFiles, columns: Sequence[str]) -> Newer | None:
+    """The rows of the keys that may differ between two snapshots, as the later one has them.
+
+    Args:
+        bound: The cut of the earlier snapshot.
+        later: The later snapshot.
+        columns: The columns to read, with the key.
+
+    Returns:
+        None if the keys cannot be told, or if they are too many.
+    """
+    if not can_tell(bound, later):
+        return None
+    try:
+        changed = _changed_keys(bound, later, most_rows(later))
+    except MissingFile:  # cleaning has removed a log file since it was asked
+        return None
+    if changed is None:
+        return None
+    columns_of_keys, keys = changed
+    scan = plan_scan(later, ScanRequest(list(columns), keys=keys))
+    return Newer.of(later.schema, columns_of_keys, scan.to_arrow())
+
+
+def most_rows(later: SnapshotFiles) -> int:
+    """The number of changed rows that are sent with a scan, at most."""
+    return min(MOST_ROWS, int(MOST_SHARE * sum(part.stored_rows for part in later.slices)))
+
+
+def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
+    """Whether log files contain all keys that differ between two snapshots, and these files exist."""
+    state = later.state
+    return (
+        bound.table <= later.cut.table
+        and cut.within(start_of(bound, state), later.cut.lanes)
+        and max(state.restored, state.rewritten, state.schema_rev) <= bound.table
+        and later.table_log.refresh().oldest_retained <= bound.table
+    )
+
+
+def _changed_keys(bound: Cut, later: SnapshotFiles, most: int) -> tuple[Arrays, dict[FileGroup, KeyVector]] | None:
+    """The keys of the commits after a cut: their columns, and by file group; None if the commits have more rows."""
+    schema, state = later.schema, later.state
+    files = later.table_log.committed_files(state, start_of(bound, state), later.cut.lanes)
+    if sum(sum(live.index.blocks.rows) for live in files) > most:
+        return None
+    slices = log_slices(state, files)
+    columns = {*schema.key, schema.sort_column}
+    logs = LogReader(later.table_log.env, schema, files, slices, [columns] * len(slices), NO_MERGERS)
+    found = {part.group: logs.collapse(part, (), ()) for part in slices}
+    directories = {group: state.directory for group, state in found.items() if state is not None}
+    of_keys = {
+        name: pa.concat_arrays([each.columns[name] for each in directories.values()])
+        if directories
+        else pa.array([], schema.column_by_name[name].type)
+        for name in schema.key
+    }
+    if state.levels == {part.group.bits for part in slices}:
+        return of_keys, {group: each.keys for group, each in directories.items()}
+    return of_keys, locate_keys(schema, of_keys, state.levels)

@@ -1,0 +1,1 @@
+"""Scans: the plan of a read, and its execution task by task."""

@@ -1,0 +1,347 @@
+"""Scan: a planned read of one snapshot, and its execution task by task.
+
+A `Scan` is made on the driver; its tasks can be pickled and read anywhere. Reading columns C with filter F gives the
+same rows as reading everything, then filtering, then projecting (M4): the filter is evaluated on merged rows, never
+on a version of a row that was overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage import mergers
+from storage.core import keys, names
+from storage.core.arrays import Arrays, take_rows
+from storage.core.keys import KeyVector
+from storage.core.log.cut import Cut
+from storage.core.log.file_refs import FileRef
+from storage.core.merge.contested import Bounds, contested, stored_bounds
+from storage.core.merge.stitch import LogState, Stitch, Stitched, needed_columns
+from storage.core.model import Group
+from storage.core.modes import Mergers, mode_of
+from storage.core.names import Path
+from storage.core.plan.key_ranges import KeyRange
+from storage.core.plan.overlaid import only_file
+from storage.core.plan.slices import FileSlice, FileSlices, combine_slices
+from storage.core.schema.evolution import reads_as_it_is
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
+from storage.errors import InvalidInput
+from storage.files.base_file import read_base, read_shadow
+from storage.files.log_reader import LogReader
+from storage.read.missing_file import explain_missing_file
+from storage.read.plan.pruning import RowGroups, narrowed
+from storage.read.plan.read_task import ReadTask
+from storage.read.plan.touched_keys import TouchedKeys
+from storage.read.request.projection import Projection
+from storage.read.request.scan_request import Keys
+from storage.read.scan.read_runs import cut_runs
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A planned read. It can be pickled if its environment can.
+
+    Attributes:
+        env: The environment of the table.
+        schema: The schema of the snapshot.
+        projection: Columns, filter and required groups of the result.
+        slices: The file groups that have to be read, in order of file group.
+        tasks: How they are read; the result is the union of the results of the tasks, in no particular order.
+        at: The cut of the snapshot.
+        keys: Read only these keys, by file group; None for all.
+        skipped: Number of file groups of the snapshot that no task reads, because they have no rows of the result.
+        whole: Base files of the snapshot that contain nothing but the current rows of file groups without logs.
+        threads: Number of tasks that `to_arrow` reads at the same time.
+    """
+
+    env: Environment
+    schema: TableSchema
+    projection: Projection
+    slices: Sequence[FileSlice]
+    tasks: tuple[ReadTask, ...]
+    at: Cut
+    keys: Keys | None = None
+    skipped: int = 0
+    whole: frozenset[Path] = frozenset()
+    threads: int = 1
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """Schema of every batch; keys are not nullable."""
+        return self.projection.arrow(self.schema)
+
+    @property
+    def clean_files(self) -> list[FileRef] | None:
+        """Base files, or overlays, that give the whole result after filtering; None if rows have to be merged.
+
+        A file may contain rows of file groups that were skipped: the filter removes them.
+        """
+        several = FileSlices.of(self.slices)
+        if self.projection.states(self.schema) or len(several.rows):
+            return None
+        values = self.projection.values(self.schema)
+        files: dict[Path, FileRef] = {}
+        for made in several.made:
+            if made is not None and made.base is not None:
+                file = only_file(self.schema, made, values)
+                if (
+                    file is None
+                    or made.base.path not in self.whole
+                    or not reads_as_it_is(self.schema, made.rev, values)
+                ):
+                    return None
+                files[file.path] = file
+        return list(files.values())
+
+    @property
+    def divided(self) -> int:
+        """Number of file groups that several tasks read."""
+        columns = [FileSlices.of(task.slices) for task in self.tasks]
+        parts = [several.groups[i] for several in columns for i, within in enumerate(several.within) if within]
+        return len(set(parts))
+
+    def without_tasks(self) -> Scan:
+        """A copy without the tasks and file groups, for processes to which tasks are sent one by one."""
+        return replace(self, slices=(), tasks=(), whole=frozenset())
+
+    def to_arrow(self) -> pa.Table:
+        """The result as one table, read with several threads. Raises the errors of `read`."""
+        threads = min(self.threads, len(self.tasks))
+        if threads <= 1:
+            parts = [list(self.read(task)) for task in self.tasks]
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                parts = list(pool.map(lambda task: list(self.read(task)), self.tasks))
+        return pa.Table.from_batches([batch for part in parts for batch in part], self.arrow)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The result as a stream of batches, one task after the other. Reading it raises the errors of `read`."""
+        batches = (batch for task in self.tasks for batch in self.read(task))
+        return pa.RecordBatchReader.from_batches(self.arrow, batches)
+
+    def read(self, task: ReadTask, wanted: Keys | None = None) -> Iterator[pa.RecordBatch]:
+        """Rows of one task; about one batch for each row group of a base file.
+
+        Args:
+            task: One of ``tasks``, or another task of the same snapshot.
+            wanted: Read only these keys; None for `Scan.keys`. File groups without wanted keys are not read.
+
+        Raises:
+            CorruptData: A file that the snapshot needs is missing or damaged. Nothing is skipped.
+            SnapshotExpired: A file is missing because the snapshot has expired.
+            InvalidInput: A merge function has failed.
+        """
+        loaded = mergers.load(self.schema, self.env.mergers)
+        chosen = self.keys if wanted is None else wanted
+        with explain_missing_file(self.env, self.at):
+            yield from self._read(task if chosen is None else _only(self.schema, task, chosen), chosen, loaded)
+
+    def _read(self, task: ReadTask, wanted: Keys | None, loaded: Mergers) -> Iterator[pa.RecordBatch]:
+        runs = [
+            _Run.of(self.schema, self.projection, slices, keyed=wanted is not None or _cuts_row_groups(slices))
+            for slices in cut_runs(task.slices, self.env.tuning.scan_run_bytes)
+        ]
+        columns = [run.needs.log_columns for run in runs]
+        logs = LogReader(self.env, self.schema, task.files, [run.logs for run in runs], columns, loaded)
+        for run in runs:
+            run_keys = None
+            if wanted is not None:
+                run_keys = keys.union([wanted[group] for group in run.slices.groups])
+            try:
+                state = logs.collapse(run.logs, run.needs.groups, run.needs.values, run_keys)
+                for stitched in self._stitch(run, run_keys, state, loaded):
+                    if stitched.visible:
+                        yield from self._finish(stitched.visible)
+            except InvalidInput:
+                self._fail_alone(run, task, wanted, loaded)
+                raise
+
+    def _fail_alone(self, run: _Run, task: ReadTask, wanted: Keys | None, loaded: Mergers) -> None:
+        """Read the file groups of a failed run one by one, so that the error of a merge function names real keys."""
+        if len(run.slices) > 1:
+            for file_slice in run.slices:
+                for _ in self._read(replace(task, slices=(file_slice,)), wanted, loaded):
+                    pass
+
+    def _stitch(
+        self, run: _Run, wanted: KeyVector | None, logs: LogState | None, loaded: Mergers
+    ) -> Iterator[Stitched]:
+        need = run.needs
+        files = run.slices.made
+        bounds = stored_bounds(self.schema, need.groups, files)
+        columns = need.stored_columns(self.schema, _newest(need.groups, logs, bounds))
+        stitch = Stitch(
+            self.schema,
+            columns,
+            need.groups,
+            exact=need.exact,
+            ordered=False,
+            result=need.result,
+            mergers=loaded,
+            bounds=bounds,
+        )
+        predicate = self.projection.predicate
+        touched = None if logs is None or predicate is None else TouchedKeys(self.schema, predicate, logs, need.groups)
+        chosen = RowGroups(self.schema, predicate, wanted, touched)
+        within = run.logs.within
+
+        def of_keys(rows: Arrays, key_range: KeyRange | None) -> Arrays:
+            if key_range is not None:
+                rows = key_range.rows(rows, self.schema.sort_column)
+            return rows if wanted is None else _of_keys(self.schema, rows, wanted, in_order=len(files) == 1)
+
+        found = read_base(self.env, self.schema, files, columns, chosen.may_match)
+        base_range = within if within is not None and within.within_row_groups else None
+        base = (rows for rows in (of_keys(rows, base_range) for rows in found) if _count(rows))
+        shadow = None
+        if logs is not None:
+            in_range = RowGroups(self.schema, None, None, None, within)
+            hidden = read_shadow(self.env, self.schema, files, columns, chosen=in_range.may_match)
+            shadow = of_keys(hidden, within) if hidden is not None else None
+        yield from stitch.run(base, shadow, logs)
+
+    def _finish(self, columns: Arrays) -> Iterator[pa.RecordBatch]:
+        """Apply required groups, filter and projection to merged rows."""
+        projection = self.projection
+        rows = _count(columns)
+        keep: pa.Array | None = None
+        for name in projection.require:
+            present = columns[names.arrival(self.schema.group_by_name[name].id)].is_valid()
+            keep = present if keep is None else pc.and_(keep, present)
+        fields = [self.schema.field(name).remove_metadata() for name in projection.values(self.schema)]
+        fields += [pa.field(names.arrival(group), pa.int64()) for group in projection.arrival_groups]
+        if not fields:  # the result is a number of rows
+            batch = row_count_batch(rows if keep is None else int(pc.sum(keep).as_py() or 0))
+            if len(batch):
+                yield batch
+            return
+        batch = pa.RecordBatch.from_arrays([columns[field.name] for field in fields], schema=pa.schema(fields))
+        for state in {*projection.shown, *projection.filtered}:
+            batch = batch.append_column(state.field, state.of(columns[names.arrival(state.group)]))
+        if keep is not None:
+            batch = batch.filter(keep)
+        if projection.filter is not None:
+            batch = batch.filter(projection.filter)
+        if len(batch):
+            # `select` of no columns loses the number of rows.
+            yield batch.select(projection.output) if projection.output else row_count_batch(len(batch))
+
+
+def _only(schema: TableSchema, task: ReadTask, wanted: Keys) -> ReadTask:
+    """The file groups and log ranges of a task that can have wanted keys."""
+    slices = (file_slice for file_slice in task.slices if file_slice.group in wanted)
+    return ReadTask(
+        tuple(narrowed(schema, file_slice, task.files, wanted[file_slice.group]) for file_slice in slices), task.files
+    )
+
+
+def _of_keys(schema: TableSchema, rows: Arrays, wanted: KeyVector, *, in_order: bool) -> Arrays:
+    """The rows with a wanted key; ``in_order`` if the rows are sorted by key."""
+    vector = keys.key_vector(rows[schema.sort_column])
+    if in_order:
+        return take_rows(rows, pa.array(keys.positions(vector, wanted)))
+    _, found = keys.find(wanted, vector)
+    return take_rows(rows, pa.array(np.flatnonzero(found)))
+
+
+def _newest(groups: Sequence[Group], logs: LogState | None, bounds: Bounds) -> list[Group]:
+    """The groups of which all registers in the logs are newer than those of the slices with these bounds."""
+    registers = logs.registers if logs is not None else {}
+    merged = [
+        (group, registers[group.id], bounds[group.id]) for group in groups if group.id in {*registers} & {*bounds}
+    ]
+    return [group for group, of_group, bound in merged if not contested(group, of_group, bound).any()]
+
+
+def _cuts_row_groups(slices: FileSlices) -> bool:
+    return any(within is not None and within.within_row_groups for within in slices.within)
+
+
+def _count(rows: Arrays) -> int:
+    return len(next(iter(rows.values())))
+
+
+def row_count_batch(rows: int) -> pa.RecordBatch:
+    """A batch with this number of rows and no columns."""
+    return pa.record_batch(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """File groups that are read together; either all of them have logs, or none has.
+
+    Attributes:
+        slices: The file groups.
+        logs: Their log ranges, combined into one slice.
+        needs: What must be read of the file groups.
+    """
+
+    slices: FileSlices
+    logs: FileSlice
+    needs: _Needs
+
+    @classmethod
+    def of(cls, schema: TableSchema, projection: Projection, slices: FileSlices, *, keyed: bool) -> _Run:
+        return cls(slices, combine_slices(slices), _needs(schema, projection, slices, keyed=keyed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What must be read of a run.
+
+    Attributes:
+        values: Arrays of the table to stitch.
+        columns: Arrays to read of base and shadow files, named as in a slice; see `stored_columns`.
+        log_columns: Arrays to read of log files, if a file has them.
+        groups: Groups whose state is merged.
+        exact: Whether rows may be hidden, so that the state of all groups is needed.
+        result: Those of ``columns`` that are used after merging.
+    """
+
+    values: tuple[str, ...]
+    columns: tuple[str, ...]
+    log_columns: frozenset[str]
+    groups: tuple[Group, ...]
+    exact: bool
+    result: frozenset[str]
+
+    def stored_columns(self, schema: TableSchema, newest: Sequence[Group]) -> tuple[str, ...]:
+        """The arrays to read of base and shadow files if nothing of some groups is contested."""
+        replaced = {
+            name for group in newest for name in mode_of(group).reads(group, schema.column_by_name, self.values)
+        }
+        return tuple(name for name in self.columns if name in self.result or name not in replaced)
+
+
+def _needs(schema: TableSchema, projection: Projection, slices: FileSlices, *, keyed: bool) -> _Needs:
+    """The columns to read of file groups; ``keyed`` if rows have to be chosen by key."""
+    values = projection.values(schema)
+    states = projection.states(schema)
+    if len(slices.rows) == 0:
+        wanted = {*values, *states, *((schema.sort_column,) if keyed else ())}
+        # At least one column must be read, to count the rows.
+        columns = tuple(name for name in schema.slice.names if name in wanted) or (schema.sort_column,)
+        return _Needs(values, columns, frozenset(), (), exact=False, result=frozenset(columns))
+    exact = bool(slices.deletes.any()) or any(made is not None and made.shadow is not None for made in slices.made)
+    # A merge function may return that its group is absent despite upserts, which can hide a row.
+    exact |= any(mode_of(group).may_hide_upsert for group in schema.groups)
+    groups = schema.groups if exact else projection.groups(schema)
+    # A mode needs the same columns of events as of older registers: a merge function gets all columns of its group.
+    seen = {name for group in groups for name in mode_of(group).reads(group, schema.column_by_name, values)}
+    values = tuple(column.name for column in schema.columns if column.name in values or column.name in seen)
+    log_columns = {*values, *schema.key, schema.sort_column, *(name for group in groups for name in group.ordering)}
+    if groups:
+        log_columns.update((names.OP, names.SUPPLIED))
+    columns = needed_columns(schema, values, groups, exact=exact)
+    log_columns.update(columns)  # the rows of folds are registers
+    if exact:
+        states.update(name for group in groups for name in (names.arrival(group.id), names.floor_kind(group.id)))
+    result = {*projection.values(schema), schema.sort_column, *states}.intersection(columns)
+    return _Needs(values, columns, frozenset(log_columns), tuple(groups), exact, frozenset(result))

@@ -1,0 +1,1 @@
+"""Compaction: new base files, shadow files and overlays of file slices."""

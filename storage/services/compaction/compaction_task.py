@@ -1,0 +1,386 @@
+"""The task of a compaction: writes the new slices of one file group, or of several that share files.
+
+Merges base, shadow, folds and log files of each file group up to the cut of a snapshot. The slices are not visible
+until a BASE entry names them (`storage.services.compaction.compaction`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage import mergers
+from storage.core import keys, names
+from storage.core.arrays import Arrays, SomeRows, join_rows, take_rows
+from storage.core.log.file_refs import FileGroup, FilePart, FileRef, Replaced, SliceFile
+from storage.core.merge.locate_keys import buckets
+from storage.core.merge.merge_sorted import merge_sorted
+from storage.core.merge.stitch import Stitched
+from storage.core.modes import Mergers
+from storage.core.plan.memory_cost import block_bytes, group_bytes, merging_bytes
+from storage.core.plan.slices import FileSlice
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment, Tuning
+from storage.files.slice_file_writer import SliceFileWriter
+from storage.files.slice_statistics import SliceStatistics
+from storage.read.missing_file import explain_missing_file
+from storage.services.compaction.merge_steps import MergeStep, plan_steps
+from storage.services.compaction.merged_rows import MergedRows
+from storage.services.compaction.overlay_task import overlaid_slice, plan_overlay, write_overlay
+from storage.services.steps.row_change import RowChange
+from storage.services.steps.service_plan import delete_files
+from storage.services.steps.snapshot_task import SnapshotTask
+from storage.services.steps.tasks import WORKING_BYTES
+
+OPEN_ROW_GROUPS: Final = 4
+"""Rows that wait in memory while the parts of a large file group are written, in row groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeSlice:
+    """A new slice, and how many rows the change of its task has left out.
+
+    Attributes:
+        file: The slice, for an entry.
+        visible_left_out: Rows that were visible.
+        hidden_left_out: Rows that were not, such as deletes.
+    """
+
+    file: SliceFile
+    visible_left_out: int
+    hidden_left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionTask(SnapshotTask):
+    """Work on one file group, or on several small ones that share files, in order of what they become.
+
+    A file group with fewer than ``bits`` is split: it is read once, and all its parts are written. All file groups that
+    are merged into one are in one task.
+
+    Attributes:
+        rev: Revision of ``schema``.
+        change: A change of the rows; None for a compaction, which changes no row.
+        bits: Bits of the new slices: file groups with more become one with all others that are parts of it, and those
+            with fewer become several. None: the bits that they have.
+        apart: Write separate files for each part of the (one) file group, which is split.
+    """
+
+    rev: int
+    change: RowChange | None = None
+    bits: int | None = None
+    apart: bool = False
+
+    def target(self, file_slice: FileSlice) -> FileGroup:
+        """The file group that one of the file groups becomes a part of, or itself."""
+        group = file_slice.group
+        return group if self.bits is None or group.bits <= self.bits else group.within(self.bits)
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes that the task reads."""
+        passes = (
+            math.ceil((1 << self._split_bits(self.slices[0])) / parts_at_once(self.env.tuning)) if self.apart else 1
+        )
+        return passes * sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimate of the memory that the task needs: that of its largest step, or of the parts of a large file group
+        that are written at the same time, and of what waits to be written.
+        """
+        env, schema = self.env, self.schema
+        row_group, rows = env.tuning.row_group_bytes, sum(group_bytes(schema, each) for each in self.slices)
+        if self.apart:
+            step = MergeStep(((self.slices[0],),), ((self.slices[0].group, self.slices),))
+            steps, written = [step], OPEN_ROW_GROUPS * row_group
+        else:
+            steps, written = plan_steps(env, schema, self.targets()), row_group
+        needed = max(step.memory_bytes(env, schema, self.files) for step in steps)
+        columns = merging_bytes(schema) + block_bytes(self.slices, self.files)
+        return WORKING_BYTES + needed + min(written, rows) + columns
+
+    def _split_bits(self, file_slice: FileSlice) -> int:
+        """How many bits the parts of a file group have more than it; 0 if it is not split."""
+        return 0 if self.bits is None else max(self.bits - file_slice.group.bits, 0)
+
+    def targets(self) -> list[tuple[FileGroup, tuple[FileSlice, ...]]]:
+        """The file groups of the new slices, in order, each with those that it is made from."""
+        found: dict[FileGroup, tuple[FileSlice, ...]] = {}
+        for each in self.slices:
+            parts = each.group.parts(each.group.bits + self._split_bits(each))
+            for target in parts if self._split_bits(each) else (self.target(each),):
+                found[target] = (*found.get(target, ()), each)
+        return sorted(found.items(), key=operator.itemgetter(0))
+
+    def run(self) -> list[MadeSlice]:
+        """Write the next slice of every file group, or of those that they become; returns them in order.
+
+        Raises:
+            CorruptData: A file is missing or damaged; the files of the new slices were deleted.
+            SnapshotExpired: A file is missing because cleaning has aborted the compaction as abandoned.
+            InvalidInput: See `storage.services.steps.row_change.NewValues.apply`.
+        """
+        loaded = mergers.load(self.schema, self.env.mergers)
+        with explain_missing_file(self.env, self.at):
+            return _write_apart(self, loaded) if self.apart else _write_together(self, loaded)
+
+
+def parts_at_once(tuning: Tuning) -> int:
+    """Parts of a large file group that are written in one pass over it, so that memory is bounded."""
+    return OPEN_ROW_GROUPS * tuning.row_group_rows // min(tuning.shared_row_group_rows, tuning.row_group_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenSlice:
+    """A new slice whose files are not closed yet."""
+
+    group: FileGroup
+    before: tuple[FileSlice, ...]
+    base: FilePart | None
+    shadow: FilePart | None
+    statistics: SliceStatistics
+    left_out: tuple[int, int]
+
+
+def _steps(task: CompactionTask) -> list[MergeStep]:
+    return plan_steps(task.env, task.schema, task.targets())
+
+
+def _merged_rows(task: CompactionTask, steps: Sequence[MergeStep], loaded: Mergers) -> MergedRows:
+    return MergedRows(task.env, task.schema, [run for step in steps for run in step.runs], task.files, loaded)
+
+
+def _overlaid(task: CompactionTask, rows: MergedRows, before: FileSlice, loaded: Mergers) -> MadeSlice | None:
+    """The next slice of a file group as an overlay of its base; None if a base has to be written."""
+    env, schema, made = task.env, task.schema, before.slice
+    plan = plan_overlay(env, schema, before, _changed(task, rows, before))
+    if plan is None or made is None:
+        return None
+    path = names.overlay_path(str(before.group), task.plan, env.ids.new())
+    overlay = write_overlay(env, schema, before, plan, path, rows.logs(before), loaded)
+    if overlay is None:
+        return None
+    changes = overlaid_slice(schema, made, overlay)
+    cuts = {"parent": dict(made.cut), "cut": dict(task.at.lanes), "replaces": []}
+    return MadeSlice(made.model_copy(update=cuts | changes), 0, 0)
+
+
+def _changed(task: CompactionTask, rows: MergedRows, before: FileSlice) -> set[int]:
+    """The column groups that the logs of a file group change; or that they may change, if there are many logs."""
+    if len(rows.ranges(before)) > 1:
+        return {group for number in set(before.file.tolist()) for group in task.files[number].file.groups}
+    ((_, logs),) = rows.logs(before)
+    return {group for group, registers in logs.registers.items() if len(registers)} if logs is not None else set()
+
+
+def _rows_of(task: CompactionTask, rows: MergedRows, step: MergeStep) -> Iterator[Stitched]:
+    """The rows of a step; those of one new slice in key order."""
+    if len(step.runs) == 1:
+        return rows.of(step.runs[0])
+    return merge_sorted(task.schema, list(map(rows.of, step.runs)))
+
+
+def _by_target(task: CompactionTask, step: MergeStep, parts: Sequence[Arrays]) -> Arrays:
+    """The rows of a step in order of new slice, then of key; ``names.SLICE_ORDINAL`` is the number of the new slice."""
+    rows, ((sources,), targets) = join_rows([part for part in parts if part]), (step.runs, step.targets)
+    if not rows or [target for target, _ in targets] == [source.group for source in sources]:
+        return rows
+    numbered = names.SLICE_ORDINAL in rows
+    ordinal = (
+        np.asarray(rows[names.SLICE_ORDINAL]) if numbered else np.zeros(len(rows[task.schema.sort_column]), np.int64)
+    )
+    bits, partitions = targets[0][0].bits, sorted({target.partition for target, _ in targets})
+    partition = np.array([partitions.index(source.group.partition) for source in sources], np.int64)
+    codes = [partitions.index(target.partition) << bits | target.bucket for target, _ in targets]
+    number = np.searchsorted(codes, partition[ordinal] << bits | buckets(task.schema, rows, bits))
+    order = keys.stable_order(keys.key_vector(rows[task.schema.sort_column]))
+    order = order[np.argsort(number[order], kind="stable")]
+    return {**take_rows(rows, order), names.SLICE_ORDINAL: pa.array(number[order])}
+
+
+class _Files:
+    """The files of new slices that are being written: one base and one shadow."""
+
+    def __init__(self, task: CompactionTask, env: Environment, folder: str, *, shared: bool) -> None:
+        schema, unique = task.schema, env.ids.new()
+        self._task = task
+        self._base = SliceFileWriter(
+            env, names.base_path(folder, task.plan, unique), schema, shared=shared, index=schema.index
+        )
+        self._shadow = SliceFileWriter(env, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
+        self._written: list[_WrittenSlice] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._statistics, self._left_out = SliceStatistics(self._task.schema), [0, 0]
+
+    def write(self, stitched: Stitched) -> None:
+        """Append rows of the slice that was begun."""
+        for i, (writer, found) in enumerate(((self._base, stitched.visible), (self._shadow, stitched.hidden))):
+            rows = self._change(found)
+            self._left_out[i] += _count(self._task.schema, found) - _count(self._task.schema, rows)
+            self._statistics.add(rows)
+            writer.write(rows)
+
+    def end_slice(self, group: FileGroup, before: Sequence[FileSlice]) -> None:
+        """End a slice, and begin the next one."""
+        base, shadow, (visible, hidden) = self._base.end_part(), self._shadow.end_part(), self._left_out
+        self._written.append(_WrittenSlice(group, tuple(before), base, shadow, self._statistics, (visible, hidden)))
+        self._begin()
+
+    def write_slices(self, step: MergeStep, visible: Arrays, hidden: Arrays) -> None:
+        """Append all slices of a step: rows as from `_by_target`."""
+        count = len(step.targets)
+        statistics = [SliceStatistics(self._task.schema) for _ in step.targets]
+        parts, left_out = list[list[FilePart | None]](), list[list[int]]()
+        for writer, found in ((self._base, visible), (self._shadow, hidden)):
+            rows = self._change(found)
+            sizes = _sizes(rows, count)
+            bounds = np.cumsum([0, *sizes]).tolist()
+            for i, (first, end) in enumerate(itertools.pairwise(bounds)):
+                if end > first:
+                    statistics[i].add(SomeRows(rows, first, end))
+            parts.append(writer.write_parts(rows, sizes))
+            left_out.append([before - after for before, after in zip(_sizes(found, count), sizes, strict=True)])
+        for (group, before), of_slice, base, shadow, counts in zip(
+            step.targets, statistics, *parts, zip(*left_out, strict=True), strict=True
+        ):
+            self._written.append(_WrittenSlice(group, before, base, shadow, of_slice, counts))
+
+    def _change(self, rows: Arrays) -> Arrays:
+        change = self._task.change
+        return change.apply(self._task.schema, rows) if change is not None and rows else rows
+
+    def close(self) -> list[MadeSlice]:
+        """Finish the files, durably."""
+        base, shadow = self._base.close(), self._shadow.close()
+        return [MadeSlice(_slice_file(self._task, made, base, shadow), *made.left_out) for made in self._written]
+
+    def discard(self, error: BaseException) -> None:
+        """Discard the files, because of ``error``."""
+        self._base.discard(error)
+        self._shadow.discard(error)
+
+
+def _write_together(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
+    """Write the slices of a task, of several file groups into the same files."""
+    targets, steps, alone = task.targets(), _steps(task), task.slices[0]
+    rows, shared = _merged_rows(task, steps, loaded), len(targets) > 1
+    continued = targets[0][0] == alone.group and not alone.shared
+    if not shared and task.change is None and task.schema.overlays and continued:
+        overlaid = _overlaid(task, rows, alone, loaded)
+        if overlaid is not None:
+            return [overlaid]
+        if len(rows.ranges(alone)) > 1:  # their logs were read, which is possible once
+            rows = _merged_rows(task, steps, loaded)
+    files = _Files(task, task.env, names.SHARED if shared else str(targets[0][0]), shared=shared)
+    try:
+        for step in steps:
+            stitched = _rows_of(task, rows, step)
+            if step.in_memory:
+                found = list(stitched)
+                visible = _by_target(task, step, [each.visible for each in found])
+                files.write_slices(step, visible, _by_target(task, step, [each.hidden for each in found]))
+            else:
+                ((group, before),) = step.targets
+                for part in stitched:
+                    files.write(part)
+                files.end_slice(group, before)
+        return files.close()
+    except BaseException as error:
+        files.discard(error)
+        raise
+
+
+def _sizes(rows: Arrays, count: int) -> list[int]:
+    """Number of rows of each of ``count`` slices."""
+    if not rows:
+        return [0] * count
+    sizes: list[int] = np.bincount(np.asarray(rows[names.SLICE_ORDINAL]), minlength=count).tolist()
+    return sizes
+
+
+def _count(schema: TableSchema, rows: Arrays) -> int:
+    return len(rows[schema.sort_column]) if rows else 0
+
+
+def _write_apart(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
+    """Write the parts of one large file group, each into its own files, in as few passes over it as possible."""
+    ((before,), tuning) = task.slices, task.env.tuning
+    targets, most, made = [group for group, _ in task.targets()], parts_at_once(task.env.tuning), list[MadeSlice]()
+    for start in range(0, len(targets), most):
+        parts = targets[start : start + most]
+        # All files together have the pending rows of a few row groups.
+        rows = max(OPEN_ROW_GROUPS * tuning.row_group_rows // len(parts), 1)
+        env = task.env.tuned(
+            row_group_rows=min(rows, tuning.row_group_rows),
+            row_group_bytes=max(OPEN_ROW_GROUPS * tuning.row_group_bytes // len(parts), 1),
+        )
+        files = [_Files(task, env, str(part), shared=False) for part in parts]
+        try:
+            for stitched in MergedRows(task.env, task.schema, [[before]], task.files, loaded).of([before]):
+                for of_part, of_file in zip(rows_of_parts(task.schema, stitched, parts), files, strict=True):
+                    of_file.write(of_part)
+            for part, of_file in zip(parts, files, strict=True):
+                of_file.end_slice(part, [before])
+                made += of_file.close()
+        except BaseException as error:
+            for of_file in files:
+                of_file.discard(error)
+            delete_files(task.env.store, (file.path for each in made for file in each.file.objects))
+            raise
+    return made
+
+
+def _slice_file(
+    task: CompactionTask, made: _WrittenSlice, base_file: FileRef | None, shadow_file: FileRef | None
+) -> SliceFile:
+    group, known = made.group, [part.slice for part in made.before if part.slice is not None]
+    replaced = [each for each in known if each.group != group]
+    parent = next((each.cut for each in known if each.group == group), {})
+    base, base_part = _file_and_part(base_file, made.base)
+    shadow, shadow_part = _file_and_part(shadow_file, made.shadow)
+    return SliceFile(
+        partition=group.partition,
+        bits=group.bits,
+        bucket=group.bucket,
+        rev=task.rev,
+        parent=dict(parent),
+        cut=dict(task.at.lanes),
+        groups=[column_group.id for column_group in task.schema.groups],
+        base=base,
+        shadow=shadow,
+        ordering_max=made.statistics.ordering_max,
+        overflows=made.statistics.overflows,
+        base_part=base_part,
+        shadow_part=shadow_part,
+        replaces=[Replaced(bits=each.bits, bucket=each.bucket, cut=dict(each.cut)) for each in replaced],
+    )
+
+
+def rows_of_parts(schema: TableSchema, stitched: Stitched, parts: Sequence[FileGroup]) -> list[Stitched]:
+    """Rows of a file group as those of each of some of its parts, which have equal bits."""
+    divided = [_divided(schema, rows, parts) for rows in (stitched.visible, stitched.hidden)]
+    return [Stitched(visible, hidden) for visible, hidden in zip(*divided, strict=True)]
+
+
+def _divided(schema: TableSchema, rows: dict[str, pa.Array], parts: Sequence[FileGroup]) -> list[dict[str, pa.Array]]:
+    if not rows:
+        return [rows] * len(parts)
+    bucket = buckets(schema, rows, parts[0].bits)
+    return [take_rows(rows, np.flatnonzero(bucket == part.bucket)) for part in parts]
+
+
+def _file_and_part(file: FileRef | None, part: FilePart | None) -> tuple[FileRef | None, FilePart | None]:
+    """The file with the rows of a file group, None if it has none; and its part, None if that is the whole file."""
+    if file is None or part is None:
+        return None, None
+    return file, None if part.rows == file.rows else part

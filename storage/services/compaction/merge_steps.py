@@ -1,0 +1,107 @@
+"""Steps of a compaction task: which of its file groups are merged together, and what that needs in memory.
+
+    small file groups, whole or split or merged    one step: all rows in memory, then written slice by slice
+    a file group that is larger                    one step: its rows are written as they are merged
+    larger ones that become one                    one step: likewise, as streams that are merged by key
+    one that is split into a shared file           one step: its rows wait in memory, for a file has its parts in order
+
+Small ones are merged together because each column of each merge has a fixed cost, which is a thousand times that of a
+few rows (`tests/benchmarks/memory.py`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.core.log.file_refs import FileGroup
+from storage.core.modes import mode_of
+from storage.core.plan.memory_cost import UNPACKED, cut_by_size, group_bytes, log_memory_bytes
+from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
+from storage.services.compaction.merged_rows import logs_at_once
+from storage.services.steps.tasks import COPIES
+
+Target = tuple[FileGroup, tuple[FileSlice, ...]]
+"""A file group of a new slice, and those that it is made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStep:
+    """File groups that are merged at the same time.
+
+    Attributes:
+        runs: The file groups, in order; those of one run are merged together
+            (`storage.services.compaction.merged_rows`), and several runs have one file group each, of which one
+            becomes.
+        targets: All that they become, in order.
+    """
+
+    runs: tuple[tuple[FileSlice, ...], ...]
+    targets: tuple[Target, ...]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all rows are merged before the first is written; only those of one new slice need not be."""
+        return len(self.targets) > 1 or len(self.runs[0]) > 1
+
+    def memory_bytes(self, env: Environment, schema: TableSchema, files: Sequence[LiveFile]) -> int:
+        """Estimate of the memory for the rows of the step.
+
+        Args:
+            env: The environment of the table.
+            schema: The schema of the snapshot.
+            files: The log files that the file groups refer to by position.
+        """
+        slices = [each for run in self.runs for each in run]
+        if self.in_memory:
+            return COPIES * sum(group_bytes(schema, each) for each in slices)
+        row_group = sum(min(env.tuning.row_group_bytes, group_bytes(schema, each)) for each in slices)
+        return COPIES * row_group + sum(_log_bytes(env, schema, each, files) for each in slices)
+
+
+def _log_bytes(env: Environment, schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile]) -> int:
+    """Memory of the logs of a file group: all of them, or those of a key range, and a block of each file."""
+    whole = log_memory_bytes(schema, file_slice.log_bytes, int(file_slice.rows.sum()))
+    at_once = logs_at_once(env, schema, file_slice)
+    if not at_once:
+        return whole
+    largest: dict[int, int] = {}
+    for file, block in zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True):
+        largest[file] = max(largest.get(file, 0), files[file].index.blocks.length[block])
+    return min(UNPACKED * (env.tuning.merge_bytes + sum(largest.values())), whole)
+
+
+def _may_join(env: Environment, schema: TableSchema, file_slice: FileSlice) -> bool:
+    """Whether a small file group may be merged together with others: of shared log ranges rows are filtered for one."""
+    return not file_slice.shared and not logs_at_once(env, schema, file_slice)
+
+
+def plan_steps(env: Environment, schema: TableSchema, targets: Sequence[Target]) -> list[MergeStep]:
+    """The steps in which the slices of a task are written, in order.
+
+    Args:
+        env: The environment of the table.
+        schema: The schema of the snapshot.
+        targets: All file groups of the new slices, in order.
+    """
+    units: dict[tuple[FileGroup, ...], list[Target]] = {}
+    for target, before in targets:
+        units.setdefault(tuple(each.group for each in before), []).append((target, before))
+    limit = env.tuning.merge_together_bytes
+    # A merge function that fails names the keys of a file group.
+    together = not any(mode_of(group).runs_merger for group in schema.groups)
+    several = list(units.values())
+    sizes = []
+    for (_, before), *_ in several:
+        small = together and all(_may_join(env, schema, each) for each in before)
+        sizes.append(sum(group_bytes(schema, each) for each in before) if small else limit + 1)
+    steps = []
+    for span in cut_by_size(sizes, limit):
+        made = tuple(sorted((target for unit in several[span] for target in unit), key=operator.itemgetter(0)))
+        sources = tuple(each for unit in several[span] for each in unit[0][1])
+        merged = sizes[span.start] <= limit
+        steps.append(MergeStep((sources,) if merged else tuple((each,) for each in sources), made))
+    return steps

@@ -1,0 +1,208 @@
+"""The merged rows of the file groups that a compaction writes again: in key order, and in bounded memory.
+
+The logs of a file group are in memory while they are merged. If there are more than `Tuning.merge_bytes`, as after a
+first load, the file group is merged in key ranges, one after the other:
+
+    base       [a.....d][e.....h][i.....m]     row groups
+    logs       [a...c][c......h][h......m]     blocks of one commit
+               [a.....d][d....g][g......m]     blocks of another
+    ranges              ^e       ^i            the logs of a range are read, merged, written, and forgotten
+
+A block that has keys of several ranges is read once, and kept until the last of them. So memory is proportional to the
+logs of one range and the blocks that reach beyond it. A file of a large commit has a block for each 4 MiB of its rows,
+which are sorted by key, and so has a fold; small commits have one each, and are folded before they are many.
+
+Small file groups are merged together, as a read does it (`storage.core.merge.run_keys`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from storage.core import names
+from storage.core.arrays import Arrays, join_rows, take_rows
+from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
+from storage.core.merge.contested import stored_bounds
+from storage.core.merge.stitch import LogState, Stitch, Stitched
+from storage.core.modes import Mergers
+from storage.core.names import Path
+from storage.core.plan.memory_cost import UNPACKED, log_memory_bytes
+from storage.core.plan.slices import FileSlice, LiveFile, combine_slices
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
+from storage.files.base_file import read_base, read_shadow
+from storage.files.log_reader import LogReader
+from storage.files.row_groups import LastRowGroups
+from storage.read.plan.divide_file_group import divide_by_logs
+from storage.read.plan.pruning import RowGroups
+
+_Read = Callable[[Sequence[SliceFile | None]], Iterator[Arrays]]
+"""Reads base or shadow of slices in one file, with slice ordinals if there are several slices."""
+
+
+class MergedRows:
+    """The merged rows of file groups. Each is read once, in the order in which they were given."""
+
+    def __init__(
+        self,
+        env: Environment,
+        schema: TableSchema,
+        runs: Sequence[Sequence[FileSlice]],
+        files: Sequence[LiveFile],
+        mergers: Mergers,
+    ) -> None:
+        """Prepare the reads; of large file groups the footers of base files are read.
+
+        Args:
+            env: The environment of the table.
+            schema: The schema of the snapshot.
+            runs: The file groups, small ones together with others (`storage.services.compaction.merge_steps`).
+            files: The log files that they refer to by position.
+            mergers: The custom mergers of the groups.
+
+        Raises:
+            CorruptData: A base file is missing, or its footer is damaged.
+        """
+        self._env, self._schema, self._mergers = env, schema, mergers
+        self._columns = tuple(schema.slice.names)
+        self._ranges: dict[FileGroup, list[FileSlice]] = {}
+        for run in runs:
+            # Of logs that need more memory than others, a key range has fewer stored bytes.
+            most = logs_at_once(env, schema, run[0]) if len(run) == 1 else 0
+            (ranges,) = divide_by_logs(env, schema, run, files, most) if most else [[combine_slices(run)]]
+            self._ranges[run[0].group] = ranges
+        in_order = [part for run in runs for part in self._ranges[run[0].group]]
+        wanted = frozenset((*self._columns, names.OP, names.SUPPLIED))
+        self._logs = LogReader(env, schema, files, in_order, [wanted] * len(in_order), mergers)
+        self._known: dict[FileGroup, LogState | None] = {}
+        self._last_base, self._last_shadow = LastRowGroups(), LastRowGroups()
+
+    def ranges(self, file_slice: FileSlice) -> Sequence[FileSlice]:
+        """The key ranges in which a file group is merged, in order; usually one, the file group itself."""
+        return self._ranges[file_slice.group]
+
+    def logs(self, file_slice: FileSlice) -> Iterator[tuple[FileSlice, LogState | None]]:
+        """The key ranges of a file group in order, each with its collapsed logs; None without logs.
+
+        Call it before `of`, and for a file group with several ranges in place of it: each of their logs is read once.
+
+        Raises:
+            CorruptData: A log file is missing or damaged.
+            InvalidInput: A merge function has failed.
+        """
+        ranges = self.ranges(file_slice)
+        if len(ranges) == 1 and file_slice.group not in self._known:
+            self._known[file_slice.group] = self._collapse(file_slice)
+        for key_range in ranges:
+            yield key_range, self._known[file_slice.group] if len(ranges) == 1 else self._collapse(key_range)
+
+    def _collapse(self, key_range: FileSlice) -> LogState | None:
+        return self._logs.collapse(key_range, self._schema.groups, self._columns)
+
+    def of(self, run: Sequence[FileSlice]) -> Iterator[Stitched]:
+        """The rows of the file groups of a run, in order of file group, then of key.
+
+        Rows of several file groups have the column ``names.SLICE_ORDINAL``, the position of the file group in ``run``.
+
+        Raises:
+            CorruptData: A file is missing or damaged.
+            InvalidInput: A merge function has failed.
+        """
+        made = [each.slice for each in run]
+        if len(run) > 1:
+            (combined,) = self._ranges[run[0].group]
+            base = self._in_run([each.base if each is not None else None for each in made], made, self._base_of)
+            shadow = self._in_run([each.shadow if each is not None else None for each in made], made, self._shadow_of)
+            yield from self._stitch(run).run([base] if base is not None else [], shadow, self._collapse(combined))
+            return
+        stitch = self._stitch(run)
+        for key_range, logs in self.logs(run[0]):
+            self._known.pop(run[0].group, None)
+            rows = base_rows(self._env, self._schema, key_range, self._columns, self._last_base)
+            yield from stitch.run(
+                rows, shadow_rows(self._env, self._schema, key_range, self._columns, self._last_shadow), logs
+            )
+
+    def _in_run(self, files: Sequence[FileRef | None], made: Sequence[SliceFile | None], read: _Read) -> Arrays | None:
+        """Rows of several slices with their slice ordinals, in order; None if there are none. Each file is read once.
+
+        The slices of two files may alternate, after some of the file groups of one file have got newer slices.
+        """
+        places: dict[Path, list[int]] = {}
+        for place, file in enumerate(files):
+            if file is not None:
+                places.setdefault(file.path, []).append(place)
+        parts = []
+        for of_file in places.values():
+            for rows in read([made[place] for place in of_file]):
+                ordinal = np.asarray(rows.get(names.SLICE_ORDINAL, np.zeros(_count(rows), np.int64)))
+                parts.append({**rows, names.SLICE_ORDINAL: pa.array(np.array(of_file, np.int64)[ordinal])})
+        found = join_rows(parts)
+        if len(places) > 1:
+            found = take_rows(found, np.argsort(np.asarray(found[names.SLICE_ORDINAL]), kind="stable"))
+        return found or None
+
+    def _base_of(self, made: Sequence[SliceFile | None]) -> Iterator[Arrays]:
+        return read_base(self._env, self._schema, made, self._columns)
+
+    def _shadow_of(self, made: Sequence[SliceFile | None]) -> Iterator[Arrays]:
+        rows = read_shadow(self._env, self._schema, made, self._columns)
+        return iter([rows] if rows is not None else [])
+
+    def _stitch(self, run: Sequence[FileSlice]) -> Stitch:
+        schema, several = self._schema, (names.SLICE_ORDINAL,) if len(run) > 1 else ()
+        return Stitch(
+            schema,
+            (*self._columns, *several),
+            schema.groups,
+            exact=True,
+            ordered=True,
+            result=frozenset(self._columns),
+            mergers=self._mergers,
+            bounds=stored_bounds(schema, schema.groups, [each.slice for each in run]),
+        )
+
+
+def _count(rows: Arrays) -> int:
+    return len(next(iter(rows.values())))
+
+
+def logs_at_once(env: Environment, schema: TableSchema, file_slice: FileSlice) -> int:
+    """Stored bytes of logs in a key range of a file group; 0 if all of it is merged at once."""
+    limit = UNPACKED * env.tuning.merge_bytes
+    needed = log_memory_bytes(schema, file_slice.log_bytes, int(file_slice.rows.sum()))
+    return max(file_slice.log_bytes * limit // needed, 1) if needed > limit else 0
+
+
+def base_rows(
+    env: Environment,
+    schema: TableSchema,
+    key_range: FileSlice,
+    columns: Sequence[str],
+    last: LastRowGroups | None = None,
+) -> Iterator[Arrays]:
+    """The visible rows of a file group, or of a key range of it; otherwise as `storage.files.base_file.read_base`."""
+    within = key_range.within
+    for rows in read_base(env, schema, [key_range.slice], columns, last=last):
+        found = rows if within is None or not within.within_row_groups else within.rows(rows, schema.sort_column)
+        if len(found[schema.sort_column]):
+            yield found
+
+
+def shadow_rows(
+    env: Environment,
+    schema: TableSchema,
+    key_range: FileSlice,
+    columns: Sequence[str],
+    last: LastRowGroups | None = None,
+) -> Arrays | None:
+    """The hidden rows of a file group, or of a key range of it; otherwise as `storage.files.base_file.read_shadow`."""
+    within = key_range.within
+    if within is None:
+        return read_shadow(env, schema, [key_range.slice], columns, last)
+    chosen = RowGroups(schema, None, None, None, within)
+    found = read_shadow(env, schema, [key_range.slice], columns, chosen=chosen.may_match)
+    return within.rows(found, schema.sort_column) if found is not None else None

@@ -1,0 +1,219 @@
+"""Writes an overlay instead of a base: a file with the column groups that have changed (PROTOCOL.md, "Overlays").
+
+A compaction may do so if its logs add no row, hide none, and have no key of the shadow. Then the rows of the new slice
+are those of the old base, in the same order, and only the groups with registers in the logs differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from storage.core import keys, names
+from storage.core.arrays import Arrays
+from storage.core.log.file_refs import FileRef, Overlay, SliceFile
+from storage.core.merge.stitch import LogState, Stitch
+from storage.core.model import Group
+from storage.core.modes import Mergers, mode_of
+from storage.core.names import Path
+from storage.core.plan.slices import FileSlice
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
+from storage.files.base_file import read_footers
+from storage.files.footers import Footer
+from storage.files.slice_file_writer import SliceFileWriter
+from storage.files.slice_statistics import SliceStatistics
+from storage.services.compaction.merged_rows import base_rows, shadow_rows
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayPlan:
+    """What an overlay has.
+
+    Attributes:
+        base: The base file that it belongs to.
+        groups: The column groups to write.
+        kept: The other overlays of the slice, with the groups that are still read from them.
+        row_groups: Number of rows of each row group.
+    """
+
+    base: FileRef
+    groups: tuple[Group, ...]
+    kept: tuple[Overlay, ...]
+    row_groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOverlay:
+    """An overlay that was written: the overlays of the new slice, and the statistics of all its rows."""
+
+    overlays: list[Overlay]
+    statistics: SliceStatistics
+    groups: tuple[Group, ...]
+
+
+def plan_overlay(
+    env: Environment, schema: TableSchema, before: FileSlice, changed: Collection[int]
+) -> OverlayPlan | None:
+    """What an overlay would have; None if a base is written.
+
+    A base is written if the slice has none, shares it, or has columns of an older schema, and if an overlay would be
+    too large: `Tuning.overlay_percent`. A slice has at most `Tuning.overlay_files`; one more takes the groups of all.
+
+    Args:
+        env: The environment of the table.
+        schema: The schema of the snapshot.
+        before: The file group.
+        changed: Ids of the column groups that its logs change.
+
+    Raises:
+        CorruptData: A file is missing, or its footer is damaged.
+    """
+    made = before.slice
+    if not schema.overlays or not changed or made is None or made.base is None or made.base_part is not None:
+        return None
+    if made.rev < schema.changed:
+        return None
+    written = set(changed)
+    kept = [
+        Overlay(file=each.file, groups=rest) for each in made.overlays if (rest := sorted({*each.groups} - written))
+    ]
+    if len(kept) >= env.tuning.overlay_files:
+        written |= {group for each in kept for group in each.groups}
+        kept = []
+    footers = read_footers(env, [made.base, *(each.file for each in made.overlays)])
+    groups = tuple(group for group in schema.groups if group.id in written)
+    size = _stored_bytes(footers[0], {*schema.key, schema.sort_column})
+    for footer, here in _groups_by_footer(footers, made.overlays, groups):
+        size += _stored_bytes(footer, {name for group in here for name in schema.group_columns(group)})
+    if not groups or size * 100 > env.tuning.overlay_percent * made.base.size:
+        return None
+    starts = footers[0].starts
+    rows = tuple(end - first for first, end in itertools.pairwise(starts))
+    return OverlayPlan(made.base, groups, tuple(kept), rows)
+
+
+def _groups_by_footer(
+    footers: Sequence[Footer], overlays: Sequence[Overlay], groups: Sequence[Group]
+) -> Iterator[tuple[Footer, list[Group]]]:
+    """The groups in the file that has their newest values."""
+    of_overlays = [set(each.groups) for each in overlays]
+    in_overlays = set().union(*of_overlays)
+    for footer, here in zip(footers[1:], of_overlays, strict=True):
+        yield footer, [group for group in groups if group.id in here]
+    yield footers[0], [group for group in groups if group.id not in in_overlays]
+
+
+def _stored_bytes(footer: Footer, columns: set[str]) -> int:
+    """Stored bytes of columns of a file."""
+    paths = [footer.metadata.schema.column(leaf).path for leaf in range(footer.metadata.num_columns)]
+    leaves = [leaf for leaf, path in enumerate(paths) if path in columns or path.split(".", 1)[0] in columns]
+    row_groups = [footer.metadata.row_group(number) for number in range(footer.metadata.num_row_groups)]
+    return sum(row_group.column(leaf).total_compressed_size for row_group in row_groups for leaf in leaves)
+
+
+def write_overlay(
+    env: Environment,
+    schema: TableSchema,
+    before: FileSlice,
+    plan: OverlayPlan,
+    path: Path,
+    logs: Iterable[tuple[FileSlice, LogState | None]],
+    loaded: Mergers,
+) -> MadeOverlay | None:
+    """Write an overlay; None if a row would be added or hidden, or is hidden and has changed: then nothing is written.
+
+    Args:
+        env: The environment of the table.
+        schema: The schema of the snapshot.
+        before: The file group.
+        plan: What to write.
+        path: Path of the file.
+        logs: The key ranges of the file group in order, each with its collapsed logs.
+        loaded: Its custom mergers.
+
+    Raises:
+        CorruptData: A file is missing or damaged.
+        InvalidInput: A merge function has failed.
+    """
+    written = {
+        *schema.key,
+        schema.sort_column,
+        *(name for group in plan.groups for name in schema.group_columns(group)),
+    }
+    columns = [name for name in schema.slice.names if name in written]
+    statistics = SliceStatistics(schema, plan.groups)
+    exact = bool(before.deletes) or any(mode_of(group).may_hide_upsert for group in schema.groups)
+    if exact:
+        written.update(
+            name for group in schema.groups for name in (names.arrival(group.id), names.floor_kind(group.id))
+        )
+    reads = tuple(name for name in schema.slice.names if name in written)
+    stitch = Stitch(schema, reads, plan.groups, exact=exact, ordered=True, result=frozenset(reads), mergers=loaded)
+    writer = SliceFileWriter(env, path, schema, columns=columns, row_groups=plan.row_groups, index=schema.index)
+    try:
+        for key_range, changes in logs:
+            hidden = shadow_rows(env, schema, key_range, columns)
+            if hidden is not None:
+                _check_unchanged(schema, hidden, changes)
+                statistics.add(hidden)
+            for rows in _same_rows(schema, stitch, base_rows(env, schema, key_range, reads), changes):
+                statistics.add(rows)
+                writer.write(rows)
+        file = writer.close()
+    except _RowsDiffer as reason:
+        writer.discard(reason)
+        return None
+    except BaseException as error:
+        writer.discard(error)
+        raise
+    assert file is not None, "a base has rows"
+    overlay = Overlay(file=file, groups=sorted(group.id for group in plan.groups))
+    return MadeOverlay([*plan.kept, overlay], statistics, plan.groups)
+
+
+def _check_unchanged(schema: TableSchema, hidden: Arrays, logs: LogState | None) -> None:
+    """Check that logs have no key of the shadow."""
+    if logs is not None:
+        _, found = keys.find(logs.directory.keys, keys.key_vector(hidden[schema.sort_column]))
+        if found.any():
+            raise _RowsDiffer
+
+
+def _same_rows(
+    schema: TableSchema, stitch: Stitch, base: Iterable[Arrays], logs: LogState | None
+) -> Iterator[dict[str, pa.Array]]:
+    """The merged rows of a key range, which must have the keys of the base in the same batches."""
+    sort_columns: deque[pa.Array] = deque()
+
+    def remembered() -> Iterator[Arrays]:
+        for rows in base:
+            sort_columns.append(rows[schema.sort_column])
+            yield rows
+
+    for stitched in stitch.run(remembered(), None, logs):
+        if not sort_columns or stitched.hidden or not stitched.visible:  # new rows only, or some that are hidden now
+            raise _RowsDiffer
+        if not stitched.visible[schema.sort_column].equals(sort_columns.popleft()):
+            raise _RowsDiffer
+        yield stitched.visible
+
+
+class _RowsDiffer(Exception):
+    """Why an unfinished overlay is discarded: its rows are not those of the base, or it changes hidden ones."""
+
+
+def overlaid_slice(schema: TableSchema, before: SliceFile, made: MadeOverlay) -> dict[str, object]:
+    """The members of a slice that an overlay changes: the overlays, and statistics of their groups."""
+    columns = {schema.column_by_name[name].id for group in made.groups for name in group.columns}
+    others = {column: count for column, count in before.overflows.items() if column not in columns}
+    ordering_max = {**before.ordering_max, **made.statistics.ordering_max}
+    return {
+        "overlays": made.overlays,
+        "ordering_max": ordering_max,
+        "overflows": {**others, **made.statistics.overflows},
+    }

@@ -1,0 +1,1 @@
+"""Folds: many small log files as one file of registers."""

@@ -1,0 +1,87 @@
+"""The task of a fold: merges the events and earlier folds of some adjacent file groups into registers, in one file.
+
+The file is not visible until a FOLD entry names it (`storage.services.fold.fold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from storage import mergers
+from storage.core import names
+from storage.core.log.file_refs import FileGroup, LogFile
+from storage.core.plan.memory_cost import block_bytes, cut_by_size, log_memory_bytes, merging_bytes
+from storage.core.plan.slices import FileSlice, combine_slices
+from storage.core.schema.table_schema import TableSchema
+from storage.files.log_reader import LogReader
+from storage.files.register_file import write_register_file
+from storage.read.missing_file import explain_missing_file
+from storage.services.steps.snapshot_task import SnapshotTask
+from storage.services.steps.tasks import COPIES, WORKING_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedRows:
+    """What a task has folded.
+
+    Attributes:
+        file: The file; None if the events left no registers.
+        groups: The file groups that have rows in it.
+    """
+
+    file: LogFile | None
+    groups: frozenset[FileGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldTask(SnapshotTask):
+    """Folds some file groups; ``slices`` are their log ranges, sorted by file group."""
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes that the task reads."""
+        return sum(ranges.log_bytes for ranges in self.slices)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimate of the memory that the task needs: everything that it reads."""
+        rows = sum(fold_bytes(self.schema, ranges) for ranges in self.slices)
+        columns = merging_bytes(self.schema) + block_bytes(self.slices, self.files)
+        return WORKING_BYTES + COPIES * rows + columns
+
+    def run(self) -> FoldedRows:
+        """Write the file.
+
+        Raises:
+            CorruptData: A file is missing or damaged.
+            SnapshotExpired: A file is missing because cleaning has aborted the fold as abandoned.
+        """
+        with explain_missing_file(self.env, self.at):
+            return self._write()
+
+    def _write(self) -> FoldedRows:
+        schema, loaded = self.schema, mergers.load(self.schema, self.env.mergers)
+        columns = tuple(schema.slice.names)
+        wanted = frozenset((*columns, names.OP, names.SUPPLIED))
+        runs = [self.slices[span] for span in self._runs(together=not loaded)]
+        ranges = [combine_slices(run) for run in runs]
+        logs = LogReader(self.env, schema, self.files, ranges, [wanted] * len(ranges), loaded)
+        collapsed = (
+            (run, logs.collapse(combined, schema.groups, columns)) for run, combined in zip(runs, ranges, strict=True)
+        )
+        states = [([each.group for each in run], state) for run, state in collapsed if state is not None]
+        file = write_register_file(self.env, schema, names.fold_path(self.plan, self.env.ids.new()), states)
+        return FoldedRows(file, frozenset(run[i] for run, state in states for i in state.slice_ordinals))
+
+    def _runs(self, *, together: bool) -> Iterator[slice]:
+        """File groups that are merged together, as in `storage.services.compaction.merge_steps`."""
+        limit = self.env.tuning.merge_together_bytes
+        alone = limit + 1
+        sizes = [fold_bytes(self.schema, each) if together and not each.shared else alone for each in self.slices]
+        return cut_by_size(sizes, limit)
+
+
+def fold_bytes(schema: TableSchema, ranges: FileSlice) -> int:
+    """Estimate of the memory for the rows of one file group that are folded."""
+    return log_memory_bytes(schema, ranges.log_bytes, int(ranges.rows.sum()))

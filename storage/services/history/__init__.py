@@ -1,0 +1,1 @@
+"""Savepoints, and restores of earlier states."""

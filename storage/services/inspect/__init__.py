@@ -1,0 +1,1 @@
+"""Inspections: what is in a table, in sizes, lanes, snapshots and references."""

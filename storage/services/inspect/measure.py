@@ -1,0 +1,245 @@
+"""Measures a table for monitoring: sizes, waiting work, watermarks, and samples of what only its files know.
+
+`measure` uses what a snapshot has planned anyway, and reads the last commit of each lane for its watermarks. `sample`
+reads footers of some base files, and the waiting log rows of one file group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage import mergers
+from storage.core import keys, names, ordering
+from storage.core.log.file_refs import FileRef, Overlay
+from storage.core.merge.collapse import LogRange
+from storage.core.model import Group
+from storage.core.names import TABLE_LANE, LaneName, Path
+from storage.core.plan.due_policy import DuePolicy, propose_buckets
+from storage.core.plan.overlaid import files_of_columns
+from storage.core.plan.read_cost import read_amplification
+from storage.core.plan.regroup_slices import other_bits
+from storage.core.plan.slices import FileSlice, log_rows
+from storage.files.base_file import read_footers
+from storage.files.footers import Footer
+from storage.files.log_reader import LogReader
+from storage.read.plan.read_task import read_task
+from storage.read.snapshot import Snapshot
+from storage.services.due_work import find_due
+
+Counts = npt.NDArray[np.int64]
+
+SAMPLED_FILES: Final = 16
+SAMPLED_EVENTS: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class TableMeasures:
+    """Sizes and waiting work of a table at one snapshot. Sizes are stored bytes.
+
+    Attributes:
+        buckets: The number of buckets that the table is to have.
+        proposed_buckets: The number that its sizes ask for; the same if they ask for no split.
+        unsplit_groups: File groups that have another number of bits: they are to be split or merged.
+        file_groups: File groups that have rows.
+        log_files: Log files with rows that are in no base file yet.
+        commits_waiting: Commits and folds with such rows.
+        events_waiting: Such rows.
+        base_rows: Visible rows in base files.
+        base_bytes: Base and shadow files.
+        log_bytes: Log rows that are in no base file yet.
+        read_amplification: Bytes that a read of all file groups with a base fetches, divided by the bytes of their
+            base; 1.0 if nothing waits. None without a base.
+        max_read_amplification: The largest of one file group. None without a base.
+        due_groups: File groups that are due for compaction or a fold; None without a policy.
+        due_bytes: Stored bytes that this work reads; None without a policy.
+        plans_open: Compactions and folds that have begun and neither ended nor been aborted.
+        log_objects: Objects that hold the entries of all lanes: one for each entry, one for each archive.
+        entries: Entries of each lane, "" for the table lane; never decreases.
+        late: Events that were below the watermark of their lane, by stream and group; 0 without a lateness. Empty if
+            they were not counted.
+    """
+
+    buckets: int
+    proposed_buckets: int
+    unsplit_groups: int
+    file_groups: int
+    log_files: int
+    commits_waiting: int
+    events_waiting: int
+    base_rows: int
+    base_bytes: int
+    log_bytes: int
+    read_amplification: float | None
+    max_read_amplification: float | None
+    due_groups: int | None
+    due_bytes: int | None
+    plans_open: int
+    log_objects: int
+    entries: Mapping[LaneName, int]
+    late: Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSample:
+    """What some files of a table say.
+
+    Attributes:
+        fill: By group, the share of the rows in the sampled base files in which the group is present; empty if there
+            is no base file.
+        events: Events of the sampled file group that are in no base file or fold yet, once for each of their groups
+            with ordering columns.
+        late: Those with smaller ordering values than an earlier event of the same key and group among them. They lost.
+        ties: Those with the ordering values of the largest such event: a repeated message, or an ordering that is too
+            coarse.
+    """
+
+    fill: Mapping[str, float]
+    events: int
+    late: int
+    ties: int
+
+
+def measure(snapshot: Snapshot, policy: DuePolicy | None = None, *, watermarks: bool = True) -> TableMeasures:
+    """Measure a head snapshot.
+
+    Args:
+        snapshot: The snapshot.
+        policy: Decides what is due.
+        watermarks: Count late events, which takes a request for each lane.
+
+    Raises:
+        StoreUnavailable: The store does not answer.
+    """
+    slices, files, state = snapshot.slices, snapshot.files, snapshot.state
+    with_base = [each for each in slices if each.base_bytes]
+    base_bytes = sum(each.base_bytes for each in slices)
+    reads = [read_amplification(each, files) for each in with_base]
+    fetched = sum(factor * each.base_bytes for factor, each in zip(reads, with_base, strict=True))
+    due = None if policy is None else find_due(snapshot, policy).values()
+    entries = {TABLE_LANE: state.head, **snapshot.cut.lanes}
+    bits = snapshot.table_schema.bucket_bits
+    return TableMeasures(
+        buckets=1 << bits,
+        proposed_buckets=propose_buckets(slices, bits),
+        unsplit_groups=len(other_bits(slices, bits)),
+        file_groups=len(slices),
+        log_files=len(files),
+        commits_waiting=len({(file.lane, file.seq) for file in files}),
+        events_waiting=log_rows(slices),
+        base_rows=sum(each.slice.base_rows for each in slices if each.slice),
+        base_bytes=base_bytes,
+        log_bytes=sum(each.log_bytes for each in slices),
+        read_amplification=fetched / base_bytes if base_bytes else None,
+        max_read_amplification=max(reads, default=None),
+        due_groups=None if due is None else len(due),
+        due_bytes=None if due is None else sum(each.bytes for each in due),
+        plans_open=len(state.plans),
+        log_objects=_log_objects(snapshot, entries),
+        entries=entries,
+        late={
+            (stream, group): mark.late
+            for stream, marks in (snapshot.watermarks() if watermarks else {}).items()
+            for group, mark in marks.items()
+        },
+    )
+
+
+def _log_objects(snapshot: Snapshot, entries: Mapping[LaneName, int]) -> int:
+    chunk = snapshot.table_log.env.tuning.archive_chunk
+    archives = {lane: snapshot.state.archived.get(lane, 0) // chunk for lane in entries}
+    return sum(count - archives[lane] * chunk + archives[lane] for lane, count in entries.items())
+
+
+def sample(snapshot: Snapshot, *, max_files: int = SAMPLED_FILES, max_events: int = SAMPLED_EVENTS) -> TableSample:
+    """Sample a snapshot: footers of some base files, and the waiting events of one file group.
+
+    Args:
+        snapshot: The snapshot.
+        max_files: Number of base files; they are spread evenly over the table.
+        max_events: The file group is the one with the most waiting rows, up to this number.
+
+    Raises:
+        CorruptData: A file is missing or damaged.
+        StoreUnavailable: The store does not answer.
+    """
+    waiting = [each for each in snapshot.slices if 0 < int(each.rows.sum()) <= max_events]
+    chosen = max(waiting, key=lambda each: int(each.rows.sum()), default=None)
+    counts = np.zeros(3, np.int64) if chosen is None else _count_arrivals(snapshot, chosen)
+    events, late, ties = counts.tolist()
+    return TableSample(_fill(snapshot, max_files), events, late, ties)
+
+
+def _fill(snapshot: Snapshot, max_files: int) -> dict[str, float]:
+    env, schema = snapshot.table_log.env, snapshot.table_schema
+    bases: dict[Path, tuple[FileRef, Sequence[Overlay]]] = {
+        each.slice.base.path: (each.slice.base, each.slice.overlays)
+        for each in snapshot.slices
+        if each.slice and each.slice.base
+    }
+    chosen = list(bases.values())[:: max(1, -(-len(bases) // max_files))]
+    rows = sum(base.rows for base, _ in chosen)
+    if not rows:
+        return {}
+    files = {file.path: file for base, overlays in chosen for file in (base, *(each.file for each in overlays))}
+    footers = dict(zip(files, read_footers(env, list(files.values())), strict=True))
+    present: Counter[str] = Counter()
+    for base, overlays in chosen:
+        for group in schema.groups:
+            arrival = names.arrival(group.id)
+            (found,) = files_of_columns(schema, base, overlays, [arrival])
+            present[group.name] += _present_rows(footers[found.file.path], arrival)
+    return {group.name: present[group.name] / rows for group in schema.groups}
+
+
+def _present_rows(footer: Footer, column: str) -> int:
+    """Rows of a file in which a group is present: those with an arrival; none if the file is older than the group."""
+    leaf = footer.leaves.get(column)
+    if leaf is None:
+        return 0
+    row_groups = (footer.metadata.row_group(number) for number in range(footer.metadata.num_row_groups))
+    return sum(each.num_rows - each.column(leaf).statistics.null_count for each in row_groups)
+
+
+def _count_arrivals(snapshot: Snapshot, file_slice: FileSlice) -> Counts:
+    """(events, late, ties) of the waiting events of one file group, see `TableSample`."""
+    schema, env = snapshot.table_schema, snapshot.table_log.env
+    groups = [group for group in schema.groups if group.ordering]
+    wanted = {*schema.key, schema.sort_column, names.OP, *(name for group in groups for name in group.ordering)}
+    work = read_task([file_slice], snapshot.files)
+    loaded = mergers.load(schema, env.mergers)
+    ranges = list(LogReader(env, schema, work.files, work.slices, [wanted], loaded).events(work.slices[0]))
+    counts = np.zeros(3, np.int64)
+    for group in groups:
+        touching = [each for each in ranges if group.id in each.groups]
+        if touching:
+            counts += _arrivals_of_group(touching, group)
+    return counts
+
+
+def _arrivals_of_group(ranges: Sequence[LogRange], group: Group) -> Counts:
+    """(events, late, ties) of one group; the events of a key are in version order within ``ranges``."""
+    values = [pa.concat_arrays([each.columns[name] for each in ranges]) for name in group.ordering]
+    vector = keys.concat([each.keys for each in ranges])
+    without = ordering.all_null(values)
+    if without is not None:  # such events do not touch the group
+        vector, values = keys.take(vector, ~without), [column.filter(pa.array(~without)) for column in values]
+    if not len(vector):
+        return np.zeros(3, np.int64)
+    order, ordered = keys.in_order(vector)
+    starts = keys.run_starts(ordered)
+    ordinal = np.zeros(len(order), np.int64)
+    ordinal[starts[1:]] = 1
+    dense = np.unique(ordering.ranks(values), return_inverse=True)[1][order]
+    # One number for (key, version): its running maximum never falls back to an earlier key.
+    version = np.cumsum(ordinal) * (len(order) + 1) + dense
+    highest = np.maximum.accumulate(version)[:-1]
+    repeated = ordinal[1:] == 0
+    late, ties = repeated & (version[1:] < highest), repeated & (version[1:] == highest)
+    return np.array([len(order), late.sum(), ties.sum()], np.int64)

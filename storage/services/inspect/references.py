@@ -1,0 +1,111 @@
+"""Inspects the references of a table for operators: what is wrong with each, and how complete their tables are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from storage.core.log.table_state import TableState
+from storage.core.model import Reference
+from storage.core.names import TABLE_LANE
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment, open_environment
+from storage.errors import TableError
+from storage.log.table_log import TableLog
+from storage.read.lane_watermarks import read_watermarks
+from storage.read.references.referenced_table import check_reference, check_table_id
+from storage.services.inspect.stream_report import StreamReport, stream_report
+from storage.services.schema.resolve_references import referenced_state
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceReport:
+    """One reference of a table. Times are Unix milliseconds.
+
+    Attributes:
+        name: Name of the reference.
+        table: Location of the referenced table.
+        on: The columns of the foreign key.
+        columns: The columns that it shows, with their prefix.
+        problem: What is wrong, beginning with the field; "" if its columns can be read.
+        hint: What to do about it.
+        guide: Document and section that explain it; "" for none.
+        kept_since_ms: Since when the referenced table keeps its snapshots; None if it keeps all, or is not readable.
+        streams: Watermarks of the referenced table, for the groups of these columns.
+    """
+
+    name: str
+    table: str
+    on: tuple[str, ...]
+    columns: tuple[str, ...]
+    problem: str = ""
+    hint: str = ""
+    guide: str = ""
+    kept_since_ms: int | None = None
+    streams: tuple[StreamReport, ...] = ()
+
+
+def inspect_references(env: Environment, schema: TableSchema) -> Iterator[ReferenceReport]:
+    """The references of a table, in order. No data file is opened.
+
+    Args:
+        env: The environment of the table, which need not exist.
+        schema: Its schema, or the one of a configuration.
+    """
+    for reference in schema.references:
+        try:
+            yield _inspected(env, schema, reference)
+        except TableError as error:
+            field = f"references.{reference.name}"
+            message = error.message if error.message.startswith(field) else f"{field}: {error.message}"
+            yield replace(_named(env, reference), problem=message, hint=error.hint, guide=error.guide)
+
+
+def reference_reports(
+    uri: str | Path, schema: TableSchema, storage_options: Mapping[str, Any] | None = None
+) -> list[ReferenceReport]:
+    """What is wrong with the references of a schema, and how complete the referenced tables are.
+
+    Args:
+        uri: The location of the table, which need not exist.
+        schema: The schema of the table or of a configuration.
+        storage_options: Options of the table's store.
+    """
+    return list(inspect_references(open_environment(uri, storage_options), schema))
+
+
+def _inspected(env: Environment, schema: TableSchema, reference: Reference) -> ReferenceReport:
+    state = referenced_state(env, reference)
+    if reference.table_id:  # a configuration has none
+        check_table_id(reference, state.table_id)
+    check_reference(schema, reference, state.schema)
+    table_log = TableLog.of(env.of_table(reference.table))
+    state, cut, _ = table_log.newest_cut()
+    groups = {state.schema.group_of_column[name].name for name in reference.columns if name not in state.schema.key}
+    found = read_watermarks(table_log.commit_log, state, cut)
+    now = table_log.clock.now_ms()
+    marks = (mark for of_stream in found.values() for name, mark in of_stream.items() if name in groups)
+    return replace(
+        _named(env, reference),
+        kept_since_ms=_kept_since(table_log, state),
+        streams=tuple(stream_report(mark, now) for mark in marks),
+    )
+
+
+def _kept_since(table_log: TableLog, state: TableState) -> int | None:
+    """The time of the oldest retained snapshot; None if none has expired."""
+    oldest = state.oldest_retained
+    if oldest <= 1:
+        return None
+    entry = table_log.commit_log.entry(TABLE_LANE, oldest)
+    return None if entry is None else entry.committed_at_ms
+
+
+def _named(env: Environment, reference: Reference) -> ReferenceReport:
+    try:
+        location = env.of_table(reference.table).store.uri
+    except TableError:  # of an unknown kind of store
+        location = reference.table
+    return ReferenceReport(reference.name, location, reference.on, reference.shown)

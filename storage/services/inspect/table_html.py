@@ -1,0 +1,35 @@
+"""A table as HTML, for notebooks."""
+
+from __future__ import annotations
+
+from storage import shown
+from storage.core.types import format_type
+from storage.plural import counted
+from storage.services.inspect.inspect import Inspection
+
+
+def table_html(inspected: Inspection) -> str:
+    """What is in a table: sizes, columns by group, and streams."""
+    found = inspected.overview()
+    schema = found.schema
+    about = {
+        "table": found.uri,
+        "comment": schema.comment,
+        "key": ", ".join(schema.key),
+        "rows": f"{found.rows_in_base:,} compacted, {counted(found.events_in_logs, 'event')} in logs",
+        "stored": f"{found.base_bytes / 1e6:,.1f} MB in bases, {found.log_bytes / 1e6:,.1f} MB in logs",
+        "waiting for compaction": f"{counted(found.commits_waiting, 'commit')}",
+        "snapshot": found.cut,
+    }
+    columns = [
+        (
+            group.name,
+            ", ".join(f"{name} {format_type(schema.column_by_name[name].type)}" for name in group.columns),
+            ", ".join(group.ordering) or "as committed",
+            group.merge,
+            ", ".join(stream.name for stream in schema.streams if group.name in stream.groups),
+        )
+        for group in schema.groups
+    ]
+    text = shown.facts("Table", {name: value for name, value in about.items() if value})
+    return text + shown.rows("", ("group", "columns", "ordering", "merge", "streams"), columns)

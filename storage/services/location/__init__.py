@@ -1,0 +1,1 @@
+"""Tables as a whole: created and dropped; folders of tables."""

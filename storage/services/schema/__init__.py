@@ -1,0 +1,1 @@
+"""Changes of the schema and of the settings of a table."""

@@ -1,0 +1,72 @@
+"""Checks references against the tables that they refer to, before they become part of a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from storage.config.table_config import TableConfig, build_schema
+from storage.core.log.table_state import TableState
+from storage.core.model import Reference
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
+from storage.errors import InvalidInput, NotFound
+from storage.log.table_log import TableLog
+from storage.read.references.referenced_table import check_reference
+
+
+def resolve_references(env: Environment, config: TableConfig, known: Collection[Reference] = ()) -> TableSchema:
+    """The schema of a configuration whose references were checked against the referenced tables.
+
+    Args:
+        env: The environment of the table.
+        config: The configuration. A reference without a list of columns gets those of the referenced table outside of
+            its key.
+        known: References that the table has already. They are not checked: their tables may be missing.
+
+    Raises:
+        InvalidInput: A reference does not fit the referenced table, or refers to the table itself.
+        NotFound: A referenced table, or one of the columns, does not exist.
+        StoreUnavailable: The store of a referenced table does not answer.
+    """
+    schema = build_schema(config)
+    if not schema.references:
+        return schema
+    ids = {each.name: each.table_id for each in known}
+    given = {name: config.references[name] for name in ids}
+    for reference in schema.references:
+        if reference.name in ids:
+            continue
+        state = referenced_state(env, reference)
+        referenced = state.schema
+        check_reference(schema, reference, referenced)
+        columns = reference.columns or tuple(name for name in referenced.column_by_name if name not in referenced.key)
+        given[reference.name] = config.references[reference.name].model_copy(update={"columns": list(columns)})
+        ids[reference.name] = state.table_id
+    resolved = build_schema(config.model_copy(update={"references": given}))  # the names of the columns may clash
+    return replace(resolved, references=tuple(replace(each, table_id=ids[each.name]) for each in resolved.references))
+
+
+def referenced_state(env: Environment, reference: Reference) -> TableState:
+    """The newest state of a referenced table.
+
+    Raises:
+        InvalidInput: It is the table itself.
+        NotFound: There is no such table.
+        StoreUnavailable: Its store does not answer.
+    """
+    field = f"references.{reference.name}.table"
+    other = env.of_table(reference.table)
+    if other.store.uri == env.store.uri:
+        raise InvalidInput(
+            f"{field}: {reference.table} is the table itself", hint="a table cannot refer to itself: name another table"
+        )
+    try:
+        return TableLog.of(other).refresh()
+    except NotFound as error:
+        raise NotFound(
+            f"{field}: {error.message}",
+            hint="put it back, or drop the reference and add it again with the new location (weft alter)"
+            if reference.table_id
+            else "create the referenced table first; a relative path starts at the location of this table",
+        ) from None

@@ -1,0 +1,1 @@
+"""How services run: steps, tasks, threads, progress."""

@@ -1,0 +1,71 @@
+"""Runs several tasks of a service at the same time, in threads of this process, within a limit of memory.
+
+Reading, merging and writing release Python's global lock for most of their time. Memory is an estimate of each task
+(`storage.services.steps.tasks.Task.memory_bytes`): a task begins when it fits beside those that run, and a task that is
+larger than the limit runs alone, so that every task is run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from storage.errors import InvalidInput
+from storage.services.steps.tasks import Execute, Task, one_by_one
+
+T = TypeVar("T")
+
+
+def in_threads(threads: int, memory_bytes: int | None = None) -> Execute:
+    """An `Execute` that runs several tasks at the same time.
+
+    If a task fails, those that run are waited for, and no other task begins. Files of tasks whose results are not
+    taken are garbage, which cleaning deletes.
+
+    Args:
+        threads: Number of tasks at the same time, at most.
+        memory_bytes: Limit of the memory that they need together; None: no limit.
+
+    Raises:
+        InvalidInput: A number is not positive.
+    """
+    if threads < 1 or (memory_bytes is not None and memory_bytes < 1):
+        raise InvalidInput(
+            f"{threads} tasks in {memory_bytes} bytes of memory cannot run", hint="give positive numbers"
+        )
+    if threads == 1:
+        return one_by_one
+
+    def execute(tasks: Iterable[Task[T]], /) -> Iterator[T]:
+        source = iter(tasks)
+        started: deque[tuple[Future[T], int]] = deque()
+        following: Task[T] | None = None
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="weft-task")
+        try:
+            while True:
+                while started and started[0][0].done():
+                    yield started.popleft()[0].result()
+                running = {future: needed for future, needed in started if not future.done()}
+                failed = any(future not in running and future.exception() is not None for future, _ in started)
+                while len(running) < threads and not failed:
+                    if following is None:
+                        following = next(source, None)
+                    if following is None:
+                        break
+                    needed = following.memory_bytes
+                    if running and memory_bytes is not None and needed + sum(running.values()) > memory_bytes:
+                        break
+                    future = pool.submit(following.run)
+                    started.append((future, needed))
+                    running[future] = needed
+                    following = None
+                if not started:
+                    return
+                # Any of them, so that a slow one does not keep the others from being followed by the next.
+                wait(running, return_when=FIRST_COMPLETED)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    return execute

@@ -1,0 +1,49 @@
+"""What tasks of compactions and folds have in common: some file groups of a snapshot, and the plan of their files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from storage.core.log.cut import Cut
+from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
+from storage.read.plan.read_task import only_needed, read_task
+from storage.read.snapshot import Snapshot
+from storage.services.steps.service_plan import ServicePlan
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTask:
+    """Work on some file groups of a snapshot. Can be pickled and run in any process.
+
+    Attributes:
+        env: The table's environment.
+        schema: Schema of the snapshot.
+        slices: The file groups, as planned at the snapshot.
+        files: The log files that ``slices`` refer to by number.
+        at: Cut of the snapshot.
+        plan: Slot of the PLAN, which is part of the names of the files that the task writes.
+    """
+
+    env: Environment
+    schema: TableSchema
+    slices: tuple[FileSlice, ...]
+    files: tuple[LiveFile, ...]
+    at: Cut
+    plan: int
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, plan: ServicePlan, slices: Sequence[FileSlice], **others: Any) -> Self:
+        """The task of some file groups; ``others`` are the attributes of a subclass."""
+        work = read_task(slices, snapshot.files)
+        env, schema = snapshot.table_log.env, snapshot.table_schema
+        return cls(env, schema, tuple(work.slices), work.files, snapshot.cut, plan.slot, **others)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        slices, files = only_needed(self.slices, self.files)
+        needed = dataclasses.replace(self, slices=slices, files=files)
+        return type(self), tuple(getattr(needed, field.name) for field in dataclasses.fields(needed))

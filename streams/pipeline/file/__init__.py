@@ -1,0 +1,1 @@
+"""The pipeline file: its fields, its checks, and what it refers to."""

@@ -1,0 +1,350 @@
+"""Checks the writers of a pipeline against the schema of its table. Pure; errors name the field."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from storage.config.config_file import errors_at
+from storage.config.table_config import build_schema
+from storage.core.model import Stream
+from storage.core.plan.watermarks import check_lateness
+from storage.core.schema.evolution import widens
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import Conflict, InvalidInput, NotFound
+from storage.publish.publication import columns_to_publish
+from storage.services.inspect.references import ReferenceReport
+from streams.pipeline.file.file_problems import WrongFile
+from streams.pipeline.file.model import Pipeline, PublishSection, WriterSpec
+
+KAFKA: Final = "_kafka"
+"""Name of the struct with which `select` and `where` see topic, partition, offset, timestamp, key and headers."""
+KEY: Final = "_key"
+"""Name of the struct with the decoded Kafka key, if its fields are declared."""
+
+_CLOSE: Final = dt.timedelta(hours=1)
+"""By so much less may a referenced table keep: services of two tables do not clean at the same moment."""
+_RESERVED_COLUMNS: Final = ("_op", "_supplied")  # a select may have these besides the columns of the stream
+
+
+def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
+    """Check that each writer's stream exists in the table and that its `select` gives columns of this stream.
+
+    Raises:
+        WrongFile: A stream does not exist, or a column is missing or unknown; the message names every such field.
+    """
+    found = [problem for writer in pipeline.writers.values() for problem in writer_problems(writer, schema)]
+    if found:
+        raise WrongFile(pipeline.path, found)
+
+
+def writer_problems(writer: WriterSpec, schema: TableSchema) -> Iterator[InvalidInput]:
+    """Everything for which `check_writers` refuses a writer."""
+    streams: dict[str, Stream] = {stream.name: stream for stream in schema.streams}
+    known = streams.get(writer.stream)
+    if known is None:
+        yield InvalidInput(
+            f"writers.{writer.name}.stream: the table has no stream {writer.stream!r}",
+            hint=f"streams: {', '.join(streams)}; the writer's name is the default",
+        )
+        return
+    yield from _select_problems(writer, known, schema)
+    yield from refusal("", _check_updates, writer, known, schema)
+    where = f"writers.{writer.name}."
+    if writer.tombstones == "delete":
+        yield from refusal(where, check_deletes, writer, known, schema)
+    if writer.lateness is not None:
+        yield from refusal(where, check_lateness, writer.lateness, schema, known)
+
+
+def ttl_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[InvalidInput]:
+    """What in the pipeline does not fit the time to live of its table. Nothing is refused because of it."""
+    if schema.ttl is None:
+        if pipeline.ttl is not None:
+            yield InvalidInput(
+                "ttl: the table has no time to live, so the service has nothing to do",
+                hint="weft alter set-ttl URI, or table.config.ttl of a new table; or remove the section",
+            )
+        return
+    if pipeline.ttl is None:
+        yield InvalidInput(
+            "table.uri: the table has a time to live, and no service of the file applies it",
+            hint="add ttl: true, unless weft services or weft apply-ttl does it",
+        )
+    times = {"rows": schema.ttl.rows_ms, "deletes": schema.ttl.deletes_ms}
+    for writer in pipeline.writers.values():
+        if not isinstance(writer.lateness, dt.timedelta):
+            continue
+        for what, kept_ms in times.items():
+            if kept_ms is not None and writer.lateness > dt.timedelta(milliseconds=kept_ms):
+                yield InvalidInput(
+                    f"writers.{writer.name}.lateness: {writer.lateness} is longer than the table's ttl.{what}, "
+                    f"{dt.timedelta(milliseconds=kept_ms)}: a late event may find its row or delete forgotten",
+                    hint=f"make ttl.{what} longer (weft alter set-ttl URI), or the lateness shorter",
+                )
+
+
+def publish_problems(given: PublishSection | None, schema: TableSchema | None) -> Iterator[InvalidInput]:
+    """What is wrong with the section ``publish``.
+
+    Args:
+        given: The section; None if the file has none.
+        schema: Of the table; None if it is not known.
+    """
+    if given is None:
+        return
+    if not given.targets:
+        yield InvalidInput("publish: names no format", hint="add iceberg: {table: NAMESPACE.TABLE}, or delta: true")
+    for name, section in (("iceberg", given.iceberg), ("delta", given.delta)):
+        if section is not None and schema is not None:
+            try:
+                columns_to_publish(schema, section.columns)
+            except (InvalidInput, NotFound) as error:
+                yield InvalidInput(f"publish.{name}.columns: {error.message}", hint=error.hint)
+            if schema.overlays and section.columns is None:
+                yield InvalidInput(
+                    f"publish.{name}: the table may have overlays, and columns with newer values in them are refused",
+                    hint="weft alter set-overlays URI false; or name columns of groups that no overlay has",
+                )
+
+
+def reference_problems(pipeline: Pipeline, reports: Sequence[ReferenceReport]) -> Iterator[InvalidInput]:
+    """What is wrong with the references of the table, and where the referenced tables keep less than the file says."""
+    for report in reports:
+        if report.problem:
+            yield InvalidInput(f"table.config.{report.problem}", hint=report.hint)
+        elif pipeline.clean is not None and report.kept_since_ms is not None:
+            missing = dt.timedelta(seconds=pipeline.clean.retain) - (
+                dt.datetime.now(dt.UTC) - dt.datetime.fromtimestamp(report.kept_since_ms / 1000, dt.UTC)
+            )
+            if missing > _CLOSE:
+                since = dt.datetime.fromtimestamp(report.kept_since_ms / 1000, dt.UTC)
+                yield InvalidInput(
+                    f"clean.retain: {report.table} keeps its snapshots only since {since:%Y-%m-%d %H:%M:%S} UTC: older "
+                    f"snapshots of the table cannot show reference {report.name!r}",
+                    hint="clean the referenced table with the same retain or a longer one; savepoints and pins keep "
+                    "what they need in all tables",
+                )
+
+
+def refusal(where: str, check: Callable[..., object], *arguments: object) -> Iterator[InvalidInput]:
+    """The error of a check, if it refuses its arguments. ``where`` is put before its message."""
+    try:
+        with errors_at(where):
+            check(*arguments)
+    except InvalidInput as error:
+        yield error
+
+
+def _select_problems(writer: WriterSpec, stream: Stream, schema: TableSchema) -> Iterator[InvalidInput]:
+    where = f"writers.{writer.name}.{'schema' if writer.select is None else 'select'}"
+    selected = writer.message if writer.select is None else writer.select
+    if selected is None:
+        return  # all columns of the source: the sink checks them once Spark knows them
+    columns = schema.stream_columns(stream)
+    for name in selected:
+        if name not in columns and name not in _RESERVED_COLUMNS:
+            yield InvalidInput(
+                f"{where}.{name}: stream {writer.stream!r} has no such column",
+                hint=f"its columns: {', '.join((*columns, '_op'))}",
+            )
+    for key in schema.key:
+        if key not in selected:
+            yield InvalidInput(f"{where}: key column {key!r} is missing", hint=f"add {key}: <expression>")
+    for group in (schema.group_by_name[name] for name in stream.groups):
+        known = [name for name in group.columns if name not in schema.added or name in selected]
+        absent = [name for name in known if name not in selected]
+        if absent and len(absent) < len(known):
+            yield InvalidInput(
+                f"{where}: group {group.name!r} is incomplete: {', '.join(absent)} is missing",
+                hint="select all columns of a group or none; NULL is an expression too",
+            )
+
+
+def _check_updates(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
+    """Check that updates of Debezium do not go to aggregates, which would count a row again with each update."""
+    if not writer.message_format.startswith("debezium"):
+        return
+    columns = writer.message if writer.select is None else writer.select
+    if "_debezium" in (writer.where or "") or (columns and "_op" in columns):
+        return  # the user decides which events count
+    for group in (schema.group_by_name[name] for name in stream.groups):
+        if group.merge == "aggregate" and columns and set(group.columns) & set(columns):
+            raise InvalidInput(
+                f"writers.{writer.name}: each update of a row would be added to the aggregates of group {group.name!r}",
+                hint="choose events, for example where: _debezium.op IN ('c', 'r'); or give the group another "
+                "mode (guide: deploy/docs/modelling.md#merge-modes)",
+            )
+
+
+def check_deletes(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
+    """Check that tombstones can become deletes: their key and their ordering value must be known.
+
+    Raises:
+        InvalidInput: One of them is not known, or the stream ignores deletes.
+    """
+    if stream.on_delete == "ignore":
+        raise InvalidInput(
+            f"tombstones: stream {stream.name!r} ignores deletes (on_delete: ignore)", hint="remove tombstones"
+        )
+    key_of(writer, schema)
+    columns = writer.message if writer.select is None else writer.select
+    groups = [schema.group_by_name[name] for name in stream.groups]
+    written = [group for group in groups if columns and set(group.columns) & set(columns)]
+    if not all(group.ordering for group in written):
+        return  # a delete in commit order needs no ordering value
+    ordering = [name for group in written for name in group.ordering]
+    expressions = {} if writer.select is None else writer.select
+    if not any(KAFKA in expressions.get(name, "") or KEY in expressions.get(name, "") for name in ordering):
+        name = ordering[0]
+        raise InvalidInput(
+            f"tombstones: a delete needs a value for {' or '.join(ordering)}, and the message of a tombstone has none",
+            hint=f"take one from Kafka, in select: {name}: coalesce({expressions.get(name, name)}, {KAFKA}.timestamp); "
+            f"an integer: unix_millis({KAFKA}.timestamp), or {KAFKA}.offset",
+        )
+
+
+def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
+    """Fields of the Kafka key for `streams.write.decode.decode_messages`; None if the key is not decoded.
+
+    A writer that turns tombstones into deletes and declares no ``key`` uses the fields of the message that are the
+    table's key columns. A key column may also be an expression over ``_kafka``.
+
+    Raises:
+        InvalidInput: A key column is an expression over fields of the message, so its name in the Kafka key is not
+            known; or it uses no field of the declared ``key``, so a tombstone would not name a row.
+    """
+    if writer.tombstones != "delete":
+        return writer.key
+    message, fields = writer.message or {}, {}
+    for column in schema.key:
+        expression = column if writer.select is None else writer.select.get(column, column)
+        if writer.key is not None:
+            used = {KEY, KAFKA, *(name for name in writer.key if name in message)}
+            if not any(re.search(rf"\b{re.escape(name)}\b", expression) for name in used):
+                first = next(iter(writer.key))
+                raise InvalidInput(
+                    f"tombstones: {column} uses no field of the Kafka key, so a message without a value has none",
+                    hint=f"use one in select: {column}: coalesce({expression}, {KEY}.{first})",
+                )
+            continue
+        name = expression.strip().strip("`")
+        if name in message:
+            fields[name] = message[name]
+        elif KAFKA not in expression:
+            raise InvalidInput(
+                f"tombstones: cannot tell which field of the Kafka key is {column}: {expression!r} is not a field of "
+                "the message",
+                hint=f"declare the fields of the Kafka key, key: {{id: bigint}}, and use them in select: "
+                f"{column}: coalesce({expression}, {KEY}.id)",
+            )
+    return writer.key or fields or None
+
+
+def exact_fields(writer: WriterSpec, schema: TableSchema) -> frozenset[str]:
+    """Fields of the message that the key columns of the table use: nothing of them is rounded."""
+    select = writer.select or {}
+    keys = " ".join(select.get(column, column) for column in schema.key)
+    return frozenset(
+        name for name in writer.message or {} if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", keys, re.IGNORECASE)
+    )
+
+
+def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
+    """Check that the existing table is the one that the file describes, now or before schema changes.
+
+    Raises:
+        Conflict: It is another table; the message names the fields and both values.
+    """
+    if pipeline.config is None:
+        return
+    described = build_schema(pipeline.config)
+    mine, theirs = _plain(described), _plain(_as_described(there, described))
+    found = []
+    for part, wanted in mine.items():
+        if isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
+            found.extend(_differences(part, wanted, theirs[part]))
+        elif wanted != theirs.get(part):
+            found.append(f"{part}: {wanted} in the file, {theirs.get(part)} in the table")
+    if found:
+        raise Conflict(
+            f"{pipeline.path.name}: table.config differs from the table at {pipeline.table.uri}: {'; '.join(found)}",
+            hint="use that of the table, remove config, or write to another uri; weft alter changes the table",
+        )
+
+
+def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
+    """The schema of the table before the schema changes that the file does not have."""
+    columns = []
+    for column in there.columns:
+        mine = described.column_by_name.get(column.name)
+        if mine is None and column.since > 1:
+            continue
+        if mine is not None and column.changed > 1:
+            grown = widens(mine.type, column.type)
+            column = replace(column, type=mine.type if grown else column.type, default=mine.default)  # noqa: PLW2901
+        columns.append(column)
+    kept = {column.name for column in columns}
+    groups = [
+        replace(
+            group,
+            columns=tuple(name for name in group.columns if name in kept),
+            functions=tuple(function for function in group.functions if function.column in kept),
+        )
+        for group in there.groups
+        if kept.intersection(group.columns)
+    ]
+    known = {group.name for group in groups}
+    streams = [
+        replace(stream, groups=tuple(name for name in stream.groups if name in known))
+        for stream in there.streams
+        if stream.id <= len(described.streams)  # streams that were added later have larger ids
+    ]
+    references = [
+        # A file does not have the id of the referenced table, and may leave out the columns.
+        replace(reference, table_id="", columns=reference.columns if mine.columns else ())
+        for reference in there.references
+        for mine in [described.reference_by_name.get(reference.name)]
+        if mine is not None  # references may be added later
+    ]
+    # A file may say how many buckets the table was created with, before weft split.
+    split = there.created_bits is not None and there.created_bits == described.bucket_bits
+    return replace(
+        there,
+        bucket_bits=described.bucket_bits if split else there.bucket_bits,
+        created_bits=None,
+        columns=tuple(columns),
+        groups=tuple(groups),
+        streams=tuple(streams),
+        references=tuple(references),
+    )
+
+
+def _plain(schema: TableSchema) -> dict[str, Any]:
+    """The schema as JSON with the file's word ``buckets``, without comments and revisions of columns."""
+    plain = {"references": [], **schema.to_json()}
+    plain["buckets"] = 1 << plain.pop("bucket_bits")
+    plain.pop("comment", None)
+    for column in plain["columns"]:
+        del column["since"], column["changed"]
+        column.pop("comment", None)
+    return plain
+
+
+def _differences(part: str, mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[str]:
+    """Differences of two lists of named items, as text."""
+    here, there = ({item["name"]: item for item in items} for items in (mine, theirs))
+    found = [f"{part}.{name} is only in the file" for name in here if name not in there]
+    found += [f"{part}.{name} is only in the table" for name in there if name not in here]
+    for name in here.keys() & there.keys():
+        found += [
+            f"{part}.{name}.{key}: {value} in the file, {there[name][key]} in the table"
+            for key, value in here[name].items()
+            if key != "id" and value != there[name][key]
+        ]
+    if not found and list(here) != list(there):
+        found.append(f"{part}: the table has another order: {', '.join(there)}")
+    return found

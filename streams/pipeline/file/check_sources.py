@@ -1,0 +1,38 @@
+"""Checks the options of Kafka sources. No broker is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+
+from storage.errors import InvalidInput
+from streams.pipeline.file.file_problems import WrongFile
+from streams.pipeline.file.model import Pipeline
+
+
+def check_sources(pipeline: Pipeline) -> None:
+    """Check the options of Kafka sources before any process is started.
+
+    Raises:
+        WrongFile: Options are wrong; the message names the writers and the options.
+    """
+    if problems := list(source_problems(pipeline)):
+        raise WrongFile(pipeline.path, problems)
+
+
+def source_problems(pipeline: Pipeline, known: AbstractSet[str] = frozenset()) -> Iterator[InvalidInput]:
+    """Options of Kafka sources that are wrong, unless the source has a problem with a known message."""
+    from streams.kafka import FORMAT
+    from streams.kafka.client_settings import wrong_settings
+    from streams.kafka.options import parse_options
+
+    for writer in pipeline.writers.values():
+        where = (f"writers.{writer.name}.source", f"writers.{writer.name}: kafka.")
+        if writer.reader_format == FORMAT and not any(message.startswith(where) for message in known):
+            try:
+                options = parse_options(writer.reader_options, default_starting="latest")
+            except InvalidInput as error:
+                yield InvalidInput(f"writers.{writer.name}.source: {error.message}", hint=error.hint)
+                continue
+            for wrong in wrong_settings(options.kafka):
+                yield InvalidInput(f"writers.{writer.name}.source: {wrong.message}", hint=wrong.hint)

@@ -1,0 +1,135 @@
+"""Finds the dead letters of the writers of a pipeline file, for commands and for the clean service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from storage import Table
+from storage.config.config_file import Sections
+from storage.errors import InvalidInput
+from streams.letters.letter_files import default_folder, open_folder
+from streams.letters.letter_folder import LetterFolder
+from streams.letters.retention import Expired, Retention
+from streams.pipeline.file.model import DeadLetterSection, OnError, TableLocation, TableSection, as_section
+from streams.pipeline.file.pipeline import read_fields
+from streams.pipeline.file.pipeline_file import read_file, resolve_location
+
+_FIELDS: Final = ("stream", "lane", "dead_letter", "on_error")
+
+
+class _Writer(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    stream: str | None = None
+    lane: str | None = None
+    dead_letter: Annotated[DeadLetterSection | None, BeforeValidator(as_section)] = None
+    on_error: OnError = "dead_letter"
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    table: TableSection
+    writers: dict[str, _Writer] = {}
+
+
+_SECTIONS: Final[Sections] = {"table": TableSection, "writers.*.dead_letter": DeadLetterSection, "writers.*": _Writer}
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPlace:
+    """Where the dead letters of a writer are.
+
+    Attributes:
+        writer: Name of the writer.
+        stream: Its stream.
+        lane: Its lane.
+        folder: Path or URL of the folder.
+        keep_seconds: How long letters are kept; None: for ever.
+    """
+
+    writer: str
+    stream: str
+    lane: str
+    folder: str
+    keep_seconds: float | None
+
+    def open(self, table: Table, location: TableLocation) -> LetterFolder:
+        """Open the folder; it need not exist.
+
+        Raises:
+            InvalidInput: The URL's scheme is not that of a known file system.
+        """
+        store = open_folder(self.folder, table.uri, location.storage_options)
+        return LetterFolder.of(store, self.lane, table, location.storage_options)
+
+
+def load_letter_places(
+    path: str | Path, environment: Mapping[str, str] = os.environ
+) -> tuple[TableLocation, list[LetterPlace]]:
+    """The table of a pipeline file, and the dead letters of its writers. Writers that stop at bad messages have none.
+
+    Other fields of the file are not read, so errors in them, or environment variables that they need, do not matter.
+
+    Raises:
+        InvalidInput, NotFound: See `streams.pipeline.file.pipeline.load_pipeline`.
+    """
+    path = Path(path).absolute()
+    whole = read_file(path)
+    given = whole.get("writers")
+    writers = {
+        name: {field: section[field] for field in _FIELDS if field in section}
+        for name, section in (given.items() if isinstance(given, dict) else ())
+        if isinstance(section, dict)
+    }
+    found, _ = read_fields(_File, {"table": whole.get("table", {}), "writers": writers}, path, environment, _SECTIONS)
+    location = TableLocation(resolve_location(found.table.uri, path.parent), found.table.storage_options)
+    places = []
+    for name, writer in found.writers.items():
+        if writer.on_error == "stop":
+            continue
+        stream = writer.stream or name
+        lane = writer.lane or stream
+        letters = writer.dead_letter or DeadLetterSection()
+        if letters.path is None:
+            folder = default_folder(location.uri, lane)
+        else:
+            folder = resolve_location(letters.path, path.parent)
+        places.append(LetterPlace(name, stream, lane, folder, letters.keep))
+    return location, places
+
+
+def choose_places(places: list[LetterPlace], only: str | None) -> list[LetterPlace]:
+    """The places of all writers, or of one.
+
+    Args:
+        places: From `load_letter_places`.
+        only: The writer, by its name or its stream.
+
+    Raises:
+        InvalidInput: There is no such writer, or it has no dead letters.
+    """
+    chosen = [place for place in places if only is None or only in {place.writer, place.stream}]
+    if not chosen:
+        what = "no writer of the pipeline has dead letters" if only is None else f"writer {only!r} has no dead letters"
+        known = ", ".join(place.writer for place in places) or "none"
+        raise InvalidInput(what, hint=f"writers with dead letters: {known}; one with on_error: stop has none")
+    return chosen
+
+
+def expire_letters(retentions: list[Retention], *, dry_run: bool = False) -> Expired:
+    """Delete the old dead letters of several writers."""
+    return sum((retention.expire(dry_run=dry_run) for retention in retentions), start=Expired())
+
+
+def retentions_of(places: list[LetterPlace], table: Table, location: TableLocation) -> list[Retention]:
+    """The retention of each writer that declares one."""
+    return [
+        Retention(place.open(table, location), place.keep_seconds) for place in places if place.keep_seconds is not None
+    ]

@@ -1,0 +1,102 @@
+"""Finds messages without an ordering value: their rows change nothing, and nobody is told but by a count.
+
+An expression of ``select`` is understood if it is a field, or a function or cast of one field (`timestamp_millis(ts)`):
+it is NULL if the field is missing or null. What other expressions give, only Spark knows (`weft doctor`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import format_type
+from storage.errors import InvalidInput
+from storage.plural import counted
+from streams.pipeline.file.model import WriterSpec
+from streams.pipeline.infer.nested_fields import value_at
+
+Row = Mapping[str, Any]
+IsNull = Callable[[Row], bool]
+
+_NAME: Final = r"`?([A-Za-z_][\w.]*)`?"
+_STRICT: Final = re.compile(
+    rf"\s*(?:{_NAME}|(?!(?:coalesce|nvl|ifnull|if|isnull|isnotnull|greatest|least)\b)\w+\(\s*{_NAME}\s*\)"
+    rf"|cast\(\s*{_NAME}\s+as\s+[\w(), ]+\))\s*",
+    re.IGNORECASE,
+)
+"""Expressions that are NULL if the field is, and perhaps only then."""
+_OF_KAFKA: Final[Mapping[str, str]] = {"timestamp": "_kafka.timestamp", "bigint": "unix_millis(_kafka.timestamp)"}
+
+
+def unordered_messages(
+    writer: WriterSpec, schema: TableSchema, rows: Sequence[Row], source: str
+) -> Iterator[InvalidInput]:
+    """One error for each group whose ordering columns have no value in some messages.
+
+    Args:
+        writer: The writer.
+        schema: Schema of the table.
+        rows: Messages, as values by field.
+        source: Where they are from, in words.
+    """
+    groups = [schema.group_by_name[name] for name in schema.stream(writer.stream).groups]
+    for group in groups:
+        tests = [_null_test(writer, name) for name in group.ordering]
+        known = [test for test in tests if test is not None]
+        if not known or len(known) < len(tests):
+            continue
+        # With several groups, a message may be meant for the others only: then it has no value of this one either.
+        values = [_null_test(writer, name) for name in group.values] if len(groups) > 1 else []
+        lost = sum(all(test(row) for test in known) and _has_value(row, values) for row in rows)
+        if lost:
+            text, hint = unordered_text(writer, schema, group.name, lost, len(rows))
+            yield InvalidInput(f"writers.{writer.name}.select.{group.ordering[0]}: {text} ({source})", hint=hint)
+
+
+def unordered_text(writer: WriterSpec, schema: TableSchema, group_name: str, lost: int, count: int) -> tuple[str, str]:
+    """What is wrong with messages without an ordering value, and what to do.
+
+    Args:
+        writer: The writer.
+        schema: Schema of the table.
+        group_name: The group whose ordering columns are NULL.
+        lost: Number of such messages.
+        count: Number of all messages.
+    """
+    group = schema.group_by_name[group_name]
+    first = group.ordering[0]
+    names = " and ".join(group.ordering)
+    several = len(schema.stream(writer.stream).groups) > 1
+    what = f"do not change group {group.name}" if several else "change nothing: they would not be in the table"
+    text = f"{lost:,} of {counted(count, 'message')} have no value in {names}, which orders the events, and {what}"
+    hint = "send the value"
+    instead = _OF_KAFKA.get(format_type(schema.column_by_name[first].type))
+    if instead is not None and writer.file_format is None:
+        now = (writer.select or {}).get(first, first)
+        hint += f", or take another one where it is missing, in select: {first}: coalesce({now}, {instead})"
+    return text, f"{hint} (guide: deploy/docs/modelling.md#orderings)"
+
+
+def _null_test(writer: WriterSpec, column: str) -> IsNull | None:
+    """Whether a column is NULL in a row that is made of a message; None if that cannot be told without Spark."""
+    expression = column if writer.select is None else writer.select.get(column, "")
+    found = _STRICT.fullmatch(expression)
+    name = "" if found is None else next(filter(None, found.groups()))
+    parts = [name] if name in (writer.message or {}) else name.split(".")
+    if parts[0] not in (writer.message or {}):
+        return None
+    folded = writer.file_format not in {None, "json"}  # Spark's readers of files ignore the case of names
+
+    def is_null(row: Row) -> bool:
+        if not folded:
+            return value_at(row, parts) is None
+        return value_at({key.lower(): each for key, each in row.items()}, [part.lower() for part in parts]) is None
+
+    return is_null
+
+
+def _has_value(row: Row, tests: Sequence[IsNull | None]) -> bool:
+    """Whether a row has a value in one of the columns; true if there are none to ask."""
+    return not tests or any(test is not None and not test(row) for test in tests)

@@ -1,0 +1,1 @@
+"""A pipeline in operation: processes, services, states, metrics."""

@@ -1,0 +1,93 @@
+"""Files of one file group, and since when its commits wait: as the whole table says it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from storage import Table
+from storage.errors import NotFound
+from storage.services.inspect.inspect import Inspection
+from tests.storage.support.shop import SHOP, append, fill_with_every_state, new_uri, orders
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    table = Table.create(new_uri(), SHOP)
+    fill_with_every_state(table)
+    return table
+
+
+def test_files_of_a_group_sum_up_to_its_report(table: Table) -> None:
+    inspection = Inspection.of(table.snapshot())
+    readers: dict[str, int] = defaultdict(int)
+    for report in inspection.files():
+        rows: dict[str, int] = defaultdict(int)
+        files = inspection.group_files(report.file_group)
+        for file in files:
+            rows[file.kind] += file.rows
+            readers[file.path] += 1
+            assert file.rows <= file.file_rows
+            assert sum(count for _, _, count in file.blocks) == (0 if file.seq is None else file.rows)
+        assert rows["base"] == report.base_rows
+        assert rows["shadow"] == report.shadow_rows
+        assert rows["log"] + rows["fold"] == report.log_rows
+        assert len([file for file in files if file.seq is not None]) == report.log_files
+    stored = {file.path: file for file in inspection.stored_files()}
+    assert readers == {path: file.file_groups for path, file in stored.items()}
+
+
+def test_all_kinds_of_files_are_listed(table: Table) -> None:
+    inspection = Inspection.of(table.snapshot())
+    kinds = {file.kind for report in inspection.files() for file in inspection.group_files(report.file_group)}
+    assert kinds == {"base", "shadow", "log", "fold"}
+
+
+def test_an_unknown_group_is_refused(table: Table) -> None:
+    with pytest.raises(NotFound, match="no file group 'b02-9'"):
+        Inspection.of(table.snapshot()).group_files("b02-9")
+
+
+def test_waiting_since_is_the_oldest_entry_of_the_files_of_a_group(table: Table) -> None:
+    inspection = Inspection.of(table.snapshot())
+    times = {(entry.lane, entry.seq): entry.committed_at_ms for entry in inspection.timeline()}
+    expected = {}
+    for report in inspection.files():
+        logs = [file for file in inspection.group_files(report.file_group) if file.seq is not None]
+        if logs:
+            expected[report.file_group] = min(times[file.lane, file.seq] for file in logs if file.seq is not None)
+    assert expected
+    assert inspection.waiting_since() == expected
+
+
+def test_nothing_waits_after_a_compaction() -> None:
+    table = Table.create(new_uri(), SHOP)
+    append(table, orders(1, 2, 3))
+    table.compact()
+    assert Inspection.of(table.snapshot()).waiting_since() == {}
+
+
+def test_entries_of_a_lane_are_those_of_the_timeline(table: Table) -> None:
+    inspection = Inspection.of(table.snapshot())
+    by_lane = defaultdict(list)
+    for entry in reversed(inspection.timeline()):
+        by_lane[entry.lane].append(entry)
+    assert inspection.heads() == {lane: entries[-1].seq for lane, entries in by_lane.items()}
+    for lane, head in inspection.heads().items():
+        assert inspection.entries({lane: (0, head)}) == {lane: by_lane[lane]}
+        assert inspection.entries({lane: (head - 1, head)}) == {lane: by_lane[lane][-1:]}
+
+
+def test_files_of_compactions_and_folds_name_the_entry_that_began_them(table: Table) -> None:
+    inspection = Inspection.of(table.snapshot())
+    timeline = inspection.timeline()
+    results = {entry.plan for entry in timeline if entry.kind in {"BASE", "FOLD"}}
+    for file in inspection.stored_files():
+        plan = inspection.plan_of(file.path)
+        if file.kind == "log":
+            assert plan is None
+        else:
+            assert plan in timeline
+            assert plan.kind == "PLAN"
+            assert plan.plan in results

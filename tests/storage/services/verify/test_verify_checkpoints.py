@@ -1,0 +1,61 @@
+"""Verify and checkpoints: wrong checkpoints, and checkpoints after a damaged entry."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage import Table
+from storage.core.names import TABLE_LANE, LaneName, checkpoint_folder, checkpoint_path
+from storage.services.verify.findings import Severity
+from tests.storage.support.damage import Damage, lane, resealed, shop, verified, wrong
+from tests.storage.support.shop import append, new_uri, orders, payments
+from tests.tuning import tuned
+
+
+@pytest.fixture
+def table() -> Table:
+    return shop(new_uri())
+
+
+def test_a_checkpoint_gives_the_state_after_a_damaged_entry(table: Table) -> None:
+    table = tuned(table, table_checkpoint_every=6)
+    damage = Damage(table)
+    table.compact()
+    append(table, payments(1), "payments")
+    table.compact()
+    path = damage.flip(lane("", 5))
+    (base, *_) = [file.base for file in table.state().slices.values() if file.base]
+    damage.flip(base.path)
+    found = wrong(table)
+    assert [(finding.invariant, finding.where) for finding in found] == [("S1", path), ("S7", base.path)]
+
+
+def test_checkpoints_are_compared_with_the_replay(table: Table) -> None:
+    table = tuned(table, table_checkpoint_every=2, lane_checkpoint_every=2)
+    damage = Damage(table)
+    table.savepoint("one")
+    append(table, orders(7), "orders")
+    assert verified(table).checked["checkpoints"] == 2
+    for where in (TABLE_LANE, LaneName("orders")):
+        (path,) = damage.paths(checkpoint_folder(where))
+        before = damage.content(path)
+        damage.overwrite(path, before[:-5] + b"12345")
+        assert [(f.severity, f.where) for f in wrong(table)] == [(Severity.WARNING, path)]
+        damage.overwrite(path, resealed(before, stamp=1))
+        (finding,) = wrong(table)
+        assert (finding.severity, finding.where) == (Severity.ERROR, path)
+        assert "delete" in finding.hint
+        damage.overwrite(path, resealed(before, head_id="0" * 32))
+        (finding,) = wrong(table)
+        assert finding.where == path
+        damage.remove(path)
+    assert wrong(table) == []
+
+
+def test_a_checkpoint_of_an_entry_that_does_not_exist(table: Table) -> None:
+    damage = Damage(table)
+    path = checkpoint_path(TABLE_LANE, 99, "a" * 32)
+    damage.store.put(path, b"")
+    (finding,) = wrong(table)
+    assert (finding.severity, finding.where) == (Severity.WARNING, path)
+    assert "does not exist" in finding.what
