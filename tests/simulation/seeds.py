@@ -34,8 +34,11 @@ def recorded() -> Mapping[str, int]:
 def find_seed(name: str) -> int | None:
     """The recorded seed if its schedule still finds the mutant, otherwise the first that does; None if none does."""
     seed = recorded().get(name)
-    with mutated(MUTANTS[name]):
-        return seed if seed is not None and MUTANTS[name].is_found(seed) else search(name)
+    if seed is not None:
+        with mutated(MUTANTS[name]):
+            if MUTANTS[name].is_found(seed):
+                return seed
+    return search(name)
 
 
 def search(name: str) -> int | None:

@@ -287,7 +287,7 @@ def test_bad_input_changes_nothing(name: str) -> None:
 MISBEHAVING = {
     "failing": ("failed for key 1: ZeroDivisionError: by design", "nothing was changed"),
     "short": ("did not return one row for each of 1 keys", ""),
-    "wrong": ("returned wrong columns", "needed: c_n, c_t"),
+    "wrong": ("returned wrong columns", "return the columns c_n, c_t"),
 }
 
 

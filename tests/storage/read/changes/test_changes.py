@@ -370,7 +370,7 @@ class TestNothingIsAnsweredInPart:
     def test_a_cut_that_never_existed_is_refused(self, table: Table) -> None:
         with pytest.raises(InvalidInput, match="is not a cut"):
             table.changes("cut:1:x")
-        with pytest.raises(NotFound, match="is it a cut of this table"):
+        with pytest.raises(NotFound, match="use a cut of this table"):
             table.changes("cut:1:77:")
         with pytest.raises(InvalidInput, match="no time zone"):
             table.changes(dt.datetime(2026, 1, 1))  # noqa: DTZ001 - that is the mistake

@@ -482,5 +482,5 @@ def test_a_publication_without_its_package_is_a_problem(tmp_path: Path, monkeypa
     (problem,) = check_file(file).problems
     assert (problem.message, problem.hint) == (
         "publish.iceberg: publishing as Iceberg needs pyiceberg",
-        "pip install 'weft[iceberg]'",
+        "install it: pip install 'weft[iceberg]'",
     )
