@@ -108,9 +108,10 @@ class AddColumn(Change):
         edited = config["groups"][self.group]
         if self.name not in group.columns:
             edited["columns"].append(self.name)
-        edited["functions"].pop(self.name, None)
-        if self.function is not None:
-            edited["functions"][self.name] = self.function
+        if self.function is None:
+            edited["functions"].pop(self.name, None)
+        else:
+            edited["functions"][self.name] = self.function  # one that is there keeps its place
 
     def facts(self, config: Config) -> Mapping[str, Any] | None:
         column = config["columns"].get(self.name)
@@ -139,17 +140,17 @@ class AddGroup(Change):
     """State columns of a custom merger, with their types."""
 
     def edit(self, config: Config, schema: TableSchema) -> None:
-        known = schema.group_by_name.get(self.name)
-        if known is not None:
-            check_same(f"group {self.name!r}", {"columns": set(known.columns)}, {"columns": set(self.columns)})
+        existing = config["groups"].get(self.name, {})
+        if existing:
+            check_same(f"group {self.name!r}", {"columns": set(existing["columns"])}, {"columns": set(self.columns)})
         for column, spec in self.columns.items():
             _put_column(config, schema, column, self.name, {"type": spec} if isinstance(spec, str) else spec)
         config["groups"][self.name] = {
-            "columns": list(self.columns),
+            "columns": list(existing.get("columns", self.columns)),
             "ordering": list(self.ordering),
             "merge": self.merge,
-            "functions": self.functions or {},
-            "state": self.state or {},
+            "functions": _ordered_as(existing.get("functions", {}), self.functions or {}),
+            "state": _ordered_as(existing.get("state", {}), self.state or {}),
         }
         for stream in self.streams:
             groups = config["streams"][schema.stream(stream).name]["groups"]
@@ -362,7 +363,14 @@ def check_same(what: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
 
 
 def _shown(value: object) -> str:
-    return ", ".join(sorted(value)) if isinstance(value, set) else repr(value)
+    if isinstance(value, set):
+        return ", ".join(sorted(value))
+    return repr(dict(sorted(value.items())) if isinstance(value, dict) else value)
+
+
+def _ordered_as(existing: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with those of existing names first and in their order: equal schemas have equal orders."""
+    return {name: values[name] for name in (*existing, *values) if name in values}
 
 
 def _put_column(config: Config, schema: TableSchema, name: str, group: str, spec: Mapping[str, Any]) -> None:

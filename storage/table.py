@@ -1,11 +1,11 @@
 """Table: create, open, write, read and maintain a table. Start reading here.
 
     Table.create, Table.open
-        .writer(stream) -> Writer.append          write/writer.py             commits of one stream to one lane
-        .snapshot(as_of) -> Snapshot.to_arrow     read/snapshot.py            rows at one cut, merged on read
-        .changes(since) -> pa.RecordBatchReader   read/changes/change_scan.py             rows that differ between two
-        snapshots .compact(), .fold(), .clean(), ...        services/                   maintenance, beside live writers
-        .alter(...), .add_column(...), ...        alter.py                    schema changes, beside live writers
+        .writer(stream) -> Writer.append          write/writer.py                 commits of one stream to one lane
+        .snapshot(as_of) -> Snapshot.to_arrow     read/snapshot.py                rows at one cut, merged on read
+        .changes(since) -> pa.RecordBatchReader   read/changes/change_scan.py     rows that differ between two snapshots
+        .compact(), .fold(), .clean(), ...        operations/, services/          maintenance, beside live writers
+        .alter(...), .add_column(...), ...        alter.py                        schema changes, beside live writers
 
 All state of a table is in its folder. An instance of `Table` caches what it has read.
 """
@@ -900,7 +900,7 @@ class Table:
         Raises:
             InvalidInput: A column does not exist, or cannot be indexed. Nothing was changed.
         """
-        return self.alter(SetIndex(columns=columns))
+        return self.alter(SetIndex(columns=list(columns)))
 
     def add_reference(
         self,

@@ -14,20 +14,28 @@ from storage.config.table_properties import parse_names
 from streams.catalog.procedure import Parameter, Procedure, Row, Session, open_table
 from streams.read.change_arguments import Form, change_arguments, change_of
 
+_OTHER_NAMES: Final = {"table": "other_table"}
+"""Fields whose names are those of other parameters: ``table`` is the table that is changed."""
 _TYPES: Final[Mapping[Form, str]] = {"names": "string", "map": "map<string,string>", "flag": "boolean"}
 
 
 def schema_procedure(kind: str) -> Procedure:
     """The procedure for a kind of change."""
-    model, fields = CHANGES[kind], change_arguments(CHANGES[kind])
+    model, arguments = CHANGES[kind], change_arguments(CHANGES[kind])
+    names = {_OTHER_NAMES.get(name, name): name for name in arguments}
     parameters = [Parameter("table", "string", required=True, default=None)]
-    for name, (form, field) in fields.items():
+    for parameter, name in names.items():
+        form, field = arguments[name]
         default = None if form in {"names", "map"} or field.is_required() else field.default
-        parameters.append(Parameter(name, _TYPES.get(form, "string"), field.is_required(), default))
+        parameters.append(Parameter(parameter, _TYPES.get(form, "string"), field.is_required(), default))
 
-    def run(session: Session, table: str, **arguments: Any) -> Row:
+    def run(session: Session, table: str, **given: Any) -> Row:
         target = open_table(session, table)
-        values = {name: _value(fields[name][0], value) for name, value in arguments.items() if value is not None}
+        values = {
+            names[parameter]: _value(arguments[names[parameter]][0], value)
+            for parameter, value in given.items()
+            if value is not None
+        }
         change = target.alter(change_of(model, target.schema, values))
         return {"revision": change.rev, "changed": change.changed}
 

@@ -147,10 +147,11 @@ def run_command(
     Raises:
         typer.Exit: It has failed, or was refused.
     """
+    # A section that is not needed is not read: it may be wrong, which does not matter for a damaged table.
     sections = {
         operation.section: bool(operation.section),
-        COMPACTION: operation.on_cluster,
-        "spark": operation.on_cluster or operation.needs_spark,
+        COMPACTION: operation.on_cluster and not operation.reads_only,
+        "spark": operation.needs_spark or on_cluster or operation.section == COMPACTION,
     }
     settings = load_target(target, storage_option, *(name for name, needed in sections.items() if needed))
     with usage_errors():

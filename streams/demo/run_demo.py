@@ -73,6 +73,7 @@ def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int
         TableError: The table cannot be read.
     """
     topics = plan_topics(rows, seed)
+    messages = sum(topic.rows for topic in topics.values())  # rounded in each topic
     check_java()
     stall_seconds = STALL_SECONDS + rows / STALL_ROWS_PER_SECOND
     with watch_signals(stall_seconds) as watch, _folder(keep) as folder, EmbeddedBroker() as broker:
@@ -81,7 +82,7 @@ def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int
         progress = TableProgress(pipeline.table.uri, topics)
         stages = _Stages(pipeline, Feed(broker, topics), progress, console)
         console.print(
-            f"{rows} messages for {len(topics)} topics of an embedded Kafka broker at {broker.bootstrap_servers}; "
+            f"{messages} messages for {len(topics)} topics of an embedded Kafka broker at {broker.bootstrap_servers}; "
             f"{len(topics)} writer processes and compaction on one table\n"
             f"watch it in a browser meanwhile: weft ui {pipeline.path}",
             soft_wrap=True,
@@ -89,7 +90,7 @@ def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int
         )
         try:
             stages.run(watch)
-            return judge(pipeline, broker.bootstrap_servers, rows, console, watch)
+            return judge(pipeline, broker.bootstrap_servers, messages, console, watch)
         except Interrupted as error:
             raise Unfinished(unfinished(str(error), stages.missing())) from None
 

@@ -176,6 +176,17 @@ def test_schema_changes(lake: Lake) -> None:
     assert schema.column("method").default == "cash"
 
 
+def test_a_reference_is_added_by_the_location_of_the_other_table(lake: Lake) -> None:
+    other = {"key": ["status"], "columns": {"status": "string", "label": "string"}}
+    groups = {"groups": {"label": {"columns": ["label"]}}, "streams": {"labels": {"groups": ["label"]}}}
+    Table.create(lake.folder / "shop" / "states", {**other, **groups})
+    [added] = call(lake, "add_reference", name="state", other_table="../states", on="status")
+    assert added["changed"]
+    assert [(found.name, found.on) for found in opened(lake).schema.references] == [("state", ("status",))]
+    call(lake, "drop_reference", name="state")
+    assert opened(lake).schema.references == ()
+
+
 def test_clean_expire_and_forget(lake: Lake) -> None:
     call(lake, "compact")
     [*_, total] = call(lake, "clean", retain="0", dry_run=True)
@@ -238,6 +249,8 @@ def test_every_procedure_is_described(name: str) -> None:
     assert procedure.comment
     assert procedure.parameters[0].name == "table"
     needed = [parameter.required for parameter in procedure.parameters]
+    names = [parameter.name for parameter in procedure.parameters]
+    assert len(set(names)) == len(names)
     assert needed == sorted(needed, reverse=True), "positional arguments need required parameters first"
 
 

@@ -261,3 +261,24 @@ def _all_one_by_one(world: EvolvingWorld, changes: list[Any]) -> TableSchema:
     for change in changes:
         world.table.alter(change)
     return world.table.schema
+
+
+def test_adding_again_what_has_functions_or_states_changes_nothing(table: Table) -> None:
+    """Whatever the order in which functions are named."""
+    columns, functions = {"n": "bigint", "m": "bigint"}, {"n": "sum", "m": "max"}
+    group: dict[str, Any] = {"columns": columns, "merge": "aggregate", "new_streams": {"counts": "ignore"}}
+    first = table.add_group("counts", **group, functions=functions)
+    again = dict(reversed(functions.items()))
+    assert table.add_group("counts", **group, functions=again) == SchemaChange(first.rev, changed=False)
+    assert table.add_group("counts", **{**group, "columns": dict(reversed(columns.items()))}, functions=again) == (
+        SchemaChange(first.rev, changed=False)
+    )
+    for name, function in functions.items():
+        assert table.add_column("counts", name, "bigint", function=function) == SchemaChange(first.rev, changed=False)
+    with pytest.raises(Conflict, match="functions"):
+        table.add_group("counts", **group, functions={"n": "max", "m": "max"})
+
+
+def test_indexed_columns_may_be_any_collection(table: Table) -> None:
+    assert table.set_index({"status"}).changed  # type: ignore[arg-type]
+    assert table.schema.index == ("status",)
