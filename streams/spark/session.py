@@ -21,6 +21,7 @@ sources are planned with the Python of this process, and `settings.TASK_PYTHON` 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -30,7 +31,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from storage.errors import InvalidInput, NotFound, TableError
 from streams.spark.class_archive import find_archive
@@ -201,7 +202,8 @@ def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO 
             if SparkContext._gateway is None:  # noqa: SLF001 - starts the JVM, and no session
                 # Only the JVM writes to the log: this process may show its progress on the terminal meanwhile.
                 options = {} if log is None else {"stderr": log}
-                gateway = launch_gateway(public, options)  # type: ignore[no-untyped-call]
+                with ends_with_this_process():
+                    gateway = launch_gateway(public, options)  # type: ignore[no-untyped-call]
                 SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as above
             session = builder.getOrCreate()
     except Exception as error:
@@ -222,6 +224,36 @@ def _first_cause(text: str) -> str:
     """The most informative line of an error's text: for a JVM error the name and message of the exception."""
     lines = text.splitlines() or [""]
     return next((line.removeprefix(": ") for line in lines[1:2] if line.startswith(": ")), lines[0])
+
+
+@contextlib.contextmanager
+def ends_with_this_process() -> Iterator[None]:
+    """A JVM that PySpark launches in the block is killed if this process ends before the block does.
+
+    A JVM ends with the process that has launched it, but only after it has written its address to a file. Without the
+    folder of that file, which the process deletes at its end, a JVM would stay for ever.
+    """
+    from pyspark import java_gateway
+
+    launched: list[subprocess.Popen[bytes]] = []
+    gateway: Any = java_gateway
+    popen = gateway.Popen
+
+    def launch(*command: Any, **options: Any) -> subprocess.Popen[bytes]:
+        launched.append(popen(*command, **options))
+        return launched[-1]
+
+    def kill() -> None:
+        for process in launched:
+            process.kill()
+
+    gateway.Popen = launch
+    atexit.register(kill)
+    try:
+        yield
+    finally:
+        atexit.unregister(kill)
+        gateway.Popen = popen
 
 
 @contextlib.contextmanager

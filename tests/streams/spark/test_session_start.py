@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,37 @@ def test_a_setting_that_spark_refuses_is_not_tried_again(tmp_path: Path, setting
     assert ended.stdout.startswith("INVALID_INPUT Spark refuses a setting: "), ended.stdout + ended.stderr
     assert words in ended.stdout
     assert ended.returncode == Ending.REFUSED
+
+
+END_WHILE_IT_STARTS = """
+import threading
+from pyspark import java_gateway
+from streams.spark.session import ends_with_this_process
+launched = threading.Event()
+def start():
+    with ends_with_this_process():
+        process = java_gateway.Popen(["sleep", "100"])
+        print(process.pid, flush=True)
+        launched.set()
+        process.wait()
+threading.Thread(target=start, daemon=True).start()
+launched.wait()
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_jvm_that_starts_ends_with_its_process() -> None:
+    """It would find no folder for its address, and stay: Ctrl-C while Spark starts."""
+    command = [sys.executable, "-c", END_WHILE_IT_STARTS]
+    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60)
+    deadline = time.monotonic() + 10
+    while is_running(int(ended.stdout)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
