@@ -173,8 +173,11 @@ def stories(*, every: bool) -> dict[str, list[str]]:
 REFUSED: Final = {"lake.d.avro": "Failed to build Avro RecordBatch"}
 """Tables that the Rust library cannot read."""
 
-NOT_IMPORTED: Final = {"lake.d.one_sequence": "rows have values, but NULL in every ordering column"}
-"""Tables that can be read, but have rows with values and without a sequence value."""
+NOT_IMPORTED: Final = {
+    "lake.d.one_sequence": "rows have values, but NULL in every ordering column",
+    "lake.d.groups_with_sums": "sum of double depends on the order of events",
+}
+"""Tables that can be read, but not imported with the configuration that is proposed."""
 
 
 @pytest.mark.parametrize(
