@@ -6,12 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from streams.pipeline.run.error_kinds import Ending
+from tests.end_process import gone
 
 START = """
 import sys
@@ -83,19 +83,8 @@ launched.wait()
 """
 
 
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_a_jvm_that_starts_ends_with_its_process() -> None:
     """It would find no folder for its address, and stay: Ctrl-C while Spark starts."""
     command = [sys.executable, "-c", END_WHILE_IT_STARTS]
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60)
-    deadline = time.monotonic() + 10
-    while is_running(int(ended.stdout)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert gone(int(ended.stdout))

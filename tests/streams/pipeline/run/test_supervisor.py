@@ -18,6 +18,7 @@ from streams.kafka.errors import SourceRefused, SourceUnavailable
 from streams.pipeline.run.error_kinds import Ending, ending_of
 from streams.pipeline.run.status import Report, encode_report, parse_report
 from streams.pipeline.run.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor, ending_of_all
+from tests.end_process import alive, gone
 
 PATIENCE_SECONDS = 30.0  # for operations of milliseconds on an idle machine
 QUICK = RestartPolicy(first_seconds=0.01, last_seconds=0.02, max_failures=3)
@@ -67,23 +68,6 @@ def until(supervisor: Supervisor, true: Callable[[JobStatus], bool], name: str =
 
 def ended(status: JobStatus) -> bool:
     return status.phase in {Phase.DONE, Phase.STOPPED, Phase.FENCED, Phase.FAILED}
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A zombie process counts as dead; it is reaped by init.
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def gone(pid: int) -> bool:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not alive(pid)
 
 
 def test_jobs_that_finish_are_done(job: Callable[..., Job]) -> None:
