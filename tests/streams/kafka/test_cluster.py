@@ -44,16 +44,18 @@ def test_a_refused_login_is_an_error_without_waiting() -> None:
 
 def test_waiting_for_brokers_is_reported_regularly(broker: Broker, topic: str) -> None:
     reasons: list[str] = []
-    given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "500"}
-    asking = cluster.Cluster(parse_options(given, default_starting="earliest"))
+    options = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t"}
+    asking = cluster.Cluster(parse_options({**options, "requestTimeoutMs": "500"}, default_starting="earliest"))
     with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
         asking.await_answer(lambda reason: reasons.append(reason) or True, ask_seconds=0.1)
-    assert len(reasons) > 1
-    assert all(NOBODY in reason for reason in reasons)
-    reasons.clear()
-    asking.await_answer(lambda reason: reasons.append(reason) or False, ask_seconds=0.1)
-    assert len(reasons) == 1, "the wait can be stopped"
+    assert reasons
     asking.close()
+    patient = cluster.Cluster(parse_options({**options, "requestTimeoutMs": "60000"}, default_starting="earliest"))
+    reasons.clear()
+    patient.await_answer(lambda reason: reasons.append(reason) or len(reasons) < 3, ask_seconds=0.1)
+    assert len(reasons) == 3, "the wait can be stopped"
+    assert all(NOBODY in reason for reason in reasons)
+    patient.close()
     answering = cluster.Cluster(parsed(broker, topic))
     answering.await_answer(pytest.fail)
     answering.close()
