@@ -155,8 +155,9 @@ class TableSummaries:
         if known is not None and time.monotonic() - at < REOPEN_SECONDS and not self._tables.has_vanished(shown):
             return known
         found = WatchedTable(shown.settings.table, None, REOPEN_SECONDS)
-        if name in self._kept or len(self._kept) < MOST_KEPT:
-            self._kept[name] = found, time.monotonic()
+        with self._lock:  # other threads keep tables at the same time
+            if name in self._kept or len(self._kept) < MOST_KEPT:
+                self._kept[name] = found, time.monotonic()
         return found
 
 

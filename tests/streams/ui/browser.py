@@ -29,7 +29,8 @@ from tests.download_cache import locked_cache
 AXE: Final = "axe-core@4.14.1"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FETCH_SECONDS: Final = 120
-_PATIENCE_MS: Final = 60_000  # of what is expected of a page: other tests run beside it
+_START_SECONDS: Final = 120.0
+_PATIENCE_MS: Final = 120_000  # of what is done on a page and expected of it: other tests run beside it
 
 
 class Unavailable(Exception):
@@ -56,6 +57,14 @@ def chromium() -> Iterator[Browser]:
             raise Unavailable(f"{path} does not start: {error.message.splitlines()[0]}") from error
         with contextlib.closing(browser):
             yield browser
+
+
+@contextlib.contextmanager
+def opened(browser: Browser, **options: Any) -> Iterator[Page]:
+    """A page in a context of its own, which has `Browser.new_context`'s options; it is closed at the end."""
+    with contextlib.closing(browser.new_context(**options)) as context:
+        context.set_default_timeout(_PATIENCE_MS)
+        yield context.new_page()
 
 
 def requests_later(page: Page, part: str) -> list[str]:
@@ -107,7 +116,7 @@ def served(shown: Site | TableList, port: int = 0) -> Iterator[str]:
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + _START_SECONDS
         while not server.started:
             assert time.monotonic() < deadline, "the server does not start"
             time.sleep(0.02)

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from storage import Table
 from tests.streams.letters.rig import Place, bad, good
-from tests.streams.ui.browser import served
+from tests.streams.ui.browser import opened, served
 from tests.streams.ui.site import make_site
 from tests.streams.ui.test_pages import pipeline
 
@@ -73,10 +73,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=[1440, 390])
 def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": request.param, "height": 844})
-    context.set_default_timeout(60_000)
-    yield context.new_page()
-    context.close()
+    with opened(browser, viewport={"width": request.param, "height": 844}) as page:
+        yield page
 
 
 @pytest.mark.parametrize("path", VIEWS)

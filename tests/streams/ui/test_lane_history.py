@@ -36,7 +36,7 @@ def inspection(table: Table) -> Inspection:
 def loaded(table: Table) -> LaneHistory:
     history = LaneHistory()
     history.update(inspection(table))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while history.loaded < 1:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -13,8 +13,13 @@ from streams.ui import live_events
 from streams.ui.live_events import follow
 
 
-def events(state: Callable[[], tuple[str, str]], ending: threading.Event, most: int) -> list[tuple[str, str]]:
-    """The first events of a stream."""
+def events(
+    state: Callable[[], tuple[str, str]],
+    ending: threading.Event,
+    most: int,
+    on_event: Callable[[], None] = lambda: None,
+) -> list[tuple[str, str]]:
+    """The first events of a stream; ``on_event`` is called after each."""
 
     async def collect() -> list[tuple[str, str]]:
         found = []
@@ -22,6 +27,7 @@ def events(state: Callable[[], tuple[str, str]], ending: threading.Event, most: 
             if text.startswith("event: "):
                 name, data = text.strip().split("\n")
                 found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+                on_event()
                 if len(found) == most:
                     ending.set()
         return found
@@ -41,10 +47,9 @@ def test_a_store_that_does_not_answer_is_said_and_so_is_its_answer(monkeypatch: 
     answers = threading.Event()
 
     def state() -> tuple[str, str]:
-        assert answers.wait(60)
+        assert answers.wait(120)
         return "table", "a"
 
-    threading.Timer(0.5, answers.set).start()
-    found = events(state, threading.Event(), 2)
+    found = events(state, threading.Event(), 2, answers.set)
     assert [name for name, _ in found] == ["trouble", "table"]
     assert "could not be read" in found[0][1]

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from storage import Table
 from storage.errors import StoreUnavailable
 from streams.ui.watched_table import WatchedTable
-from tests.streams.ui.browser import served
+from tests.streams.ui.browser import opened, served
 from tests.streams.ui.site import make_site
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -32,20 +32,24 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context()
-    context.set_default_timeout(60_000)
-    yield context.new_page()
-    context.close()
+    with opened(browser) as page:
+        yield page
 
 
 def hold(page: Page, script: str) -> Callable[[], None]:
-    """Hold a script back; what is returned lets it go."""
+    """Hold a script back; what is returned lets it go, also if it is only requested later."""
     held: list[Route] = []
+    released = False
 
     def keep(route: Route) -> None:
-        held.append(route)
+        if released:
+            route.continue_()
+        else:
+            held.append(route)
 
     def release() -> None:
+        nonlocal released
+        released = True
         for route in held:
             route.continue_()
 

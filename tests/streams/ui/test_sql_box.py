@@ -38,7 +38,7 @@ def client(table: Table) -> Iterator[httpx2.Client]:
     """Of the page in a process of its own: the box ends its Spark session, and here is one that others use."""
     with running(table.uri) as (_, address):
         origin = address.rstrip("/")
-        with httpx2.Client(base_url=origin, headers={"Origin": origin}, timeout=60) as client:
+        with httpx2.Client(base_url=origin, headers={"Origin": origin}, timeout=240) as client:
             yield client
 
 
@@ -144,12 +144,14 @@ def test_the_tables_of_a_folder_take_turns_with_spark(tmp_path: Path) -> None:
     with running(str(tmp_path)) as (_, address), contextlib.ExitStack() as clients:
         origin = {"Origin": address.rstrip("/")}
         one, two = (
-            clients.enter_context(httpx2.Client(base_url=f"{address}tables/{name}", headers=origin, timeout=60))
+            clients.enter_context(httpx2.Client(base_url=f"{address}tables/{name}", headers=origin, timeout=240))
             for name in ("one", "two")
         )
         assert "1 row" in ask(one, "SELECT * FROM t")[1]
         begun = one.post("/sql/run", data={"sql": slow}, headers=_HEADERS)
         number = int(re.search(r'id="answer-(\d+)"', begun.text).group(1))
+        while ">running<" not in one.get(f"/sql/answers/{number}", headers=_HEADERS).text:
+            time.sleep(0.05)  # between two queries its session could end for the other table
         waiting = two.post("/sql/run", data={"sql": "SELECT * FROM t"}, headers=_HEADERS)
         of_two = int(re.search(r'id="answer-(\d+)"', waiting.text).group(1))
         while "Spark serves another table" not in (text := two.get(f"/sql/answers/{of_two}", headers=_HEADERS).text):

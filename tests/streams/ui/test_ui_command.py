@@ -52,7 +52,7 @@ def running(
 def get(address: str) -> tuple[int, str]:
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(), urllib.request.ProxyHandler({}))
     try:
-        with opener.open(address, timeout=30) as answer:
+        with opener.open(address, timeout=120) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -60,10 +60,10 @@ def get(address: str) -> tuple[int, str]:
 
 def end_while_followed(process: subprocess.Popen[str], address: str) -> None:
     """Interrupt the server while somebody follows the table: it ends in order, and says nothing."""
-    with urllib.request.urlopen(f"{address}events", timeout=30) as followed:
+    with urllib.request.urlopen(f"{address}events", timeout=120) as followed:
         assert followed.readline() == b"retry: 2000\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
 
@@ -143,7 +143,7 @@ def test_a_missing_extra_is_named(table: Table, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(hidden), *filter(None, sys.path)])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 1
