@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -17,10 +18,11 @@ T = TypeVar("T")
 
 _POLL_SECONDS: Final = 0.05
 _CANCEL_SECONDS: Final = 10.0  # time for Spark to end its tasks
+_AGAIN_SECONDS: Final = 0.3  # a statement that has just begun has no jobs yet, so one request may cancel nothing
 
 
 def run_until_ctrl_c(run: Callable[[str], None], text: str, cancel: Callable[[], None]) -> None:
-    """Run a statement in a thread, and cancel it at Ctrl-C.
+    """Run a statement in a thread, and cancel it at Ctrl-C; ``cancel`` is called until the statement has ended.
 
     Raises:
         KeyboardInterrupt: The statement was cancelled.
@@ -29,8 +31,10 @@ def run_until_ctrl_c(run: Callable[[str], None], text: str, cancel: Callable[[],
     try:
         work.wait()
     except KeyboardInterrupt:
-        cancel()
-        work.thread.join(_CANCEL_SECONDS)
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        while work.thread.is_alive() and time.monotonic() < deadline:
+            cancel()
+            work.thread.join(_AGAIN_SECONDS)
         if work.thread.is_alive():
             errors.print("the statement does not end yet: it goes on in the background", style="yellow")
         raise

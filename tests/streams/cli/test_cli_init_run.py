@@ -111,7 +111,7 @@ def produce(broker: EmbeddedBroker, topic: str, messages: Sequence[tuple[bytes |
     producer = broker.producer()
     for key, value in messages:
         producer.produce(topic, value, key)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def test_keys_with_other_names_are_joined_and_said(tmp_path: Path, broker: EmbeddedBroker) -> None:

@@ -15,6 +15,7 @@ import pytest
 from storage import Table
 from storage.store.local_store import LocalStore
 from streams.write.dead_letter import DeadLetters
+from tests.streams.support.java import never_starts
 from tests.streams.support.pipelines import CONFIG, pipeline_file
 from tests.streams.support.terminal import ESCAPE, Shown, run
 
@@ -103,19 +104,24 @@ def test_results_are_in_standard_output(on_a_terminal: Shown) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "exit_code"), [(b"0:02", 130), (b"tasks", 1)], ids=["while Spark starts", "while tasks run"]
+    ("starts", "shown", "exit_code"),
+    [(False, b"starting Spark", 130), (True, b"tasks", 1)],
+    ids=["while Spark starts", "while tasks run"],
 )
-def test_ctrl_c_cancels_a_query_without_a_stack(tmp_path: Path, shown: bytes, exit_code: int) -> None:
+def test_ctrl_c_cancels_a_query_without_a_stack(tmp_path: Path, shown: bytes, exit_code: int, *, starts: bool) -> None:
     """On a terminal of its own, where Ctrl-C is typed."""
+    java, started = never_starts(tmp_path)
+    environment = os.environ if starts else {**os.environ, "JAVA_HOME": str(java)}
     table = Table.create(tmp_path / "wide", CONFIG)
     with table.writer("sa") as writer:
         writer.append(pa.table({"id": range(ROWS), "a": ["a"] * ROWS, "at": range(ROWS)}))
     child, main = pty.fork()
     if child == 0:
         query = f"SELECT sum({slow('id', 1_000_000)}) FROM t"
-        os.execv(sys.executable, [sys.executable, "-m", "streams.cli.main", "sql", table.uri, query])
+        command = [sys.executable, "-m", "streams.cli.main", "sql", table.uri, query]
+        os.execve(sys.executable, command, environment)
     seen = b""
-    while shown not in seen:
+    while shown not in seen or not (starts or started.exists()):
         seen += os.read(main, 65536)
     os.write(main, b"\x03")
     try:

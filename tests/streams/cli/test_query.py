@@ -28,7 +28,7 @@ from streams.read.plain_values import csv_cell, json_value, spreadsheet_cell
 from streams.read.sql_query import spark_errors, view_names
 from tests.storage.support.shop import SHOP, append, orders
 
-SQL_SECONDS = 120.0  # starts a JVM on a busy machine
+SQL_SECONDS = 240.0  # starts a JVM on a busy machine
 
 
 @pytest.mark.parametrize(

@@ -119,14 +119,14 @@ def test_the_broker_keeps_all_of_a_topic_that_is_planned_to_be_full(broker: Embe
         part = topic.part(number, 10)
         for partition, key, value in zip(part.partitions, part.keys, part.values, strict=True):
             producer.produce("full", value, key, partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
     assert [low for low, _ in broker_offsets(broker, "full", topic.partitions)] == [0] * topic.partitions
 
 
 def broker_offsets(broker: EmbeddedBroker, topic: str, partitions: int) -> list[tuple[int, int]]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "offsets"})
     try:
-        return [consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=10) for n in range(partitions)]
+        return [consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=120) for n in range(partitions)]
     finally:
         consumer.close()
 

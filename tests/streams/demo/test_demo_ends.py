@@ -49,7 +49,7 @@ def ended(process: subprocess.Popen[str], folder: Path) -> str:
     assert process.returncode == 1
     assert "Traceback" not in errors + (folder / "output").read_text()
     (verdict,) = errors.strip().splitlines()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while left_processes(folder) and time.monotonic() < deadline:
         time.sleep(0.2)  # a JVM that was killed is on its way
     assert left_processes(folder) == []

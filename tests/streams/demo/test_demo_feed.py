@@ -13,8 +13,8 @@ from tests.streams.support.pipelines import weft
 
 def messages_in(servers: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "nobody", "log_level": 2})
-    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
-    offsets = [consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=60) for number in partitions]
+    partitions = consumer.list_topics(topic, timeout=120).topics[topic].partitions
+    offsets = [consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=120) for number in partitions]
     consumer.close()
     return sum(high - low for low, high in offsets)
 

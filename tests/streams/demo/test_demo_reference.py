@@ -35,7 +35,7 @@ def joined(
         part = topic.part(0, 1)
         for partition, key, value in zip(part.partitions, part.keys, part.values, strict=True):
             producer.produce(name, value, key, partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     folder = tmp_path_factory.mktemp("topics")
     assert reference.load_topics(spark, broker.bootstrap_servers, folder) == ROWS
     answer = reference.join_query(spark).cache()

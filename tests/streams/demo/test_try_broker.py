@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from streams.demo.broker_command import PARTITIONS
 
-SECONDS = 60.0
+SECONDS = 120.0
 Start = Callable[..., "Running"]
 
 
