@@ -59,7 +59,6 @@ def progress(what: str, *, quiet: bool) -> Iterator[OnStage]:
             with lock:
                 if stage.what != shown:
                     shown = stage.what
-                    bar.refresh()  # the end of the last stage, which may have been too short to be drawn
                     bar.reset(task, description=shown)
             # rich draws a total of 0 as a bar that moves, as it does one that is not known.
             bar.update(task, completed=stage.done, total=stage.total or None, unit=stage.unit)
