@@ -26,21 +26,24 @@ def topics() -> dict[str, Topic]:
 
 @pytest.fixture(scope="module")
 def joined(
-    spark: SparkSession, broker: EmbeddedBroker, topics: dict[str, Topic], tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession, topics: dict[str, Topic], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DataFrame]:
-    """The rows of the reference query for the whole workload, read from a broker."""
-    broker.create_topics({name: topic.partitions for name, topic in topics.items()})
-    producer = broker.producer()
-    for name, topic in topics.items():
-        part = topic.part(0, 1)
-        for partition, key, value in zip(part.partitions, part.keys, part.values, strict=True):
-            producer.produce(name, value, key, partition)
-    assert producer.flush(120) == 0
-    folder = tmp_path_factory.mktemp("topics")
-    assert reference.load_topics(spark, broker.bootstrap_servers, folder) == ROWS
-    answer = reference.join_query(spark).cache()
-    yield answer
-    answer.unpersist()
+    """The rows of the reference query for the whole workload, read from a broker of its own: its topics have names
+    that other tests may use, too.
+    """
+    with EmbeddedBroker() as broker:
+        broker.create_topics({name: topic.partitions for name, topic in topics.items()})
+        producer = broker.producer()
+        for name, topic in topics.items():
+            part = topic.part(0, 1)
+            for partition, key, value in zip(part.partitions, part.keys, part.values, strict=True):
+                producer.produce(name, value, key, partition)
+        assert producer.flush(120) == 0
+        folder = tmp_path_factory.mktemp("topics")
+        assert reference.load_topics(spark, broker.bootstrap_servers, folder) == ROWS
+        answer = reference.join_query(spark).cache()
+        yield answer
+        answer.unpersist()
 
 
 def oracle(topics: dict[str, Topic]) -> dict[int, dict[str, Any]]:

@@ -29,7 +29,7 @@ from tests.download_cache import locked_cache
 AXE: Final = "axe-core@4.14.1"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FETCH_SECONDS: Final = 120
-_START_SECONDS: Final = 120.0
+_SERVER_SECONDS: Final = 120.0  # for its start, and for its end
 _PATIENCE_MS: Final = 120_000  # of what is done on a page and expected of it: other tests run beside it
 
 
@@ -52,7 +52,7 @@ def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=_PATIENCE_MS)
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=_PATIENCE_MS)
         except Error as error:
             raise Unavailable(f"{path} does not start: {error.message.splitlines()[0]}") from error
         with contextlib.closing(browser):
@@ -116,7 +116,7 @@ def served(shown: Site | TableList, port: int = 0) -> Iterator[str]:
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + _SERVER_SECONDS
         while not server.started:
             assert time.monotonic() < deadline, "the server does not start"
             time.sleep(0.02)
@@ -124,7 +124,7 @@ def served(shown: Site | TableList, port: int = 0) -> Iterator[str]:
     finally:
         shown.end()
         server.should_exit = True
-        thread.join(20)
+        thread.join(_SERVER_SECONDS)
         listener.close()
 
 
