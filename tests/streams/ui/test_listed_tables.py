@@ -223,7 +223,7 @@ def test_only_some_tables_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest
     for number in range(9):
         append(Table.create(tmp_path / f"lake/t{number}", SHOP), orders(number))
     monkeypatch.setattr(listed_tables, "MOST_OPEN", 3)
-    monkeypatch.setattr(table_summaries, "MOST_KEPT", 4)
+    monkeypatch.setattr(table_summaries, "MOST_KEPT", 3)  # two threads want the last place
     monkeypatch.setattr(table_summaries, "PARALLEL", 2)
     monkeypatch.setattr(table_summaries, "REOPEN_SECONDS", 10 * WITHIN)
     reading, most, lock = [0], [0], threading.Lock()
@@ -257,8 +257,8 @@ def test_only_some_tables_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest
         summaries.ask()
         time.sleep(0.01)
     assert len(summaries.ask()) == 9
-    assert max(map(opened.count, opened)) > 1  # five of them in each round
-    assert sum(opened.count(name) == 1 for name in set(opened)) == 4
+    assert max(map(opened.count, opened)) > 1  # six of them in each round
+    assert sum(opened.count(name) == 1 for name in set(opened)) == 3
     assert most[0] == 2
     sites = [tables.site(f"t{number}") for number in range(5)]
     assert list(tables.open_sites()) == ["t2", "t3", "t4"]
