@@ -193,7 +193,10 @@ def get(url: str) -> str:
 def test_services_run_at_the_same_time_until_sigterm(with_rows: Path, started: list[subprocess.Popen[str]]) -> None:
     for service, more in (("compaction", ["--http", "0"]), ("clean", [])):
         command = [sys.executable, "-m", "streams.cli.main", "run", str(with_rows), "--only", service, "--json", *more]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        with (with_rows.parent / f"{service}.out").open(
+            "w"
+        ) as out:  # a line a second: a pipe would be full in a minute
+            started.append(subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True))
     url = printed_url(started[0])
     log, deadline = with_rows.parent / "wide/log", time.monotonic() + PATIENCE_SECONDS
     while list(log.rglob("*.arrow")):
@@ -209,11 +212,12 @@ def test_services_run_at_the_same_time_until_sigterm(with_rows: Path, started: l
     assert refused.exit_code == 1
     assert f"p.yaml: clean is already running, by process {started[1].pid} on " in refused.stderr
     assert "--only" in refused.stderr
-    for process in started:
+    for process, service in zip(started, ("compaction", "clean"), strict=True):
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, err
-        assert json.loads(out.splitlines()[-1])["state"] == "stopped"
+        lines = (with_rows.parent / f"{service}.out").read_text().splitlines()
+        assert json.loads(lines[-1])["state"] == "stopped"
 
 
 @pytest.mark.usefixtures("without_java")
