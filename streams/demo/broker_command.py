@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import math
 import os
+import queue
 import re
 import signal
 import sys
@@ -130,9 +131,10 @@ def run(given: argparse.Namespace) -> None:
             raise InvalidInput(f"{topic!r} is no name of a topic", hint="letters, digits, '.', '_' and '-'")
     if given.partitions < 1:
         raise InvalidInput(f"--partitions {given.partitions}: a topic has one or more partitions")
-    stopped = threading.Event()
+    # Of an event a handler could wait for the lock that the interrupted main thread has.
+    stopped: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, lambda received, _: stopped.put(received))
     with EmbeddedBroker() as broker:
         broker.create_topics(dict.fromkeys(topics, given.partitions))
         front = _Front(given.port, broker.bootstrap_servers)
@@ -154,7 +156,7 @@ def run(given: argparse.Namespace) -> None:
             f"  echo '{{\"order_id\": 1}}' | python -m streams.demo.send --topic {topics[0]}{brokers}",
         )
         _tell("Ctrl+C ends it.")
-        stopped.wait()
+        stopped.get()
         _tell("The broker has ended; its messages are gone.")
 
 

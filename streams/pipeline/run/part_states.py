@@ -17,7 +17,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -70,14 +70,19 @@ class PartState:
 class PartFiles:
     """Writes the files of the parts that a process runs."""
 
-    def __init__(self, state: Path) -> None:
-        """Write nothing yet; ``state`` is the state folder of the pipeline."""
-        self._folder = state / _FOLDER
+    def __init__(self, state: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Write nothing yet.
+
+        Args:
+            state: The state folder of the pipeline.
+            clock: Returns monotonic seconds; replaced by tests.
+        """
+        self._folder, self._clock = state / _FOLDER, clock
         self._written: dict[str, tuple[tuple[Phase, str], float]] = {}
 
     def write(self, statuses: Sequence[JobStatus]) -> None:
         """Write what has changed. A folder that cannot be written does not stop the pipeline."""
-        now = time.monotonic()
+        now = self._clock()
         for status in statuses:
             does = status.phase, status.report.doing
             did, written = self._written.get(status.name, (None, 0.0))

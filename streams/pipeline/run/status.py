@@ -14,6 +14,7 @@ import bisect
 import contextlib
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -289,14 +290,18 @@ class StopSignal:
     """
 
     def __init__(self, *, ends_start: bool = False) -> None:
-        self._event, self._ends_at_once = threading.Event(), ends_start
+        self._is_set, self._ends_at_once = False, ends_start
+        # A handler interrupts the main thread anywhere, also inside `wait`. An event would then wait for its own lock
+        # without end; putting into this queue is reentrant.
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         signal.signal(signal.SIGTERM, lambda *_: self._set())
         lifeline = os.environ.get(LIFELINE_FD)
         if lifeline is not None:
             watch_lifeline(int(lifeline), self._set)
 
     def _set(self) -> None:
-        self._event.set()
+        self._is_set = True
+        self._wakeups.put(None)
         if self._ends_at_once:
             os._exit(0)  # of the supervisor's process group nothing is left then; a JVM without one ends by itself
 
@@ -305,11 +310,15 @@ class StopSignal:
         self._ends_at_once = False
 
     def __bool__(self) -> bool:
-        return self._event.is_set()
+        return self._is_set
 
     def wait(self, seconds: float) -> bool:
         """Wait until the signal is set, for at most ``seconds``; returns whether it is set."""
-        return self._event.wait(seconds)
+        if not self._is_set:
+            with contextlib.suppress(queue.Empty):
+                self._wakeups.get(timeout=max(0.0, seconds))
+                self._wakeups.put(None)  # for other threads that wait
+        return self._is_set
 
 
 def watch_lifeline(descriptor: int, on_end: Callable[[], None]) -> None:

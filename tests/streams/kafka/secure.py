@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tests.streams.kafka.certificates import Authority
 from tests.streams.kafka.real_broker import REQUEST_SECONDS, RealBroker, Security, start_real_broker
@@ -67,6 +75,17 @@ class SecureBroker:
         ]  # fmt: skip
         for answer in self.broker.admin.create_acls(bindings).values():
             answer.result(REQUEST_SECONDS)
+        # The broker applies them after its answer.
+        given = AclBindingFilter(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{principal}", "*", AclOperation.ANY,
+            AclPermissionType.ALLOW,
+        )  # fmt: skip
+        deadline = time.monotonic() + REQUEST_SECONDS
+        while not set(operations) <= {
+            acl.operation for acl in self.broker.admin.describe_acls(given).result(REQUEST_SECONDS)
+        }:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from tests.storage.support.damage import Damage, shop
 from tests.storage.support.shop import append, contents, orders, payments
 from tests.tuning import tune
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from streams.formats.json_reader import NOT_AN_OBJECT, NOT_UTF8
 from streams.write.dead_letter import SOURCE
 from streams.write.decode import TOMBSTONE, decode_messages
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(900)
 
 SCHEMA = {"id": "bigint", "name": "string"}
 SEEN = dt.datetime(2024, 5, 6, tzinfo=dt.UTC)

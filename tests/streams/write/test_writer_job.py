@@ -31,7 +31,7 @@ from streams.write.sink import CommitReport
 from streams.write.writer_job import failure_of, read_events
 from streams.write.writer_progress import Progress, messages_behind
 from tests.streams.support.pipelines import pipeline_file
-from tests.streams.write.sink.rig import Feed, event
+from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, Feed, event
 
 
 class Source(NamedTuple):
@@ -75,7 +75,7 @@ def test_a_new_process_does_not_keep_earlier_measurements(pipe: tuple[int, int])
     assert reported["reported_at_ms"] is not None
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(TEST_SECONDS)
 def test_a_query_stopped_during_a_batch_is_not_complete(
     spark: SparkSession, tmp_path: Path, pipe: tuple[int, int]
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_query_stopped_during_a_batch_is_not_complete(
     def write(_: DataFrame, batch: int) -> None:
         if batch:
             entered.set()
-            leave.wait(60)
+            leave.wait(WAIT_SECONDS)
 
     reporter = Reporter(pipe[1], Report())
     progress = Progress(reporter, 0.1)
@@ -94,13 +94,13 @@ def test_a_query_stopped_during_a_batch_is_not_complete(
     query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).foreachBatch(write).start()
     try:
         query.processAllAvailable()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WAIT_SECONDS
         while reporter.report.complete_at_ms is None:
             assert time.monotonic() < deadline, "it has read everything that was available"
             time.sleep(0.02)
             progress.observe(query)
         feed.put(event(2))
-        assert entered.wait(60)
+        assert entered.wait(WAIT_SECONDS)
         stopped_at_ms = time.time_ns() // 1_000_000
         progress.observe(query)
         assert (reporter.report.complete_at_ms or 0) <= stopped_at_ms

@@ -22,7 +22,7 @@ from streams.write.check_expressions import expression_problems
 from tests.streams.pipeline.file.test_pipeline import CONFIG, WHOLE
 from tests.streams.support.pipelines import weft
 
-CHECK_SECONDS = 120.0  # starts a JVM on a busy machine
+CHECK_SECONDS = 280.0  # starts a JVM on a busy machine
 
 
 def written(folder: Path, changes: dict[str, Any]) -> Path:

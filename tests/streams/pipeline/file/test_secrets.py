@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,7 +193,7 @@ def check_no_place_has_a_secret(
     registry.failing = 1
     for name, value in secrets.items():
         (folder / name).write_text(value)
-    ui, port = free_port(), free_port()
+    ui = free_port()
     path = pipeline_file(
         folder,
         table={**yaml.safe_load(pipeline_file(folder).read_text())["table"], "storage_options": {"k": "${STORE_KEY}"}},
@@ -214,16 +213,18 @@ def check_no_place_has_a_secret(
             }
         },
     )
-    with running(path, "--http", port, "--log-file", folder / "weft.log") as process:
+    with running(path, "--http", "0", "--log-file", folder / "weft.log") as process:
         deadline = time.monotonic() + PATIENCE_SECONDS
         metrics = ""
         while 'weft_rows_total{part="sa"} 3.0' not in metrics:
             assert time.monotonic() < deadline, metrics
             assert process.poll() is None, (folder / "output").read_text()
-            with contextlib.suppress(urllib.error.URLError):
-                metrics = get(f"http://127.0.0.1:{port}/metrics")
+            output = (folder / "output").read_text()
+            if printed := re.search(r"^--http 0: (http://[^/]+)/metrics$", output, re.MULTILINE):
+                metrics = get(f"{printed[1]}/metrics")
             time.sleep(0.2)
-        shown = {"metrics": metrics, "readyz": get(f"http://127.0.0.1:{port}/readyz"), **spark_pages(ui)}
+        assert printed is not None
+        shown = {"metrics": metrics, "readyz": get(f"{printed[1]}/readyz"), **spark_pages(ui)}
         shown |= {f"process {number}": line for number, line in enumerate(command_lines())}
     # What this test finds nothing in must have been found, and not be empty.
     settings = next(

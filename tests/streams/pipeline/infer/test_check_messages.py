@@ -242,7 +242,7 @@ def test_what_the_file_shows_is_printed_before_a_broker_is_asked(tmp_path: Path)
             assert process.stdout is not None
             assert "table.url: is not a known field" in process.stdout.readline()
             assert process.poll() is None
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=240)
     assert process.returncode == 2
     assert output.splitlines()[-1] == "1 problem"
     assert errors.startswith("orders, again: messages were not looked at: Kafka at")

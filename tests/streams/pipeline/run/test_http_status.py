@@ -35,7 +35,7 @@ from streams.pipeline.run.table_watch import TableView, TableWatch
 from tests.streams.kafka.topics import NOBODY
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
 
-PATIENCE_SECONDS = 60.0  # for operations of a second or two on an idle machine
+PATIENCE_SECONDS = 120.0  # for operations of a second or two on an idle machine
 
 
 def status(name: str = "orders", phase: Phase = Phase.RUNNING, **report: Any) -> JobStatus:

@@ -72,13 +72,18 @@ def test_the_last_error_is_kept(tmp_path: Path, ended: JobStatus, state: str, er
 
 
 def test_the_end_of_a_part_is_written_at_once_and_its_reports_once_a_second(tmp_path: Path) -> None:
+    now = 100.0
     first, second = status(Phase.RUNNING, rows=1), status(Phase.RUNNING, rows=2)
-    files = PartFiles(tmp_path)
+    files = PartFiles(tmp_path, lambda: now)
     files.write([first])
     (path,) = (tmp_path / "parts").iterdir()
     before = path.read_text()
+    now += 0.9
     files.write([second])
     assert path.read_text() == before
+    now += 0.1
+    files.write([second])
+    assert path.read_text() != before
     files.write([replace(second, phase=Phase.DONE)])
     assert '"done"' in path.read_text()
 

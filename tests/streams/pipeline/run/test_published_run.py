@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -29,20 +30,20 @@ from storage.publish.iceberg_folder import FolderCatalog
 from streams.spark.settings import QUICK_START, SERIAL
 from tests.end_process import end_process
 from tests.storage.publish.test_publish_iceberg import by_polars
-from tests.streams.cluster.standalone import free_port, until
+from tests.streams.cluster.standalone import until
 from tests.streams.support.pipelines import CONFIG
 
 pytestmark = [pytest.mark.spark, pytest.mark.extended, pytest.mark.timeout(900)]
 
 NAME = "shop.wide"
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 240.0
 
 
 class Run:
     """A pipeline with a writer of files, its services, and a second publisher of the same table."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.written = folder, free_port(), 0
+        self.folder, self.written = folder, 0
         (folder / "landing").mkdir()
         self.sql = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
         source = {"type": "files", "format": "json", "path": "./landing"}
@@ -58,7 +59,7 @@ class Run:
         second = {"every": 1, "iceberg": {"table": NAME, "properties": {"type": "folder", "warehouse": "./tables"}}}
         for name, publish in (("p", first), ("q", second)):
             (folder / f"{name}.yaml").write_text(yaml.safe_dump({**whole, "publish": publish}, sort_keys=False))
-        self.processes = [self._start("p", "--http", f"127.0.0.1:{self.port}")]
+        self.processes = [self._start("p", "--http", "0")]
 
     def _start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "streams.cli.main", "run", str(self.folder / f"{name}.yaml"), *options]
@@ -100,19 +101,21 @@ class Run:
         self.until(lambda: all(values == {f"v{self.written}"} for values in self.shown().values()))
 
     def page(self, path: str) -> str:
+        """An answer of the first process; "" before it has printed its address."""
+        printed = re.search(r"^--http 0: (http://[^/]+)/metrics$", (self.folder / "p.out").read_text(), re.MULTILINE)
+        if printed is None:
+            return ""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
+            with urllib.request.urlopen(f"{printed[1]}{path}", timeout=PATIENCE_SECONDS) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             return f"{error.code} {error.read().decode()}"
-        except urllib.error.URLError:
-            return ""
 
     def fails(self) -> bool:
         return 'weft_publication_fails{part="publish"} 1.0' in self.page("/metrics")
 
     def publisher(self) -> int:
-        """Process id of the publisher of the first pipeline."""
+        """Process id of the publisher of the first pipeline; 0 if none runs."""
         for line in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 words = line.read_bytes().split(b"\0")
@@ -143,18 +146,21 @@ def test_published_tables_follow_the_writer_through_failures(run: Run, tmp_path:
     run.all_show_the_newest()
     run.until(lambda: run.page("/readyz").startswith(("sa:", "publish:", "compaction:", "clean:")))
 
+    run.until(lambda: run.publisher() != 0)
     killed = run.publisher()
+    assert killed
     os.kill(killed, signal.SIGKILL)
     run.write()
     run.until(lambda: run.publisher() not in {0, killed})
     run.all_show_the_newest()
 
-    with closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)) as rival:
+    with closing(sqlite3.connect(tmp_path / "catalog.db", timeout=PATIENCE_SECONDS, isolation_level=None)) as rival:
         rival.execute("BEGIN EXCLUSIVE")
         run.write()
         run.until(run.fails)
-        assert "publish: waiting" in run.page("/readyz")
-        assert run.page("/readyz").startswith("503")
+        ready = run.page("/readyz")
+        assert ready.startswith("503")
+        assert "publish: waiting" in ready
         table, newest = Table.open(tmp_path / "wide"), {f"v{run.written}"}
         run.until(lambda: _values(table.snapshot().read_optimized().to_arrow()) == newest)  # compaction goes on
         run.until(lambda: _values(pl.scan_delta(tmp_path / "wide/base").collect().to_arrow()) == newest)

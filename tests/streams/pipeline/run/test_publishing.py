@@ -26,11 +26,13 @@ from streams.pipeline.run.many_tables import ManyTables, TableSettings
 from streams.pipeline.run.publishing import GIVE_UP_SECONDS, RECHECK_SECONDS, DaemonThreads, Publisher
 from streams.pipeline.run.run import choose_part
 from streams.pipeline.run.services import publish_round, run_service
-from streams.pipeline.run.status import Report, Reporter, StopSignal
+from streams.pipeline.run.status import Report, Reporter, StopSignal, stop_signals
 from streams.pipeline.run.status_fields import status_fields
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.cluster.standalone import until
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+
+PATIENCE_SECONDS = 120.0  # for operations of a second or two on an idle machine
 
 
 class Clock:
@@ -86,11 +88,18 @@ def change(table: Table, status: str, ts: int) -> None:
     table.compact()
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in until(time.monotonic() + PATIENCE_SECONDS):
+        if condition():
+            return
+    pytest.fail("the condition did not become true in time")
+
+
 def test_a_round_publishes_what_was_compacted_to_every_target(
     table: Table, section: PublishSection, catalog: dict[str, str], reporter: Reporter
 ) -> None:
     clock = Clock()
-    publisher = Publisher(section, clock)
+    publisher = Publisher(section, clock, answer_seconds=None)
     publish_round(table, publisher, reporter)
     assert (reporter.report.publications, reporter.report.publish_problem) == (2, "")
     assert reporter.report.publish_seconds == publisher.section.every
@@ -110,7 +119,7 @@ def test_what_is_published_is_checked_again_later(
     table: Table, section: PublishSection, catalog: dict[str, str], reporter: Reporter
 ) -> None:
     clock = Clock()
-    publisher = Publisher(section, clock)
+    publisher = Publisher(section, clock, answer_seconds=None)
     publish_round(table, publisher, reporter)
     opened = SqlCatalog("default", **catalog)
     opened.load_table("shop.orders").delete()
@@ -126,7 +135,7 @@ def test_a_target_that_fails_does_not_keep_others_waiting_and_recovers(
     tmp_path: Path, table: Table, section: PublishSection, catalog: dict[str, str], reporter: Reporter
 ) -> None:
     clock = Clock()
-    publisher = Publisher(section, clock)
+    publisher = Publisher(section, clock, answer_seconds=None)
     publish_round(table, publisher, reporter)
     good = (tmp_path / "catalog.db").read_bytes()
     (tmp_path / "catalog.db").write_bytes(b"damaged" * 1000)
@@ -150,7 +159,7 @@ def test_a_target_that_fails_does_not_keep_others_waiting_and_recovers(
 def test_pauses_after_failures_grow_up_to_a_limit(table: Table) -> None:
     """A column that older files show differently is refused until a compaction has written all files anew."""
     clock = Clock()
-    publisher = Publisher(PublishSection.model_validate({"every": 10, "delta": True}), clock)
+    publisher = Publisher(PublishSection.model_validate({"every": 10, "delta": True}), clock, None)
     table.add_column("order", "gift", "boolean", default=False)
     tries = []
     for _ in range(200):
@@ -170,20 +179,39 @@ def test_a_catalog_that_does_not_answer_keeps_no_other_target_waiting(table: Tab
         rest = {"type": "rest", "uri": f"http://127.0.0.1:{silent.getsockname()[1]}"}
         given = {"every": 10, "delta": True, "iceberg": {"table": "shop.orders", "properties": rest}}
         clock = Clock()
-        publisher = Publisher(PublishSection.model_validate(given), clock, answer_seconds=2.0)
-        publish_round(table, publisher, reporter)
-        assert in_delta(table) == ["new"]
+        publisher = Publisher(PublishSection.model_validate(given), clock, answer_seconds=1.0)
+        others = set(threading.enumerate())
+
+        def tries() -> int:
+            return sum(thread.name == "weft-publish" for thread in set(threading.enumerate()) - others)
+
+        def rounds_until_delta_shows(status: str) -> list[Exception]:
+            """Run rounds until the Delta table is published, in the first one if the machine is fast enough."""
+            errors: list[Exception] = []
+            for _ in until(time.monotonic() + PATIENCE_SECONDS):
+                done = publisher.publish(table)
+                reporter.update(**done.report(reporter.report))
+                errors += done.errors
+                if "Delta" not in done.problem and in_delta(table) == [status]:
+                    return errors
+            pytest.fail(f"Delta is not published: {reporter.report.publish_problem}")
+
+        rounds_until_delta_shows("new")
         assert reporter.report.publish_problem == "Iceberg table shop.orders not published: no answer for 0 s"
         assert (reporter.report.doing, reporter.report.published_at_ms) == ("waiting", None)
         clock.now += 600
         change(table, "v2", 2)
-        assert publisher.publish(table).errors == []  # reported once
-        assert in_delta(table) == ["v2"]
-        before = threading.active_count()
+        errors = rounds_until_delta_shows("v2")
+        assert not [error for error in errors if "Iceberg" in str(error)], "it was reported already"
+        wait_until(lambda: tries() == 1)
+        connections = [silent.accept()[0]]
         clock.now = GIVE_UP_SECONDS
-        assert "no answer for 0 s" in publisher.publish(table).problem
-        assert threading.active_count() == before + 1
-    for _ in until(time.monotonic() + 60):  # now connections are refused
+        assert "Iceberg table shop.orders not published: no answer for 0 s" in publisher.publish(table).problem
+        connections.append(silent.accept()[0])  # of the second try
+        wait_until(lambda: tries() == 2)  # that of Delta ends
+        for connection in connections:
+            connection.close()
+    for _ in until(time.monotonic() + PATIENCE_SECONDS):  # now connections are refused
         if "next try in 20 s" in (problem := publisher.publish(table).problem):
             break
     assert "Iceberg catalog 'default' does not answer: Connection" in problem
@@ -205,7 +233,7 @@ def test_a_catalog_that_refuses_or_fails_is_named(table: Table, code: int, said:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         rest = {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}", "token": "of-no-use"}
         given = {"delta": True, "iceberg": {"table": "shop.orders", "properties": rest}}
-        done = Publisher(PublishSection.model_validate(given)).publish(table)
+        done = Publisher(PublishSection.model_validate(given), answer_seconds=None).publish(table)
         options = [f"--catalog-option={name}={value}" for name, value in rest.items()]
         command = weft("publish", table.uri, "--iceberg", "shop.orders", *options)
         server.shutdown()
@@ -235,7 +263,8 @@ def test_weft_run_has_a_service_that_publishes(tmp_path: Path, catalog: dict[str
     table = Table.create(tmp_path / "orders", config)
     append(table, orders(*range(20)), "sa")
     table.compact()
-    assert run_service(str(path), "publish", StopSignal(), reporter, once=True) == 0
+    with stop_signals(lambda *_: None):  # restores the handler that `StopSignal` replaces
+        assert run_service(str(path), "publish", StopSignal(), reporter, once=True) == 0
     assert in_delta(table) == in_iceberg(catalog) == ["new"]
 
 
@@ -286,13 +315,13 @@ def served(table: Table, section: PublishSection, **options: Any) -> ManyTables:
 
 def rounds(tables: ManyTables, clock: Clock, done: Callable[[], bool]) -> None:
     """Run rounds, 30 seconds apart by their clock, until something is done."""
-    for _ in until(time.monotonic() + 60):
+    for _ in until(time.monotonic() + PATIENCE_SECONDS):
         while tables.step() is not None:
             pass
         clock.now += 30
         if done():
             return
-    pytest.fail("not done within a minute")
+    pytest.fail(f"not done: {tables.statuses}")
 
 
 def test_weft_services_publish_in_another_thread(
@@ -324,7 +353,7 @@ def test_a_catalog_that_does_not_answer_does_not_stop_compaction(table: Table, m
     append(table, orders(*range(20), status="v2", ts=2))
     rounds(tables, clock, lambda: base_version(table) != before)
     release.set()
-    rounds(tables, clock, lambda: "no answer" in tables.statuses[0].report.publish_problem)
+    rounds(tables, clock, lambda: "no answer; next try" in tables.statuses[0].report.publish_problem)
     assert tables.statuses[0].failures == 0
     compacted = replace(tables.statuses[0].report, message="1 file group compacted")
     shown = status_fields(replace(tables.statuses[0], report=compacted), now_ms=0)["message"]

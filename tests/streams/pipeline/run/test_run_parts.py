@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from streams.pipeline.run.error_kinds import Ending
 from streams.pipeline.run.run import choose_part, make_jobs
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
 
-PATIENCE_SECONDS = 60.0  # for operations of a second on an idle machine
+PATIENCE_SECONDS = 120.0  # for operations of a second on an idle machine
 RATE = {"source": {"type": "spark", "format": "rate"}}
 
 
@@ -175,33 +174,50 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
+def printed_url(process: subprocess.Popen[str]) -> str:
+    """The address of the metrics of a process with ``--http 0``."""
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert line.startswith("--http 0: http://127.0.0.1:")
+    return line.removeprefix("--http 0: ").strip()
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+        assert answer.status == 200
+        return answer.read().decode()
+
+
 @pytest.mark.usefixtures("without_java")
 @pytest.mark.slow
 def test_services_run_at_the_same_time_until_sigterm(with_rows: Path, started: list[subprocess.Popen[str]]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for service, more in (("compaction", ["--http", str(port)]), ("clean", [])):
+    for service, more in (("compaction", ["--http", "0"]), ("clean", [])):
         command = [sys.executable, "-m", "streams.cli.main", "run", str(with_rows), "--only", service, "--json", *more]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        with (with_rows.parent / f"{service}.out").open(
+            "w"
+        ) as out:  # a line a second: a pipe would be full in a minute
+            started.append(subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True))
+    url = printed_url(started[0])
     log, deadline = with_rows.parent / "wide/log", time.monotonic() + PATIENCE_SECONDS
     while list(log.rglob("*.arrow")):
         assert time.monotonic() < deadline, "one process compacts, the other deletes what it replaced"
         assert [process.poll() for process in started] == [None, None]
         time.sleep(0.1)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_SECONDS) as answer:
-        metrics = answer.read().decode()
-    assert 'weft_commits_total{part="compaction"} 1.0' in metrics
-    assert f'weft_table_up{{table="{with_rows.parent}/wide"}} 1.0' in metrics, "this process watches the table"
+    # The process reports its commit, and what it sees of the table, later than the other one deletes.
+    expected = {'weft_commits_total{part="compaction"} 1.0', f'weft_table_up{{table="{with_rows.parent}/wide"}} 1.0'}
+    while not expected <= set((metrics := get(url)).splitlines()):
+        assert time.monotonic() < deadline, metrics
+        time.sleep(0.1)
     refused = weft("run", with_rows, "--only", "clean")
     assert refused.exit_code == 1
     assert f"p.yaml: clean is already running, by process {started[1].pid} on " in refused.stderr
     assert "--only" in refused.stderr
-    for process in started:
+    for process, service in zip(started, ("compaction", "clean"), strict=True):
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, err
-        assert json.loads(out.splitlines()[-1])["state"] == "stopped"
+        lines = (with_rows.parent / f"{service}.out").read_text().splitlines()
+        assert json.loads(lines[-1])["state"] == "stopped"
 
 
 @pytest.mark.usefixtures("without_java")
@@ -209,10 +225,5 @@ def test_services_run_at_the_same_time_until_sigterm(with_rows: Path, started: l
 @pytest.mark.parametrize("command", [["run", "--only", "clean"], ["services"]])
 def test_a_free_port_is_printed(with_rows: Path, started: list[subprocess.Popen[str]], command: list[str]) -> None:
     arguments = [sys.executable, "-m", "streams.cli.main", command[0], str(with_rows), *command[1:], "--http", "0"]
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    started.append(process)
-    assert process.stderr is not None
-    line = process.stderr.readline()
-    assert line.startswith("--http 0: http://127.0.0.1:")
-    with urllib.request.urlopen(line.removeprefix("--http 0: ").strip(), timeout=PATIENCE_SECONDS) as answer:
-        assert answer.status == 200
+    started.append(subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+    assert get(printed_url(started[0]))

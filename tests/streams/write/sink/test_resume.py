@@ -25,7 +25,7 @@ from streams.write.resume import LaneMoved, ResumePoint
 from streams.write.sink import write_stream
 from streams.write.writer_job import failure_of
 from tests.streams.kafka.topics import produce, topic_numbers
-from tests.streams.write.sink.rig import TEST_SECONDS, Feed, event, rows, run
+from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, Feed, event, rows, run
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
@@ -251,7 +251,7 @@ def test_a_query_running_during_an_undo_is_fenced_with_a_hint(feed: Feed, table:
         table.undo("orders", now() - dt.timedelta(hours=1))
         feed.put(event(2))
         with pytest.raises(StreamingQueryException) as caught:
-            query.awaitTermination(60)
+            assert query.awaitTermination(WAIT_SECONDS)
     finally:
         query.stop()
     failure = failure_of(caught.value)

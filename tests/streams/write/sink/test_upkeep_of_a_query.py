@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from storage import DuePolicy, Table
+from streams.write import upkeep as upkeep_module
 from streams.write.back_pressure import BackPressure
 from streams.write.sink import CommitReport, write_stream
 from streams.write.upkeep import InlineCompaction, Upkeep
@@ -23,9 +23,17 @@ pytestmark = pytest.mark.timeout(TEST_SECONDS)
 EAGER = InlineCompaction(policy=DuePolicy(min_commits=1), every=0.1)
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
+@pytest.fixture(autouse=True)
+def _a_thread_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is: the end of a query is also that of its compaction."""
+    monkeypatch.setattr(upkeep_module, "CLOSE_SECONDS", WAIT_SECONDS)
+
+
+def wait_until(condition: Callable[[], Any], query: StreamingQuery | None = None) -> None:
+    """Wait for a condition. If it depends on a query, the error of the query ends the wait."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
+        assert query is None or query.isActive, query.exception()
         assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.05)
 
@@ -56,19 +64,20 @@ def test_a_query_compacts_what_it_has_written(feed: Feed, table: Table, tmp_path
     feed.put(event(0))
     with writing(feed, table, tmp_path, Upkeep(compaction=EAGER, tell=lines.append), reports) as query:
         for number in range(1, 6):
-            wait_until(lambda number=number: len(reports) >= number)
+            wait_until(lambda number=number: len(reports) >= number, query)
             feed.put(event(number), event(0, number + 1, f"s{number}"))
-        wait_until(lambda: len(reports) >= 6)
-        wait_until(lambda: not table.snapshot().files)
+        wait_until(lambda: len(reports) >= 6, query)
+        wait_until(lambda: not table.snapshot().files, query)
+        wait_until(lambda: any("compacted" in line for line in lines), query)  # when a round has ended
         assert query.isActive
     assert rows(table) == [(0, "s5", 6), *((number, "new", 1) for number in range(1, 6))]
-    assert any("compacted" in line for line in lines)
     assert [s for s in table.snapshot().slices if s.slice is not None]
-    assert not table.state().plans, "nothing is left behind"
+    # The end of the query closes its writer, and cancels what it compacts, in another thread.
+    wait_until(lambda: not table.state().plans)
     assert table.verify().ok
 
 
-def test_a_failing_compaction_fails_no_batch(feed: Feed, table: Table, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_failing_compaction_fails_no_batch(feed: Feed, table: Table, tmp_path: Path) -> None:
     """A log file is gone, so compaction fails each time. The query goes on, and its status says so."""
     feed.put(event(0))
     lines: list[str] = []
@@ -81,15 +90,15 @@ def test_a_failing_compaction_fails_no_batch(feed: Feed, table: Table, tmp_path:
     with writing(feed, table, tmp_path, Upkeep(compaction=EAGER, tell=lines.append), reports) as query:
         for number in range(1, 4):
             feed.put(event(number))
-            wait_until(lambda number=number: reports[-1].batch_id >= number)
-        wait_until(lambda: any("upkeep of the table failed" in line for line in lines))
+            wait_until(lambda number=number: reports[-1].batch_id >= number, query)
+        wait_until(lambda: any("upkeep of the table failed" in line for line in lines), query)
         assert query.isActive
         assert query.exception() is None
     (tmp_path / "kept.arrow").rename(lost)
     assert rows(table) == [(number, "new", 1) for number in range(4)]
     wait_until(lambda: table.compact().skipped == {})  # a last compaction of the query may still go on
     assert table.verify().ok
-    assert spark.streams.active == []
+    assert not query.isActive
 
 
 def test_a_query_slows_down_says_so_and_writes_everything(feed: Feed, table: Table, tmp_path: Path) -> None:
@@ -99,13 +108,13 @@ def test_a_query_slows_down_says_so_and_writes_everything(feed: Feed, table: Tab
     for number in range(3):
         feed.put(event(number))
     with writing(feed, table, tmp_path, Upkeep(back_pressure=limits, tell=lines.append), reports) as query:
-        wait_until(lambda: len(reports) >= 3)
-        wait_until(lambda: any("3 commits wait for compaction (limit 1)" in line for line in lines))
+        wait_until(lambda: len(reports) >= 3, query)
+        wait_until(lambda: any("3 commits wait for compaction (limit 1)" in line for line in lines), query)
         began = time.monotonic()
         feed.put(event(3))
-        wait_until(lambda: len(reports) >= 4)
+        wait_until(lambda: len(reports) >= 4, query)
         assert time.monotonic() - began >= 2.0, "the batch began later"
         assert query.isActive
         table.compact()
-        wait_until(lambda: lines[-1] == "")
+        wait_until(lambda: lines[-1] == "", query)
     assert rows(table) == [(number, "new", 1) for number in range(4)]
