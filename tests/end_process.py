@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-STOP_SECONDS: Final = 30
+STOP_SECONDS: Final = 120
 
 
 def end_process(process: subprocess.Popen[Any], how: signal.Signals) -> int:

@@ -83,7 +83,7 @@ def test_a_seed_replays_exactly_in_another_process() -> None:
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
             check=True,
         )
         hashes.add(run.stdout.splitlines()[-1])

@@ -39,8 +39,8 @@ from tests.soak.shop import PARTITIONS, STREAMS, Events, expected, write_pipelin
 STEP_SECONDS: Final = 0.2
 RATE: Final = 300  # messages per second and topic; writers catch up quickly after a restart
 MAX_MESSAGES: Final = 200_000  # of one topic; less than two partitions of the embedded broker keep
-START_SECONDS: Final = 180.0  # for the first commits of all writers: several JVMs start at once on a busy machine
-DRAIN_SECONDS: Final = 180.0  # for the remaining messages; a writer may have to restart first
+START_SECONDS: Final = 600.0  # for the first commits of all writers: several JVMs start at once on a busy machine
+DRAIN_SECONDS: Final = 600.0  # for the remaining messages; a writer may have to restart first
 CHAOS_SECONDS: Final = (3.0, 8.0)  # between two disturbances
 FROZEN_SECONDS: Final = (1.0, 8.0)
 LOOK_SECONDS: Final = 1.0  # between two reads of kept snapshots
