@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 GUIDES = ROOT / "deploy" / "docs"
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```\n(?:\n?```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
-_END_SECONDS = 120.0
+_END_SECONDS = 240.0
 """How long what a guide has left running may take to end: writers finish their batch."""
 _END = "-- end of block --"
 

@@ -23,7 +23,7 @@ SCHEDULES = 25  # with every rule that only saves work switched off; the nightly
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(900)  # the recorded schedule takes a second, a search for a rare mutant minutes
+@pytest.mark.timeout(3_600)  # the recorded schedule takes a second, a search for a rare mutant minutes
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.nightly if mutant.rare else ()) for name, mutant in MUTANTS.items()],

@@ -58,6 +58,7 @@ def test_what_is_measured_can_be_measured() -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(900)
 def test_recovery_is_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_guide(GUIDES / "recovery.md", tmp_path)

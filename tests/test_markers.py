@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-SECONDS = 120
+SECONDS = 280
 REFUSED = "this test starts a JVM: mark it with one of spark, models, integration"
 
 

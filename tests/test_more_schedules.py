@@ -24,7 +24,10 @@ THEMES = {
 """Schedules of a theme in the extended loop; the nightly loop runs `NIGHTLY_TIMES` as many."""
 NIGHTLY_TIMES = 8
 
-pytestmark = pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
+pytestmark = [
+    pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule"),
+    pytest.mark.timeout(900),
+]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from tests import nightly
 from tests.nightly import Part, all_parts, main, run
 
-END_SECONDS = 60.0
+END_SECONDS = 120.0
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -33,9 +33,9 @@ def test_every_part_runs_and_the_summary_has_its_result(
     fails = python("print('one is not two'); raise SystemExit(3)")
     results = run(
         [
-            Part("bad", 1, [fails, python("print('ran after it')")]),
-            Part("hangs", 0.05, [python(hang), python("print('must not run')")]),
-            Part("good", 1, [python("print('5 things checked')")]),
+            Part("bad", 10, [fails, python("print('ran after it')")]),
+            Part("hangs", 0.25, [python(hang), python("print('must not run')")]),
+            Part("good", 10, [python("print('5 things checked')")]),
         ],
         tmp_path,
     )
@@ -63,7 +63,7 @@ def _alive(pid: int) -> bool:
 def test_the_exit_status_covers_all_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, status: int
 ) -> None:
-    parts = [Part("a", 1, [python(f"raise SystemExit({code})")]), Part("b", 1, [python("pass")])]
+    parts = [Part("a", 10, [python(f"raise SystemExit({code})")]), Part("b", 10, [python("pass")])]
     monkeypatch.setattr(nightly, "all_parts", lambda *_: parts)
     monkeypatch.setattr(sys, "argv", ["nightly", "--folder", str(tmp_path)])
     assert main() == status

@@ -36,6 +36,7 @@ def test_the_stored_notebook_is_small_and_names_no_machine() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_run_shows_what_is_stored(tmp_path: Path) -> None:
     stored = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
@@ -43,5 +44,6 @@ def test_a_run_shows_what_is_stored(tmp_path: Path) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = []
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    where = {"metadata": {"path": tmp_path}}
+    NotebookClient(notebook, timeout=240, startup_timeout=240, kernel_name="python3", resources=where).execute()
     assert shown(notebook.cells) == shown(stored)

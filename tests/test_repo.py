@@ -30,7 +30,7 @@ def tracked() -> list[Path]:
     """Files that git tracks or would add; ignored files are left out."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     try:
-        found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
+        found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=240).stdout
     except (OSError, subprocess.CalledProcessError):  # an unpacked archive has no git
         return [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file() and _is_ours(path)]
     return sorted(Path(line) for line in found.splitlines() if (ROOT / line).is_file())

@@ -15,12 +15,12 @@ from streams.spark.settings import SERIAL, SMALL
 from tests.benchmarks.idle_writer import PARTITIONS, ROOT, SPAWNING, TOPIC, first_commit, produce, start, write_pipeline
 
 MINE = "-Dmine=1 -Xss2m -XX:TieredStopAtLevel=1"
-SPAWN_SECONDS = 60.0
+SPAWN_SECONDS = 240.0
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_writer_has_one_python_one_jvm_and_workers_for_its_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

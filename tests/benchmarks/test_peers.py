@@ -7,7 +7,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from tests.benchmarks.peers.task import HOUR, TABLE, WRITERS, Outcome, Task
 from tests.download_cache import Unavailable
 from tests.lake_releases import PAIMON_0_9
 
+ROOT = Path(__file__).parents[2]
 SMALL = Plan("small", keys=300, buckets=2, columns=12, rounds=3, updated=0.1)
 GENERATORS = {TABLE: wide, WRITERS: same_keys, HOUR: one_hot_group}
 
@@ -167,21 +167,38 @@ def test_the_cause_of_a_failed_commit_is_one_line(text: str, cause: str) -> None
     assert cause_of(RuntimeError(text)) == cause
 
 
-BUSY = "import time\nwhile time.process_time() < 1.5:\n    pass"
+BUSY = "import time\nwhile time.process_time() < 3:\n    pass"
+MEASURE = """
+import json, subprocess, sys, time
+from tests.benchmarks.peers.cost import Cost
+cost = Cost.of(lambda: {run})
+print(json.dumps([cost.seconds, cost.cpu, Cost.of(lambda: None).cpu]))
+"""
+
+
+def measured(run: str) -> tuple[Cost, float]:
+    """The cost of code, and the CPU seconds of nothing after it.
+
+    A process of its own measures it: below this one, a JVM that other tests share may be at work.
+    """
+    command = [sys.executable, "-c", MEASURE.format(run=run)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True).stdout
+    seconds, cpu, afterwards = json.loads(found)
+    return Cost(seconds, cpu), afterwards
 
 
 def test_a_cost_has_seconds_and_cpu_seconds() -> None:
-    waited = Cost.of(lambda: time.sleep(0.2))
-    assert waited.cpu < 0.15 < waited.seconds
+    waited, _ = measured("time.sleep(1)")
+    assert waited.cpu < 0.7 < waited.seconds
     assert Cost.median([Cost(1, 9), Cost(2, 7), Cost(3, 8)]) == Cost(2, 8)
 
 
 def test_the_cost_is_also_that_of_processes_of_processes_that_nobody_waits_for() -> None:
     forgets = "import signal, subprocess, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
     program = [sys.executable, "-c", f"{forgets}subprocess.run([sys.executable, '-c', {BUSY!r}])"]
-    first = Cost.of(lambda: subprocess.run(program, check=True))
-    assert 0.7 < first.cpu < 2.5
-    assert Cost.of(lambda: None).cpu > -0.01
+    first, afterwards = measured(f"subprocess.run({program!r}, check=True)")
+    assert 1.5 < first.cpu < 5.5
+    assert afterwards > -0.01
 
 
 def test_the_table_has_ratios_and_says_what_was_skipped_or_failed() -> None:
@@ -231,7 +248,7 @@ BROKEN, ENDLESS = "raise ValueError('no memory')", "import time; time.sleep(600)
     [
         ("", 1.0, "no answer"),
         (BROKEN, 1.0, "ValueError: no memory"),
-        pytest.param(ENDLESS, 0.1, "not finished after 0.1 minutes", marks=pytest.mark.slow),
+        pytest.param(ENDLESS, 0.25, "not finished after 0.25 minutes", marks=pytest.mark.slow),
     ],
 )
 def test_what_was_measured_counts_if_the_process_does_not_finish(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-SECONDS = 120.0
+SECONDS = 280.0
 PROJECT = """
 [build-system]
 requires = []
@@ -44,7 +44,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
 """
 SETUP = "source deploy/setup.sh && weft_setup && python -I -c 'import storage; print(storage.__file__)'"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 
 @pytest.fixture

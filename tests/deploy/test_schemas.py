@@ -16,7 +16,7 @@ import yaml
 from tests.deploy import tools
 from tests.download_cache import Unavailable
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]  # programs may have to be fetched
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -34,7 +34,7 @@ def fetched(get: Callable[..., Path], *arguments: str) -> Path:
 
 def output(*command: str | Path, given: str | None = None) -> tuple[int, str]:
     whole = [str(part) for part in command]
-    done = subprocess.run(whole, input=given, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(whole, input=given, capture_output=True, text=True, timeout=280, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

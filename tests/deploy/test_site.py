@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shutil
 import sys
@@ -11,10 +12,13 @@ from types import ModuleType
 
 import pytest
 from playwright.sync_api import Page
+from playwright.sync_api import TimeoutError as PageTimeoutError
 
 from tests.streams.ui.browser import Unavailable, chromium
 
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_MS = 120_000
+TRIES = 20
 PROGRAM = ROOT / "deploy" / "docs" / "site.py"
 
 
@@ -104,9 +108,20 @@ def page() -> Iterator[Page]:
         with chromium() as browser:
             context = browser.new_context()
             context.set_offline(True)
+            context.set_default_timeout(PATIENCE_MS)
             yield context.new_page()
     except Unavailable as reason:
         pytest.skip(str(reason))
+
+
+def open_search(page: Page) -> None:
+    """Press the key of the search until it is open: the scripts of the page may not listen yet."""
+    for _ in range(TRIES):
+        page.keyboard.press("/")
+        with contextlib.suppress(PageTimeoutError):
+            page.wait_for_function("document.activeElement !== document.body", timeout=PATIENCE_MS / TRIES)
+            return
+    raise AssertionError("the search does not open")
 
 
 @pytest.mark.slow
@@ -115,7 +130,7 @@ def test_search_works_in_a_folder_without_a_network(built: Path, page: Page) -> 
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto((built / "index.html").as_uri())
-    page.keyboard.press("/")
+    open_search(page)
     page.keyboard.type("complete_through")
     page.get_by_text("results").first.wait_for()
     found = page.get_by_role("link", name="watermark").or_(page.locator("a[href*='READING.html']"))

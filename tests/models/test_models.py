@@ -243,7 +243,7 @@ def java() -> str:
     wanted = f"THE MODELS WERE NOT CHECKED: they need Java {JAVA} or later"
     if found is None:
         pytest.skip(f"{wanted}, and there is none on the PATH")
-    shown = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    shown = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=240, check=True).stderr
     version = re.search(r'version "(\d+)', shown)
     if version is None or int(version[1]) < JAVA:
         pytest.skip(f"{wanted}; {found} says {shown.splitlines()[0]}")

@@ -21,8 +21,8 @@ STEP_MS = 5  # a store call takes about this long
 MAX_STEPS = (
     30_000  # a schedule has some hundred steps: one that does not end has processes that wait for each other (L1, L2)
 )
-JOIN_SECONDS = 30  # an unwinding thread needs almost no time
-HANG_SECONDS = 60  # a whole schedule takes less than a second
+JOIN_SECONDS = 120  # an unwinding thread needs almost no time
+HANG_SECONDS = 280  # a whole schedule takes less than a second; one of a mutant, with `MAX_STEPS`, many
 FIRST_MS = 1_800_000_000_000
 
 

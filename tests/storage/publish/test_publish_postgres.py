@@ -24,13 +24,13 @@ from storage.publish.targets import IcebergTarget
 from tests.storage.support.postgres_server import Postgres, postgres_server, psycopg_packages
 from tests.storage.support.shop import SHOP, append, orders
 
-pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(1_800)]
 
 NAME: Final = "shop.wide"
 CATALOG: Final = "lake"
 RACERS: Final = 4
 ROUNDS: Final = 6
-WAIT_SECONDS: Final = 120
+WAIT_SECONDS: Final = 300
 ROOT: Final = Path(__file__).parents[3]
 SPAWN: Final = multiprocessing.get_context("spawn")
 

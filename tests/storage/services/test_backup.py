@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import re
 import shutil
 import threading
@@ -19,8 +20,8 @@ from tests.storage.support.shop import SHOP, append, orders, payments
 
 ADVICE = Path(__file__).resolve().parents[3] / "deploy" / "OPERATIONS.md"
 ORDER = ("_weft/timeline/table", "_weft/timeline/lanes", "_weft/archive", "_weft/index", "log", "base", "shadow")
-PATIENCE_SECONDS = 60.0
-PAUSE_SECONDS = 0.2  # between cleanings; without pauses they would take the probes of writers that start
+PATIENCE_SECONDS = 240.0
+PAUSE_SECONDS = 0.2  # between cleanings, which take time from the writers
 
 
 def copy_folders(source: Path, target: Path, order: Sequence[str], between: Callable[[], None]) -> None:
@@ -40,21 +41,25 @@ def copy_folders(source: Path, target: Path, order: Sequence[str], between: Call
 @contextmanager
 def busy(uri: Path) -> Iterator[Callable[[], int]]:
     """Writers of two streams, and one process that compacts, folds and cleans. Gives the number of rounds so far."""
-    stop = threading.Event()
+    stop, started = threading.Event(), threading.Semaphore(0)
     rounds, failures = [0], []
 
     def write(stream: str) -> None:
         with Table.open(uri).writer(stream) as writer:
-            for number in range(1, 10_000):
+            for number in itertools.count(1):
                 ids = [number % 50, number % 7]
                 made = orders(*set(ids), ts=number) if stream == "orders" else payments(*set(ids), ts=number)
                 writer.append(made)
                 rounds[0] += 1
+                if number == 1:
+                    started.release()
                 if stop.is_set():
                     return
 
     def serve() -> None:
         table = Table(open_environment(uri).tuned(archive_chunk=8, table_checkpoint_every=4, lane_checkpoint_every=8))
+        for _ in range(2):  # cleanings would take the probes of writers that start
+            assert started.acquire(timeout=PATIENCE_SECONDS)
         while not stop.wait(PAUSE_SECONDS):
             table.compact()
             table.fold()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from storage.services.steps.steps import cancel, finish
 from storage.services.steps.tasks import WORKING_BYTES, one_by_one
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 240.0
 
 
 @dataclass
@@ -64,13 +65,14 @@ def test_tasks_run_at_the_same_time_and_their_results_come_in_order() -> None:
 
 
 def test_a_slow_task_does_not_keep_others_from_running() -> None:
-    watch, all_others = Watch(), threading.Event()
+    watch, begun, all_others = Watch(), threading.Event(), threading.Event()
     last = 7
 
     def slow() -> None:
+        begun.set()
         assert all_others.wait(WAIT_SECONDS)
 
-    others = [Busy(watch, number) for number in range(1, last)]
+    others = [Busy(watch, number, until=lambda: begun.wait(WAIT_SECONDS)) for number in range(1, last)]
     tasks = [Busy(watch, 0, until=slow), *others, Busy(watch, last, until=all_others.set)]
     assert list(in_threads(2)(tasks)) == list(range(last + 1))
     assert watch.most == 2
@@ -87,26 +89,31 @@ def test_tasks_wait_until_their_memory_is_there_and_the_largest_runs_alone() -> 
 
 def test_a_task_is_taken_when_it_can_begin() -> None:
     """A compaction decides late what its next task is."""
-    watch, taken = Watch(), list[int]()
+    watch, taken, looked = Watch(), list[int](), threading.Event()
 
     def tasks() -> object:
         for number in range(100):
             taken.append(number)
-            yield Busy(watch, number)
+            # Those after the first do not end before the test has looked, however long the first takes.
+            yield Busy(watch, number, until=lambda number=number: number == 0 or looked.wait(WAIT_SECONDS))
 
     results = iter(in_threads(2)(tasks()))  # type: ignore[arg-type]
     assert next(results) == 0
     assert len(taken) <= 3
+    looked.set()
     assert next(iter(one_by_one(tasks()))) == 0  # type: ignore[arg-type]
 
 
 def test_no_task_begins_after_one_has_failed() -> None:
-    watch = Watch()
+    watch, failing = Watch(), threading.Event()
 
     def fail() -> None:
+        failing.set()
         raise OSError("disk")
 
-    tasks = [Busy(watch, 0), Busy(watch, 1, until=fail), *(Busy(watch, number) for number in range(2, 50))]
+    # The first ends when the second fails. Others, which begin before that is noticed, are slow.
+    first, second = Busy(watch, 0, until=lambda: failing.wait(WAIT_SECONDS)), Busy(watch, 1, until=fail)
+    tasks = [first, second, *(Busy(watch, number, until=lambda: time.sleep(3)) for number in range(2, 50))]
     results = iter(in_threads(2)(tasks))
     assert next(results) == 0
     with pytest.raises(OSError, match="disk"):

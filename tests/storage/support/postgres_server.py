@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,11 @@ import pytest
 
 from tests.deploy.tools import python_packages
 from tests.download_cache import Unavailable
+from tests.end_process import end_process
 
 DRIVER: Final = ("psycopg==3.3.9", "psycopg-binary==3.3.9")
-START_SECONDS: Final = 60  # an idle machine takes 1
-STOP_SECONDS: Final = 20
+START_SECONDS: Final = 120  # an idle machine takes 1
+STARTS: Final = 3  # another process may take a port between its choice and its use
 USERS: Final = ("postgres", "nobody")
 """Users that the server runs as where the tests run as root, which PostgreSQL refuses."""
 
@@ -76,22 +78,12 @@ def postgres_server() -> Iterator[Postgres]:
         made: Sequence[str] = (str(programs / "initdb"), "-D", data, "-U", "weft", "-A", "trust", "-E", "UTF8", "-N")
         done = subprocess.run(made, capture_output=True, text=True, check=False, timeout=START_SECONDS, **as_user)
         assert done.returncode == 0, done.stderr
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        command = (str(programs / "postgres"), "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F")
-        with log.open("w") as output:
-            server = subprocess.Popen(command, stdout=output, stderr=output, **as_user)
+        server, port = _start(programs / "postgres", data, log, as_user)
         try:
-            _wait(server, port, log)
             yield Postgres(port)
         finally:
-            server.terminate()
-            try:
-                server.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+            # Ends sessions; SIGTERM would wait for clients that have left some open.
+            end_process(server, signal.SIGINT)
     finally:
         shutil.rmtree(folder)
 
@@ -117,13 +109,31 @@ def _user() -> pwd.struct_passwd | None:
     pytest.skip(f"PostgreSQL does not run as root, and there is no user {' or '.join(USERS)}")
 
 
-def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _start(program: Path, data: str, log: Path, as_user: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
+    """A server that accepts sessions, and its port."""
+    for _ in range(STARTS):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = (str(program), "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F")
+        with log.open("w") as output:
+            server = subprocess.Popen(command, stdout=output, stderr=output, **as_user)
+        if _is_up(server, port):
+            return server, port
+        end_process(server, signal.SIGKILL)
+    raise RuntimeError(f"{program} does not start:\n{log.read_text()}")
+
+
+def _is_up(server: subprocess.Popen[bytes], port: int) -> bool:
+    """Whether the server gets ready: it listens before it accepts sessions."""
+    import psycopg
+
     deadline = time.monotonic() + START_SECONDS
-    while True:
-        assert server.poll() is None, log.read_text()
+    while server.poll() is None and time.monotonic() < deadline:
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=1):
-                return
-        except OSError:
-            assert time.monotonic() < deadline, log.read_text()
+            psycopg.connect(host="127.0.0.1", port=port, user="weft", dbname="postgres").close()
+        except psycopg.OperationalError:
             time.sleep(0.1)
+        else:
+            return True
+    return False

@@ -17,7 +17,10 @@ from storage.core.types import parse_type
 from storage.store.open_store import open_store
 from tests.storage.support.evolving import Change, Evolution, EvolvingWorld, Sent, evolutions
 from tests.storage.support.world import bag, expected_bag, snapshot_bag
-from tests.strategies import EVERY_GROUP, MODES, POOLS, Compact, mode_of
+from tests.strategies import BALANCE, EVERY_GROUP, MODES, POOLS, Compact, mode_of
+
+ROUNDS = 30
+"""Of a hundred evolutions each; all but the rarest changes are in the first."""
 
 # The fixture only makes files small; it has no state that examples could share.
 pytestmark = pytest.mark.usefixtures("small_files")
@@ -102,7 +105,8 @@ def test_drawn_evolutions_cover_every_kind_of_change() -> None:
     """The strategy draws every kind of change, groups of every mode, and senders that do not know the change."""
     seen: set[str] = set()
 
-    @settings(max_examples=400, derandomize=True, database=None, suppress_health_check=list(HealthCheck), deadline=None)
+    # Also without randomness, what is drawn depends on the modules that this process has imported.
+    @settings(max_examples=100, database=None, suppress_health_check=list(HealthCheck), deadline=None)
     @given(evolutions())
     def look(evolution: Evolution) -> None:
         config, changes = evolution.config, 0
@@ -118,12 +122,15 @@ def test_drawn_evolutions_cover_every_kind_of_change() -> None:
             elif isinstance(step, Sent) and step.version < changes and step.append.rows:
                 seen.add("an old sender")
 
-    look()
-    assert seen >= {"add_column", "add_group", "add_stream", "widen_column", "set_default", "set_comment"}
-    assert "an old sender" in seen
-    assert seen >= {f"add_column {mode}" for mode in MODES if mode != "custom"}
-    assert len([what for what in seen if what.startswith("add_group ")]) == len(set(MODES))
-    assert seen >= {"widen key", "widen ordering", "widen value"}
+    every = {"add_column", "add_group", "add_stream", "widen_column", "set_default", "set_comment", "an old sender"}
+    every |= {f"add_column {mode}" for mode in MODES if mode != "custom"}
+    every |= {f"add_group {BALANCE if mode == 'custom' else mode}" for mode in MODES}
+    every |= {"widen key", "widen ordering", "widen value"}
+    for _ in range(ROUNDS):
+        look()
+        if seen >= every:
+            break
+    assert every - seen == set()
 
 
 def _part(change: Change) -> str:
