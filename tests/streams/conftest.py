@@ -40,7 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # (StreamExecution.PROXY_ERROR); on the default stack that overflows, and the query ends without its error.
         .config("spark.driver.extraJavaOptions", "-Xss4m")
         # A query that does not stop must fail the test instead of blocking it.
-        .config("spark.sql.streaming.stopTimeout", "20s")
+        .config("spark.sql.streaming.stopTimeout", "120s")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")  # tests make queries fail on purpose, and each logs a page of Java
