@@ -124,7 +124,9 @@ def service(
     pipeline = load_pipeline(path)
     table = open_table(pipeline)
     # Without writers a background job would be stopped.
-    supervisor = Supervisor([replace(service_job(pipeline, "compaction"), background=False)])
+    supervisor = Supervisor(
+        [replace(service_job(pipeline, "compaction"), background=False, stop_seconds=LIMIT_SECONDS)]
+    )
     supervisor.start()
     try:
         made = Service(table, supervisor)
