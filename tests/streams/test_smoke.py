@@ -11,10 +11,11 @@ import streams
 from storage import Table
 from tests.streams.write.sink.conftest import CONFIG
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 300
 
 
 @pytest.mark.smoke
+@pytest.mark.timeout(3 * WAIT_SECONDS)
 def test_two_streams_meet_in_one_view(spark: SparkSession, tmp_path: Path) -> None:
     table = Table.create(tmp_path / "table", CONFIG)
     streams.create_view(spark, table.uri, "smoke")

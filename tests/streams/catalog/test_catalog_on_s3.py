@@ -14,7 +14,7 @@ from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend
 from tests.stores.real_server import real_server
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 CREATE = """
 CREATE TABLE weft_s3.shop.eu.orders (id BIGINT, status STRING, ts BIGINT)

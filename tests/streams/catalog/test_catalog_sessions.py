@@ -20,6 +20,7 @@ from streams.catalog.register import register_configured
 from streams.read.sql_query import spark_errors
 from tests.streams.catalog import shop_lake
 from tests.streams.catalog.shop_lake import make_shop
+from tests.streams.support.slow_starts import start_in_time
 
 ORDERS = "weft.shop.orders_wide"
 
@@ -148,7 +149,7 @@ def test_a_stream_by_name_in_a_clone_of_the_session_that_uses_the_catalog(
     query = (
         source.writeStream.foreachBatch(batch).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     )
-    query.start().awaitTermination(60)
+    assert start_in_time(lambda: query.start().awaitTermination(300))
     assert seen == [(4, 4)]
     assert spark.sql(f"SELECT * FROM STREAM {ORDERS}").isStreaming
     with pytest.raises(PySparkException, match="cannot be read as a stream"):
@@ -161,7 +162,7 @@ def test_changes_of_a_dataframe(spark: SparkSession, table: Table) -> None:
     kinds = reader.changes(ORDERS).where("order_id = 1").select("_change_type").collect()
     assert sorted(row[0] for row in kinds) == ["update_postimage", "update_preimage"]
     with pytest.raises(PySparkException, match="cannot be read as a stream"):
-        spark.readStream.changes(ORDERS).writeStream.format("noop").start().awaitTermination(60)
+        spark.readStream.changes(ORDERS).writeStream.format("noop").start().awaitTermination(300)
     del table
 
 

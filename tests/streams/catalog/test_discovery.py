@@ -18,7 +18,7 @@ import streams
 from storage import Table
 
 ROOT = Path(__file__).resolve().parents[3]
-START_SECONDS = 240
+START_SECONDS = 600
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],
@@ -41,13 +41,16 @@ spark.sql(f"CREATE TEMPORARY VIEW v USING weft OPTIONS (path '{uri}')")
 print("sql", spark.table("v").count())
 def streamed(reader, name):
     said = []
-    query = reader.load(uri).writeStream.foreachBatch(lambda rows, n: said.extend(rows.collect()))
-    query = query.option("checkpointLocation", f"{folder}/{name}").trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(60)
-    except Exception as error:
-        return "needs option 'starting'" if "needs option 'starting'" in str(error) else str(error)
-    return [row["_change"] for row in said]
+    writer = reader.load(uri).writeStream.foreachBatch(lambda rows, n: said.extend(rows.collect()))
+    writer = writer.option("checkpointLocation", f"{folder}/{name}").trigger(availableNow=True)
+    for _ in range(10):
+        try:
+            assert writer.start().awaitTermination(300)
+        except Exception as error:
+            if "Python worker failed to connect back" in str(error):
+                continue  # a busy machine: `tests.streams.support.slow_starts`
+            return "needs option 'starting'" if "needs option 'starting'" in str(error) else str(error)
+        return [row["_change"] for row in said]
 print("starting", streamed(spark.readStream.format("weft").option("starting", "earliest"), "from earliest"))
 print("plain", streamed(spark.readStream.format("weft"), "from the default"))
 try:

@@ -25,7 +25,7 @@ from tests.stores.real_server import real_server
 
 PAGE: Final = 1_000
 """Names in one answer of S3, at most."""
-SQL_SECONDS: Final = 240
+SQL_SECONDS: Final = 600
 SCRIPT: Final = """
 SHOW NAMESPACES;
 CREATE TABLE shop.orders (id BIGINT, status STRING, ts BIGINT)
@@ -85,7 +85,7 @@ def test_all_folders_are_listed_whatever_the_page_size(backend: Backend, request
 
 @pytest.mark.spark
 @pytest.mark.extended
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_weft_sql_makes_the_first_table_of_a_bucket() -> None:
     with moto_server() as backend:
         place = backend.new_place()

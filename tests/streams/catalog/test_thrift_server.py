@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,12 +54,9 @@ class Connection:
 def server(tmp_path: Path, single_session: str) -> Iterator[int]:
     """The port of a server over the tables of `shop_lake`."""
     make_shop(tmp_path / "lake")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     folder = tmp_path / "hive"
     folder.mkdir()
-    command = [sys.executable, str(APPLICATION), str(tmp_path / "lake"), str(folder), str(port), single_session]
+    command = [sys.executable, str(APPLICATION), str(tmp_path / "lake"), str(folder), single_session]
     paths = os.pathsep.join([str(APPLICATION.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
@@ -75,13 +71,14 @@ def server(tmp_path: Path, single_session: str) -> Iterator[int]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        assert process.stdout.readline() == "started\n", (tmp_path / "log").read_text()[-4_000:]
-        yield port
+        port = process.stdout.readline().strip()
+        assert port, (tmp_path / "log").read_text()[-4_000:]
+        yield int(port)
     finally:
         process.stdin.close()
         process.stdout.close()
         try:
-            process.wait(60)
+            process.wait(240)
         finally:
             process.kill()
 

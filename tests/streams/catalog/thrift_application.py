@@ -1,12 +1,14 @@
 """An application whose Thrift server has a catalog of weft.
 
-    thrift_application.py ROOT FOLDER PORT SINGLE_SESSION
+    thrift_application.py ROOT FOLDER SINGLE_SESSION
 
-ROOT is the folder of the catalog, FOLDER that of Hive's files. It ends when its standard input does.
+ROOT is the folder of the catalog, FOLDER that of Hive's files. It prints the port of the
+server, and ends when its standard input does.
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from pyspark.sql import SparkSession
 import streams
 
 
-def main(root: str, folder: str, port: str, single_session: str) -> None:
+def main(root: str, folder: str, single_session: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -27,13 +29,16 @@ def main(root: str, folder: str, port: str, single_session: str) -> None:
         )
         .config("spark.sql.hive.thriftServer.singleSession", single_session)
         .config("hive.server2.thrift.bind.host", "127.0.0.1")
-        .config("hive.server2.thrift.port", port)
         .enableHiveSupport()
         .getOrCreate()
     )
     streams.register_catalog(spark, "weft", root)
+    with socket.socket() as free:  # the last thing before the server needs it, so that no other process takes it
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spark.conf.set("hive.server2.thrift.port", port)
     streams.start_thrift_server(spark)
-    print("started", flush=True)
+    print(port, flush=True)
     sys.stdin.read()
 
 

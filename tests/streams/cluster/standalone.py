@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -26,8 +27,8 @@ import pyspark
 from tests.class_sharing import sharing_options
 
 SPARK_HOME: Final = Path(str(pyspark.__file__)).parent
-START_SECONDS: Final = 120.0  # each takes five on an idle machine
-STOP_SECONDS: Final = 30.0
+START_SECONDS: Final = 240.0  # each takes five on an idle machine
+STOP_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 0.1
 _SMALL_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
 
@@ -53,6 +54,7 @@ class Cluster:
         workers: Number of workers at the start.
         cores: Number of cores that each worker offers.
         memory: Memory that each worker offers.
+        master: Its address, with a port that the master has chosen.
     """
 
     workers: int = 2
@@ -60,14 +62,16 @@ class Cluster:
     memory: str = "1g"
     daemons: list[Daemon] = field(default_factory=list)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    _port: int = 0
+    master: str = ""
 
     def __enter__(self) -> Self:
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-spark-")))
         try:
-            self._port = free_port()
-            address = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(free_port())]
-            self._start("master", "org.apache.spark.deploy.master.Master", address, "I have been elected leader")
+            address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+            master = self._start(
+                "master", "org.apache.spark.deploy.master.Master", address, "I have been elected leader"
+            )
+            self.master = re.findall(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)", master.log.read_text())[0]
             for _ in range(self.workers):
                 self.add_worker()
         except BaseException:
@@ -82,14 +86,10 @@ class Cluster:
             daemon.kill()
         self._stack.close()
 
-    @property
-    def master(self) -> str:
-        return f"spark://127.0.0.1:{self._port}"
-
     def add_worker(self) -> Daemon:
         """Start a worker; it is registered when this returns."""
         name = f"worker-{len(self.daemons)}"
-        arguments = ["--host", "127.0.0.1", "--port", "0", "--webui-port", str(free_port())]
+        arguments = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         arguments += ["--cores", str(self.cores), "--memory", self.memory, "--work-dir", str(self.folder / name)]
         started = "Successfully registered with master"
         return self._start(name, "org.apache.spark.deploy.worker.Worker", [*arguments, self.master], started)

@@ -32,7 +32,7 @@ BUCKETS = 8
 ROWS = 40_000
 TEXT_BYTES = 1_000
 """A file group has 2.5 MB, so each is a task: smaller ones would share a task."""
-ROUNDS = 4
+ROUNDS = 20
 """Rounds in which to catch the service in the middle of a job."""
 NOW = dt.timedelta(0)
 
@@ -124,7 +124,9 @@ def service(
     pipeline = load_pipeline(path)
     table = open_table(pipeline)
     # Without writers a background job would be stopped.
-    supervisor = Supervisor([replace(service_job(pipeline, "compaction"), background=False)])
+    supervisor = Supervisor(
+        [replace(service_job(pipeline, "compaction"), background=False, stop_seconds=LIMIT_SECONDS)]
+    )
     supervisor.start()
     try:
         made = Service(table, supervisor)

@@ -153,7 +153,9 @@ def test_services_run_on_executors(tmp_path: Path, broker: EmbeddedBroker, on_ex
         table = open_table(pipeline)
         append(table, range(100), at=0)
         # Without writers a background job would be stopped.
-        supervisor = Supervisor([replace(service_job(pipeline, "compaction"), background=False)], ONCE)
+        supervisor = Supervisor(
+            [replace(service_job(pipeline, "compaction"), background=False, stop_seconds=LIMIT_SECONDS)], ONCE
+        )
         supervisor.start()
         try:
             seen(supervisor, lambda status: status.report.waiting_for == f"an executor of {cluster.master}")

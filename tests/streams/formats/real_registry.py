@@ -24,9 +24,9 @@ from tests.end_process import end_process
 from tests.maven import maven_program
 
 VERSION: Final = "3.0.9"
-START_SECONDS: Final = 120  # an idle machine takes 5 to 10
+START_SECONDS: Final = 240  # an idle machine takes 5 to 10
 POLL_SECONDS: Final = 0.2
-REQUEST_SECONDS: Final = 10
+REQUEST_SECONDS: Final = 60
 STARTS: Final = 3  # another process may take a port between its choice and its use
 _PATH: Final = "/apis/ccompat/v7"
 

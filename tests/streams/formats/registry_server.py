@@ -23,6 +23,9 @@ def guid_of(schema_id: int) -> str:
 class SchemaRegistry:
     """A context manager; listens on a port of this machine, by default on a free one.
 
+    Its URL has a path that no other registry has. Decoders keep schemas by URL and id, also in Spark's workers, and a
+    later test may get the port of an earlier one.
+
     Attributes:
         requests: Path of every request, in order.
         failing: A number of requests that are answered with status 503 from now on; -1 for all.
@@ -33,6 +36,7 @@ class SchemaRegistry:
         self.requests: list[str] = []
         self.failing = 0
         self.users: set[str] = set()
+        self._path = f"/{uuid.uuid4().hex}"
         self._lock = threading.Lock()
         self._schemas: list[dict[str, Any]] = []
         self._versions: dict[str, list[int]] = {}
@@ -45,7 +49,7 @@ class SchemaRegistry:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}{self._path}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -134,7 +138,7 @@ class SchemaRegistry:
                 kind, _, given = self.headers.get("Authorization", "").partition(" ")
                 if kind == "Basic":
                     registry.users.add(base64.b64decode(given).decode())
-                status, answer = registry.answer(method, self.path, body)
+                status, answer = registry.answer(method, self.path.removeprefix(registry._path), body)
                 content = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")

@@ -20,7 +20,7 @@ from streams.write.write_batch import write_batch
 from tests.streams.formats.debezium_messages import KINDS, write_event
 from tests.streams.write.test_decode import messages
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 COLUMNS = {"id": KINDS["bigint"], "body": KINDS["text"], "amount": KINDS["precise"]}
 SCHEMA = {"id": "bigint", "body": "string", "amount": "decimal(12,2)"}

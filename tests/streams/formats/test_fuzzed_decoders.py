@@ -21,7 +21,7 @@ def run(name: str, seed: int, count: int) -> None:
     assert ended.returncode == 0, f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-3000:]}"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", seeds(2, 4))
 @pytest.mark.parametrize("name", ["avro", "debezium-avro", "protobuf", "debezium"])
 def test_mutated_messages(name: str, seed: int) -> None:

@@ -97,8 +97,9 @@ HOSTILE: dict[str, tuple[Any, Any, str]] = {
 def test_a_value_that_cannot_be_checked_has_a_reason(
     registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(json_validation, "MOST_SECONDS", 0.1)
     schema, given, words = HOSTILE[name]
+    # Short where it ends the check, and long where the check ends by itself, however slow the machine is.
+    monkeypatch.setattr(json_validation, "MOST_SECONDS", 0.1 if words == "takes more" else 60.0)
     known = registry.register("hostile", json.dumps({"title": name, **schema}), "JSON")
     easy = registry.register("easy", json.dumps({"title": name, "required": ["id"]}), "JSON")
     good, found, other = reasons(registry, value(easy, {"id": 1}), value(known, given), value(easy, {"id": 1}))

@@ -26,7 +26,7 @@ from tests.streams.formats.test_avro import record, written
 from tests.streams.formats.test_protobuf import ROW, serializer
 from tests.streams.write.test_tombstones import messages
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SCHEMA = {"id": "bigint", "name": "string"}
 AVRO = record({"id": "long", "name": "string"})

@@ -30,8 +30,8 @@ from tests.maven import maven_jars
 KAFKA_VERSION: Final = "4.3.1"
 _SLF4J_VERSION: Final = "1.7.36"
 
-START_SECONDS: Final = 90  # an idle machine takes 4
-REQUEST_SECONDS: Final = 60
+START_SECONDS: Final = 240  # an idle machine takes 4
+REQUEST_SECONDS: Final = 120
 POLL_SECONDS: Final = 0.1
 STARTS: Final = 3  # another process may take a port between its choice and its use
 

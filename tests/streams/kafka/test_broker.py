@@ -6,9 +6,9 @@ import pytest
 
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka.errors import DataLoss
-from tests.streams.kafka.topics import WAIT_SECONDS, cluster_logs, parsed, read
+from tests.streams.kafka.topics import TEST_SECONDS, WAIT_SECONDS, cluster_logs, parsed, read
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 
 def test_the_embedded_broker_drops_the_head_of_a_full_partition(

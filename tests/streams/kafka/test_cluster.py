@@ -14,20 +14,33 @@ from streams.demo.broker import EmbeddedBroker
 from streams.kafka import cluster, kafka_source
 from streams.kafka.errors import SourceRefused, SourceUnavailable
 from streams.kafka.offset_plan import Log
-from streams.kafka.options import Partition, parse_options
-from tests.streams.kafka.topics import NOBODY, Broker, cluster_logs, parsed, produce, read, topic_numbers
+from streams.kafka.options import DEFAULT_REQUEST_TIMEOUT_MS, Partition, parse_options
+from tests.streams.kafka.topics import (
+    NOBODY,
+    TEST_SECONDS,
+    WAIT_SECONDS,
+    Broker,
+    cluster_logs,
+    parsed,
+    produce,
+    read,
+    topic_numbers,
+)
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
+
+REFUSED_MS = "3000"
+"""Time limit of requests to nobody. librdkafka reports a refused connection within milliseconds, if it is not busy."""
 
 
 def test_an_unreachable_broker_is_an_error_within_the_time_limit() -> None:
-    given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "300"}
+    given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": REFUSED_MS}
     began = time.monotonic()
     with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
         cluster_logs(parse_options(given, default_starting="earliest"))
     with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
         read(0, 10, parse_options(given, default_starting="earliest"))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 2 * DEFAULT_REQUEST_TIMEOUT_MS / 1000, "the default time limit does not count"
 
 
 def test_a_refused_login_is_an_error_without_waiting() -> None:
@@ -37,15 +50,17 @@ def test_a_refused_login_is_an_error_without_waiting() -> None:
     with EmbeddedBroker() as private_broker:
         private_broker.create_topics({"t": 1})
         asking = cluster.Cluster(parsed(private_broker, "t", requestTimeoutMs="60000", **login, **user))
+        reasons: list[str] = []
         with pytest.raises(SourceRefused, match="SASL authentication"):
-            asking.await_answer(pytest.fail)
+            asking.await_answer(lambda reason: reasons.append(reason) or True)
+        assert not [reason for reason in reasons if "SASL authentication" in reason], "a refusal is not waited out"
         asking.close()
 
 
 def test_waiting_for_brokers_is_reported_regularly(broker: Broker, topic: str) -> None:
     reasons: list[str] = []
     options = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t"}
-    asking = cluster.Cluster(parse_options({**options, "requestTimeoutMs": "500"}, default_starting="earliest"))
+    asking = cluster.Cluster(parse_options({**options, "requestTimeoutMs": REFUSED_MS}, default_starting="earliest"))
     with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
         asking.await_answer(lambda reason: reasons.append(reason) or True, ask_seconds=0.1)
     assert reasons
@@ -56,8 +71,8 @@ def test_waiting_for_brokers_is_reported_regularly(broker: Broker, topic: str) -
     assert len(reasons) == 3, "the wait can be stopped"
     assert all(NOBODY in reason for reason in reasons)
     patient.close()
-    answering = cluster.Cluster(parsed(broker, topic))
-    answering.await_answer(pytest.fail)
+    answering = cluster.Cluster(parsed(broker, topic, requestTimeoutMs=str(1000 * WAIT_SECONDS)))
+    answering.await_answer(pytest.fail, ask_seconds=WAIT_SECONDS)
     answering.close()
 
 
@@ -77,7 +92,8 @@ def test_a_topic_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) 
     asking = cluster.Cluster(parsed(broker, name))
     assert asking.load_logs(wait_for_topics=True) == {Partition(name, 0): Log(0, 0), Partition(name, 1): Log(0, 0)}
     asking.close()
-    assert asked == [0, 2]
+    assert asked[0] == 0
+    assert set(asked[1:]) == {2}, "it asks again if the leaders of the new partitions are not ready"
 
 
 def test_a_missing_topic_is_noticed_without_waiting(broker: Broker, topic: str) -> None:
@@ -97,7 +113,7 @@ def test_a_missing_topic_is_noticed_without_waiting(broker: Broker, topic: str) 
 def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: Broker) -> None:
     name = f"never-{next(topic_numbers)}"
     reader = kafka_source.KafkaStreamReader(
-        parsed(broker, name, requestTimeoutMs="2500")  # a busy broker answers by then
+        parsed(broker, name, requestTimeoutMs="10000")  # a busy broker answers by then
     )
     for _ in range(2):
         with pytest.raises(NotFound, match=rf"no topic {name}"):
@@ -105,8 +121,9 @@ def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: Broke
     reader.stop()
 
 
-def test_a_request_is_repeated_if_the_leader_moves(embedded_broker: EmbeddedBroker, embedded_topic: str) -> None:
-    produce(embedded_broker, embedded_topic, list(range(10)))
-    embedded_broker.fail_requests(2, [KafkaError.LEADER_NOT_AVAILABLE] * 3)
-    chosen = parsed(embedded_broker, embedded_topic)
-    assert cluster_logs(chosen) == {Partition(embedded_topic, 0): Log(0, 10)}
+def test_a_request_is_repeated_if_the_leader_moves() -> None:
+    with EmbeddedBroker() as private_broker:  # so that no other client gets the errors
+        private_broker.create_topics({"led": 1})
+        produce(private_broker, "led", list(range(10)))
+        private_broker.fail_requests(2, [KafkaError.LEADER_NOT_AVAILABLE] * 3)
+        assert cluster_logs(parsed(private_broker, "led")) == {Partition("led", 0): Log(0, 10)}

@@ -10,9 +10,9 @@ from storage.errors import InvalidInput
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka import cluster
 from streams.kafka.options import parse_options
-from tests.streams.kafka.topics import NOBODY, parsed
+from tests.streams.kafka.topics import NOBODY, TEST_SECONDS, parsed
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 
 @pytest.mark.parametrize(

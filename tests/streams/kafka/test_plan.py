@@ -22,8 +22,9 @@ from streams.kafka.offset_plan import (
     share_limit,
 )
 from streams.kafka.options import OTHERS, Partition
+from tests.streams.kafka.topics import TEST_SECONDS
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 backlogs = st.dictionaries(
     st.builds(Partition, st.sampled_from(["a", "b"]), st.integers(0, 20)),

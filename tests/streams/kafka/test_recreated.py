@@ -16,9 +16,9 @@ from streams.kafka import kafka_source
 from streams.kafka.errors import DataLoss
 from streams.kafka.options import parse_options
 from tests.streams.kafka.query import Query
-from tests.streams.kafka.topics import Broker, options, parsed, produce
+from tests.streams.kafka.topics import TEST_SECONDS, Broker, options, parsed, produce
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TEST_SECONDS)]
 
 RECREATED = r"topic {0} has id [\w-]{{22}}, but the offsets belong to the topic with id [\w-]{{22}}"
 

@@ -17,9 +17,9 @@ from streams.kafka.options import KafkaOptions, Partition, parse_options
 from tests.download_cache import Unavailable
 from tests.streams.kafka.certificates import Authority
 from tests.streams.kafka.secure import SecureBroker, start_secure_broker
-from tests.streams.kafka.topics import produce, topic_numbers
+from tests.streams.kafka.topics import TEST_SECONDS, produce, topic_numbers
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(TEST_SECONDS)]
 
 PASSWORD = "pass-3f9a1c"
 
@@ -49,7 +49,7 @@ def topic(secure: SecureBroker) -> str:
 def options(kafka: dict[str, str], topic: str) -> KafkaOptions:
     given = {
         "subscribe": topic,
-        "requestTimeoutMs": "8000",
+        "requestTimeoutMs": "60000",
         **{f"kafka.{name}": value for name, value in kafka.items()},
     }
     return parse_options(given, default_starting="earliest")
@@ -77,10 +77,10 @@ def test_a_certificate_of_the_client(secure: SecureBroker, topic: str) -> None:
     assert read(options(secure.tls(PASSWORD), topic)) == ["a", "b", "c"]
 
 
-def refused(chosen: KafkaOptions) -> TableError:
-    # librdkafka tries again and again if it cannot connect, until then.
+def refused(chosen: KafkaOptions, *, seconds: float = 60.0) -> TableError:
+    # librdkafka tries again and again if it cannot connect, until then. A refusal ends the wait.
     with pytest.raises(SourceUnavailable) as caught:
-        read(replace(chosen, request_timeout_seconds=4.0))
+        read(replace(chosen, request_timeout_seconds=seconds))
     assert PASSWORD not in str(caught.value)
     return caught.value
 
@@ -93,14 +93,19 @@ def test_a_wrong_password_is_refused(secure: SecureBroker, topic: str) -> None:
 def test_an_authority_that_is_not_known_is_refused(secure: SecureBroker, topic: str) -> None:
     other = Authority(secure.folder, "other")
     kafka = {**secure.sasl(PASSWORD), "ssl.ca.location": str(other.certificate)}
-    assert "certificate" in refused(options(kafka, topic)).message
+    reasons: list[str] = []
+    cluster = Cluster(options(kafka, topic))
+    cluster.await_answer(lambda reason: reasons.append(reason) or "certificate" not in reason)
+    cluster.close()
+    assert "certificate" in reasons[-1], "it is reported, and nothing answers"
+    refused(options(kafka, topic), seconds=4.0)
 
 
 def test_a_client_without_a_certificate_is_refused(secure: SecureBroker, topic: str) -> None:
     kafka = {
         name: value for name, value in secure.tls(PASSWORD).items() if not name.startswith(("ssl.cert", "ssl.key"))
     }
-    refused(options(kafka, topic))
+    refused(options(kafka, topic), seconds=4.0)
 
 
 def test_a_topic_without_permission_is_refused(secure: SecureBroker) -> None:

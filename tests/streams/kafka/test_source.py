@@ -7,6 +7,7 @@ import json
 import pickle
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import streams.kafka
@@ -24,9 +26,19 @@ from streams.kafka.errors import SourceUnavailable
 from streams.kafka.offset_plan import OffsetRange
 from streams.kafka.options import Partition
 from tests.streams.kafka.real_broker import RealBroker
-from tests.streams.kafka.topics import NOBODY, WAIT_SECONDS, Broker, options, parsed, produce, topic_numbers
+from tests.streams.kafka.topics import (
+    NOBODY,
+    TEST_SECONDS,
+    WAIT_SECONDS,
+    Broker,
+    options,
+    parsed,
+    produce,
+    topic_numbers,
+)
+from tests.streams.support.slow_starts import start_in_time
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 
 # --- readers ---------------------------------------------------------------------------------------------------------
@@ -54,12 +66,15 @@ def test_a_running_query_waits_in_an_outage_and_a_new_one_fails() -> None:
         private_broker.create_topics({"away": 1})
         produce(private_broker, "away", [1, 2])
         chosen = parsed(private_broker, "away", startingOffsets="earliest", requestTimeoutMs="500")
-        running = kafka_source.KafkaStreamReader(chosen)
+        patient = replace(chosen, request_timeout_seconds=WAIT_SECONDS)
+        running = kafka_source.KafkaStreamReader(patient)
         first = running.latestOffset(running.initialOffset(), ReadAllAvailable())
         end = running.latestOffset(first, ReadAllAvailable())
         assert running.reportLatestOffset() == {"away": {"0": 2}}
-        restarted, fresh, ending = (kafka_source.KafkaStreamReader(chosen) for _ in range(3))
+        restarted, fresh, ending = (kafka_source.KafkaStreamReader(made) for made in (chosen, chosen, patient))
         ending.prepareForTriggerAvailableNow()
+        for reader in (running, ending):  # a busy machine may take longer for the answers before the outage
+            reader._cluster._options = chosen
         private_broker.set_reachable(reachable=False)
         for reader in (running, restarted):
             for _ in range(2):
@@ -112,6 +127,9 @@ class Runs:
         given: dict[str, str],
         on_batch: Callable[[list[str]], None] = lambda _: None,
     ) -> list[list[str]]:
+        return start_in_time(lambda: self._run(given, on_batch))
+
+    def _run(self, given: dict[str, str], on_batch: Callable[[list[str]], None]) -> list[list[str]]:
         batches = self.batches = []
 
         def collect(frame: DataFrame, _: int) -> None:
@@ -139,6 +157,12 @@ class Runs:
 @pytest.fixture
 def run(kafka: SparkSession, tmp_path: Path) -> Runs:
     return Runs(kafka, tmp_path / "checkpoint")
+
+
+def running(writer: DataStreamWriter) -> StreamingQuery:
+    query = writer.start()
+    query.processAllAvailable()
+    return query
 
 
 def numbers(*bounds: int) -> list[str]:
@@ -253,13 +277,13 @@ def check_new_topics_and_partitions(run: Runs, broker: Broker, add_partition: Ca
 
 def test_a_running_query_reads_what_arrives(kafka: SparkSession, broker: Broker, topic: str) -> None:
     seen: list[int] = []
-    query = (
+    writer = (
         kafka.readStream.format("weft_kafka")
         .options(**options(broker, topic, startingOffsets="earliest"))
         .load()
         .writeStream.foreachBatch(lambda frame, _: seen.extend(row["offset"] for row in frame.collect()))
-        .start()
     )
+    query = start_in_time(lambda: running(writer))
     try:
         for count in (100, 200):
             produce(broker, topic, numbers(100))
@@ -331,7 +355,7 @@ def test_a_recreated_topic_fails_the_query_or_is_read_from_its_beginning(
 
 
 def test_an_unreachable_broker_fails_the_query_within_the_time_limit(run: Runs) -> None:
-    given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "500"}
+    given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "3000"}
     with pytest.raises(StreamingQueryException, match=rf"SourceUnavailable.*{NOBODY}.*refused"):
         run(given)
 

@@ -29,8 +29,11 @@ class Broker(Protocol):
 NOBODY = "127.0.0.1:1"
 """No program listens on port 1 (tcpmux), so a connection is refused at once."""
 
-WAIT_SECONDS = 90
+WAIT_SECONDS = 300
 """Time limit of a streaming query, which takes one or two seconds on an idle machine, and a minute on a busy one."""
+
+TEST_SECONDS = 3 * WAIT_SECONDS
+"""Time limit of a test; the first one also starts Spark and the brokers."""
 
 topic_numbers = itertools.count(1000)  # with a fixed number of digits, because batches are in the order of topic names
 

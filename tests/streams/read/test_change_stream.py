@@ -30,8 +30,9 @@ from tests.storage.support.paying import Pipeline
 from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.storage.support.world import bag, to_arrow
 from tests.strategies import POOLS
+from tests.streams.support.slow_starts import start_in_time
 
-END_S = 60
+END_S = 300
 """Time limit of a query."""
 Rows = list[dict[str, Any]]
 
@@ -56,11 +57,23 @@ class Consumer:
 
     def run(self) -> Consumer:
         """Read all existing changes, then stop."""
-        query = self.start(availableNow=True)
-        assert query.awaitTermination(END_S) or query.stop() is not None
+        start_in_time(self._run)
         return self
 
-    def start(self, **trigger: Any) -> StreamingQuery:
+    def _run(self) -> None:
+        query = self._start(availableNow=True)
+        assert query.awaitTermination(END_S) or query.stop() is not None
+
+    def start(self) -> StreamingQuery:
+        """Start a query that follows the table; returns when it has read all existing changes."""
+        return start_in_time(self._follow)
+
+    def _follow(self) -> StreamingQuery:
+        query = self._start(processingTime="0 seconds")
+        query.processAllAvailable()
+        return query
+
+    def _start(self, **trigger: Any) -> StreamingQuery:
         stream = self.spark.readStream.format("weft").options(**self.options).load(self.table.uri)
         writer = stream.writeStream.foreachBatch(self._take).trigger(**trigger)
         return writer.option("checkpointLocation", str(self.folder)).start()
@@ -204,9 +217,8 @@ def test_the_first_batch_is_empty_and_ends_at_the_start(table: Table, starting: 
 
 def test_a_running_stream_follows_the_table_and_stops(table: Table, consumer: Make) -> None:
     mine = consumer(columns="paid", require="order,payment")
-    query = mine.start(processingTime="0 seconds")
+    query = mine.start()
     try:
-        query.processAllAvailable()
         append(table, orders(2, status="paid", ts=2))
         append(table, payments(2, paid=5.0), "payments")
         query.processAllAvailable()
@@ -264,9 +276,8 @@ def test_a_recreated_table_fails_the_query(table: Table, consumer: Make) -> None
 def test_a_widened_column_fails_the_query_and_a_restart_continues(table: Table, consumer: Make) -> None:
     table.add_column("order", "n", "int")
     mine = consumer()
-    query = mine.start(processingTime="0 seconds")
+    query = mine.start()
     try:
-        query.processAllAvailable()
         table.add_column("order", "note", "string")
         append(table, orders(1, status="paid", ts=2))
         query.processAllAvailable()
@@ -339,7 +350,7 @@ def test_wrong_options_are_refused(spark: SparkSession, table: Table, consumer: 
         spark.readStream.option("changes_since", "earliest").format("weft").load(table.uri).writeStream.format("noop")
     )
     with pytest.raises(StreamingQueryException, match="needs option 'starting'"):
-        wrong.trigger(availableNow=True).start().awaitTermination(END_S)
+        start_in_time(lambda: wrong.trigger(availableNow=True).start().awaitTermination(END_S))
     with pytest.raises(AnalysisException, match="'starting' is for streams"):
         spark.read.format("weft").option("starting", "latest").load(table.uri).collect()
     with pytest.raises(StreamingQueryException, match="no savepoint 'nowhere'"):

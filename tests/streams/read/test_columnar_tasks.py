@@ -225,7 +225,7 @@ for number in range(2):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_second_context_of_a_process_gets_the_class_too(tmp_path: Path) -> None:
     script = tmp_path / "read.py"
     script.write_text(TWO_CONTEXTS)
@@ -234,7 +234,7 @@ def test_a_second_context_of_a_process_gets_the_class_too(tmp_path: Path) -> Non
         [sys.executable, str(script), str(tmp_path / "table")],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
         env={**os.environ, "PYTHONPATH": here, "PYSPARK_PYTHON": sys.executable},
     )

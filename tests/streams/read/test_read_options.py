@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
     "streams": {"sa": {"groups": ["ga"]}, "sb": {"groups": ["gb"]}},
 }
 OLD = "old"
-SQL_SECONDS = 120.0  # starts a JVM on a busy machine
+SQL_SECONDS = 600.0  # starts a JVM on a busy machine
 
 
 def append(table: Table, partition: int, first: int, value: str, lateness: int | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 import streams
 from storage import Table
@@ -22,12 +23,13 @@ from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
 from tests.stores.real_server import real_server
 from tests.streams.support.pipelines import weft_output
+from tests.streams.support.slow_starts import start_in_time
 from tests.streams.write.sink.rig import Feed, run
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 SECRET = "not-a-secret"
-END_S = 60
+END_S = 300
 
 
 @pytest.fixture(
@@ -155,11 +157,17 @@ def test_formats_accept_storage_options(spark: SparkSession, place: Place, tmp_p
     taken: list[Row] = []
     stream = spark.readStream.format("weft").option("storage_options", options).load(place.uri)
     writer = stream.writeStream.foreachBatch(lambda batch, _: taken.extend(batch.collect()))
-    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(END_S)
-    finally:
-        query.stop()
+    writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+
+    def run_query() -> StreamingQuery:
+        query = writer.start()
+        try:
+            assert query.awaitTermination(END_S)
+        finally:
+            query.stop()
+        return query
+
+    query = start_in_time(run_query)
     assert sorted((row.id, row._change) for row in taken) == [(1, "insert"), (2, "insert")]
     texts = [text_of(frame), text_of(spark.table("listed")), text_of(changes), str(query.lastProgress)]
     texts += [path.read_text() for path in (tmp_path / "c").rglob("*") if path.is_file() and path.suffix != ".crc"]

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import streams
 from storage import Table
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],

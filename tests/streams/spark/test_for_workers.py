@@ -50,7 +50,7 @@ def view():
 
 def stream():
     query = streams.write_stream(feed, uri, "sa", checkpoint=f"{folder}/checkpoint", once=True)
-    query.awaitTermination(60)
+    query.awaitTermination(300)
 
 def kafka(reader):
     # The driver plans with its own Python, so that only tasks need weft; without a message there is no task.
@@ -59,7 +59,7 @@ def kafka(reader):
 
 def kafka_stream():
     query = kafka(spark.readStream).writeStream.format("noop").option("checkpointLocation", f"{folder}/kafka")
-    query.trigger(availableNow=True).start().awaitTermination(60)
+    query.trigger(availableNow=True).start().awaitTermination(300)
 
 jobs = {
     "view": view,
@@ -79,11 +79,18 @@ with EmbeddedBroker() as broker:
     producer.produce("t", b"{}")
     producer.flush(60)
     for name, job in jobs.items():
-        try:
-            job()
+        for _ in range(10):
+            try:
+                job()
+                text = None
+            except Exception as error:
+                text = str(error)
+            # A busy machine: `tests.streams.support.slow_starts`.
+            if text is None or "Python worker failed to connect back" not in text:
+                break
+        if text is None:
             print("RAN", name)
-        except Exception as error:
-            text = str(error)
+        else:
             good = "cannot import weft: No module named" in text
             good &= "hint: install weft where the executors run" in text
             print("TOLD" if good else f"BARE {text[-2000:]}", name)
@@ -121,7 +128,7 @@ def test_readers_without_weft_fail_with_a_hint(tmp_path: Path, without_weft: Pat
         sent = tmp_path / type(reader).__name__
         sent.write_bytes(cloudpickle.dumps(reader))
         code = f"import pickle; pickle.load(open({str(sent)!r}, 'rb'))"
-        done = subprocess.run([without_weft, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([without_weft, "-c", code], capture_output=True, text=True, check=False, timeout=300)
         assert "hint: install weft where the executors run" in done.stderr, done.stderr
         again = pickle.loads(cloudpickle.dumps(reader))
         assert type(again) is type(reader)
@@ -132,7 +139,7 @@ def test_readers_without_weft_fail_with_a_hint(tmp_path: Path, without_weft: Pat
 @pytest.mark.timeout(START_SECONDS + 60)
 def test_a_worker_without_weft_fails_with_a_hint(tmp_path: Path, without_weft: Path) -> None:
     for module, there in (("storage", 1), ("streams", 1), ("pyspark, pyarrow, pandas", 0)):
-        done = subprocess.run([without_weft, "-c", f"import {module}"], capture_output=True, check=False, timeout=60)
+        done = subprocess.run([without_weft, "-c", f"import {module}"], capture_output=True, check=False, timeout=300)
         assert done.returncode == there, done.stderr
     table = Table.create(tmp_path / "table", CONFIG)
     append(table, 1, 2)

@@ -20,7 +20,7 @@ from pyspark.accumulators import _accumulatorRegistry
 from streams.spark.planning_threads import PlanningThreads
 
 LOOKUP = ("-m", "pyspark.daemon", "pyspark.sql.worker.lookup_data_sources")
-SECONDS = 60
+SECONDS = 120
 
 
 @pytest.fixture
@@ -159,8 +159,9 @@ def test_the_runner_of_a_source_connects_with_its_secret(threads: PlanningThread
 def test_no_files_or_threads_remain_at_the_end(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     with PlanningThreads(tmp_path / "planning"):
-        threads = set(threading.enumerate()) - before
-        assert {thread.name for thread in threads} == {"weft-planning"}
+        # Sessions of other tests may start threads, too.
+        threads = {thread for thread in set(threading.enumerate()) - before if thread.name == "weft-planning"}
+        assert threads
         folder = tmp_path / "planning" / str(os.getpid())
         assert oct(folder.stat().st_mode & 0o777) == "0o700"
     assert not (tmp_path / "planning").exists()

@@ -19,7 +19,7 @@ from streams.write.query_checkpoint import refuse_local_disk
 from tests.streams.support.pipelines import pipeline_file
 
 AROUND = Surroundings(cores=2, scratch="/scratch", python="/driver/python")
-START_SECONDS = 240
+START_SECONDS = 600
 SUBMIT = {
     "spark.master": "spark://submitted:7077",
     "spark.app.name": "job.py",

@@ -13,6 +13,10 @@ import pytest
 from streams.pipeline.run.error_kinds import Ending
 from tests.end_process import gone
 
+START_SECONDS = 600
+
+pytestmark = pytest.mark.timeout(START_SECONDS + 60)
+
 START = """
 import sys
 from pathlib import Path
@@ -36,7 +40,7 @@ exec {java} "$@"
 def start(scratch: Path, setting: str, java_home: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **({} if java_home is None else {"JAVA_HOME": java_home})}
     command = [sys.executable, "-c", START, str(scratch), setting]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=False)
 
 
 @pytest.mark.spark
@@ -86,5 +90,5 @@ launched.wait()
 def test_a_jvm_that_starts_ends_with_its_process() -> None:
     """It would find no folder for its address, and stay: Ctrl-C while Spark starts."""
     command = [sys.executable, "-c", END_WHILE_IT_STARTS]
-    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60)
+    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=START_SECONDS)
     assert gone(int(ended.stdout))

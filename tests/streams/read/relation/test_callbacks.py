@@ -31,13 +31,12 @@ def test_connections_of_a_jvm_that_has_ended_are_forgotten(monkeypatch: pytest.M
     gateway = mock.Mock()
     gateway.jvm.java.lang.Thread.currentThread().isAlive.side_effect = ValueError("I/O operation on closed file")
     connections = CallbackConnections(gateway)
-    others = set(threading.enumerate())  # of a session that other tests use
     for _ in range(2):
         caller = threading.Thread(target=connections.note)
         caller.start()
         caller.join()
-        end = time.monotonic() + 30
-        while any(each.name == "weft-callback-connections" for each in set(threading.enumerate()) - others):
+        end = time.monotonic() + 120
+        while connections._watching:
             assert time.monotonic() < end
             time.sleep(0.01)
         assert not connections._open

@@ -147,7 +147,7 @@ def test_each_batch_of_a_stream_joins_the_newest_state(
         joined = stream.crossJoin(spark.table(name).select("name"))
         query = joined.writeStream.foreachBatch(take).trigger(availableNow=True)
         running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        assert running.awaitTermination(60), number
+        assert running.awaitTermination(300), number
     assert seen == [70, 80]
 
 
