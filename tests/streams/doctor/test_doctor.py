@@ -209,7 +209,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_permissions_are_asked(secure: SecureBroker, tmp_path: Path) -> None:
     name = f"doctor-{next(topic_numbers)}"
     secure.broker.create_topics({name: 1})

@@ -26,7 +26,7 @@ from streams.formats.json_reader import NOT_AN_OBJECT
 from streams.write.dead_letter import SOURCE
 from streams.write.decode import decode_messages
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 TEXT = {"id": "string", "name": "string"}
 """Any JSON value can be read as a string, so every object is decoded."""

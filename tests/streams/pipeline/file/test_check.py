@@ -347,7 +347,7 @@ def test_the_problems_are_printed_with_their_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_every_wrong_expression_is_found(spark: SparkSession, tmp_path: Path) -> None:
     file = written(
         tmp_path,
@@ -378,7 +378,7 @@ def test_every_wrong_expression_is_found(spark: SparkSession, tmp_path: Path) ->
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("changes", "fields"),
     [
@@ -421,7 +421,7 @@ def test_expressions(spark: SparkSession, tmp_path: Path, changes: dict[str, Any
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_command_checks_expressions(tmp_path: Path) -> None:
     file = written(tmp_path, {"writers/orders/select/status": "lower(statu)", "table/url": "x"})
     done = subprocess.run(

@@ -262,7 +262,7 @@ def test_the_proposal_is_a_file_that_check_accepts(path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_expressions_of_the_proposal_are_right(spark: SparkSession, path: Path) -> None:
     path.write_text(weft("infer", path).stdout)
     pipeline = load_pipeline(path)

@@ -357,7 +357,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, path: str, content: bytes | N
 
 @pytest.mark.extended
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_expressions_for_all_formats_in_one_table(spark: SparkSession, pipelines: Pipelines) -> None:
     registry = pipelines.registry
     made: dict[str, tuple[str, Sequence[Message]]] = {
