@@ -28,7 +28,7 @@ MARK: Final = "weft-environment"
 READY: Final = "weft-ready"
 IN_DEV: Final = frozenset({"ui", "docs"})
 """Extras that the tools for development include."""
-WORKS: Final = "import storage, streams"
+WORKS: Final = "import weft.storage, weft.streams"
 WAIT_SECONDS: Final = 1800.0
 """How long another process may take; a slow network needs some minutes for Spark's 450 MB."""
 POLL_SECONDS: Final = 0.5

@@ -31,12 +31,12 @@ if [ ! -f "$pipeline" ]; then fail "there is no pipeline file $pipeline"; fi
 
 python=${WEFT_PYTHON:-python3}
 python=$("$python" -c 'import sys; print(sys.executable)') || fail "there is no Python $python"
-job=$("$python" -c 'import importlib.util as u; print(u.find_spec("streams.write.writer_job").origin)' 2>/dev/null) ||
+job=$("$python" -c 'import importlib.util as u; print(u.find_spec("weft.streams.write.writer_job").origin)' 2>/dev/null) ||
   fail "$python does not have weft" "activate the environment that has it, or let WEFT_PYTHON be its Python"
 spark=${SPARK_HOME:-$("$python" -c 'import pyspark; print(pyspark.__path__[0])')}
 
 archive=${WEFT_ARCHIVE:-weft-env.tar.gz}
-if [ ! -f "$archive" ]; then "$python" -P -m streams.cli.main package -o "$archive" >&2; fi
+if [ ! -f "$archive" ]; then "$python" -P -m weft.streams.cli.main package -o "$archive" >&2; fi
 
 driver=$python
 files=()

@@ -1,8 +1,8 @@
 """Changes of a table's schema: one model for each kind, and how it edits the configuration of the table.
 
-The methods of `storage.Table`, the commands of ``weft alter``, the procedures of the catalog and ``ALTER TABLE`` have
-the fields of these models as parameters. `storage.services.schema.schema_changes` checks the edited configuration as a
-whole, like that of a new table, and publishes it. A change that the table already has edits nothing. Nothing is
+The methods of `weft.Table`, the commands of ``weft alter``, the procedures of the catalog and ``ALTER TABLE`` have
+the fields of these models as parameters. `weft.storage.services.schema.schema_changes` checks the edited configuration
+as a whole, like that of a new table, and publishes it. A change that the table already has edits nothing. Nothing is
 dropped, renamed, reordered or narrowed, because writers with the old schema continue (PROTOCOL.md, "Schema changes").
 """
 
@@ -15,15 +15,15 @@ from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, model_validator
 
-from storage.config.config_file import describe_problems, wrong_fields
-from storage.core.modes import mode_of
-from storage.core.schema.evolution import widens
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import format_type, parse_type
-from storage.errors import Conflict, InvalidInput
+from weft.storage.config.config_file import describe_problems, wrong_fields
+from weft.storage.core.modes import mode_of
+from weft.storage.core.schema.evolution import widens
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import format_type, parse_type
+from weft.storage.errors import Conflict, InvalidInput
 
 Config = dict[str, Any]
-"""Plain values of a configuration, from `storage.config.table_config.configuration`."""
+"""Plain values of a configuration, from `weft.storage.config.table_config.configuration`."""
 ColumnName = Annotated[str, "column"]
 GroupName = Annotated[str, "group"]
 Function = str | Mapping[str, Any] | None

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Final, Protocol
 
-from storage.errors import InvalidInput
+from weft.storage.errors import InvalidInput
 
 STAMP_BITS: Final = 43
 LANE_BITS: Final = 20

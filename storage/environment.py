@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from storage import mergers
-from storage.clock import Clock, SystemClock
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_beside, open_store
+from weft.storage import mergers
+from weft.storage.clock import Clock, SystemClock
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_beside, open_store
 
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
@@ -214,7 +214,7 @@ def open_environment(
     """The environment of the table at a location, as this process has it now.
 
     Args:
-        uri: As for `storage.Table.open`.
+        uri: As for `weft.Table.open`.
         storage_options: For the store.
         clock: Clock of the table; by default the machine's clock.
 

@@ -206,7 +206,7 @@ class MissingFile(CorruptData):
     """A file that the log refers to is missing. Has the code of `CorruptData`.
 
     A reader of a snapshot raises `SnapshotExpired` instead if cleaning has removed the file: see
-    `storage.read.missing_file`.
+    `weft.storage.read.missing_file`.
     """
 
 

@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterator
 from types import MappingProxyType
 from typing import Final
 
-from storage.core.modes import Merger, Mergers, mode_of
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput
+from weft.storage.core.modes import Merger, Mergers, mode_of
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput
 
 VARIABLE: Final = "WEFT_MERGERS"
 _allowed: set[str] = set()
@@ -75,7 +75,7 @@ def _find(name: str, modules: Collection[str]) -> Merger:
     if module not in modules:
         raise InvalidInput(
             f"merger {name!r}: module {module!r} is not on this process's allow-list",
-            hint=f'storage.mergers.allow("{module}"), or {VARIABLE}={module} in the environment',
+            hint=f'weft.storage.mergers.allow("{module}"), or {VARIABLE}={module} in the environment',
         )
     try:
         found = getattr(importlib.import_module(module), function)

@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from storage.core.log.table_state import TableState
-from storage.core.plan.due_policy import DuePolicy, Work
-from storage.log.table_log import TableLog
-from storage.read.snapshot import Snapshot
-from storage.services import expiry, split
-from storage.services.compaction import compaction
-from storage.services.compaction.compaction import CompactionResult
-from storage.services.due_work import Only, every_group, find_due, only_due
-from storage.services.expiry import ExpiryResult
-from storage.services.fold import fold
-from storage.services.fold.fold import NOT_FOLDED, FoldResult
-from storage.services.split import SplitResult
-from storage.services.steps.progress import OnStage, Stage, unobserved
-from storage.services.steps.steps import Steps, finish
-from storage.services.steps.tasks import Execute, one_by_one
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.plan.due_policy import DuePolicy, Work
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services import expiry, split
+from weft.storage.services.compaction import compaction
+from weft.storage.services.compaction.compaction import CompactionResult
+from weft.storage.services.due_work import Only, every_group, find_due, only_due
+from weft.storage.services.expiry import ExpiryResult
+from weft.storage.services.fold import fold
+from weft.storage.services.fold.fold import NOT_FOLDED, FoldResult
+from weft.storage.services.split import SplitResult
+from weft.storage.services.steps.progress import OnStage, Stage, unobserved
+from weft.storage.services.steps.steps import Steps, finish
+from weft.storage.services.steps.tasks import Execute, one_by_one
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Maintained(Protocol):
-    """The table that work is planned for, see `storage.Table`."""
+    """The table that work is planned for, see `weft.Table`."""
 
     def writable(self) -> TableLog:
         """The log of the table, which this version may write to."""
@@ -47,7 +47,7 @@ class PlannedWork(Generic[T_co]):
     Attributes:
         snapshot: The snapshot that it was planned from.
         bytes: Stored bytes that it will read; 0 if nothing is due.
-        steps: The work, see `storage.services.steps.steps`. Nothing is published before the first step.
+        steps: The work, see `weft.storage.services.steps.steps`. Nothing is published before the first step.
     """
 
     snapshot: Snapshot
@@ -74,7 +74,7 @@ class PlannedWork(Generic[T_co]):
 def plan_compaction(
     table: Maintained, policy: DuePolicy | None, execute: Execute = one_by_one, *, only: Only = every_group
 ) -> PlannedWork[CompactionResult]:
-    """`storage.Table.compact` in steps.
+    """`weft.Table.compact` in steps.
 
     Args:
         table: The table.
@@ -108,7 +108,7 @@ def plan_fold(
     after: PlannedWork[CompactionResult] | None = None,
     execute: Execute = one_by_one,
 ) -> PlannedWork[FoldResult]:
-    """`storage.Table.fold` if it is due, in steps.
+    """`weft.Table.fold` if it is due, in steps.
 
     Args:
         table: The table.
@@ -137,7 +137,7 @@ def plan_fold(
 
 
 def plan_split(table: Maintained, buckets: int, execute: Execute = one_by_one) -> PlannedWork[SplitResult]:
-    """`storage.Table.split` in steps.
+    """`weft.Table.split` in steps.
 
     Args:
         table: The table.
@@ -167,7 +167,7 @@ def expire_in_steps(
     now_ms: int | None = None,
     progress: OnStage = unobserved,
 ) -> Steps[ExpiryResult]:
-    """`storage.Table.apply_ttl` in steps; of a table without a time to live nothing is done.
+    """`weft.Table.apply_ttl` in steps; of a table without a time to live nothing is done.
 
     Args:
         table: The table.

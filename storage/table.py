@@ -21,8 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage import shown
-from storage.alter import (
+from weft.storage import shown
+from weft.storage.alter import (
     AddColumn,
     AddGroup,
     AddReference,
@@ -39,50 +39,50 @@ from storage.alter import (
     SetTtl,
     WidenColumn,
 )
-from storage.clock import Clock, Stamps, stamps_of
-from storage.config.table_config import TableConfig
-from storage.core.log.features import writable_features
-from storage.core.log.table_state import TableState
-from storage.core.names import lane_name
-from storage.core.plan.due_policy import DuePolicy
-from storage.core.plan.watermarks import Lateness, Value, Watermarks
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment, open_environment
-from storage.errors import InvalidInput, NotOneMoment, TableError
-from storage.log.fencing_barrier import complete_fencing_barrier
-from storage.log.table_log import TableLog, check_writable
-from storage.log.time_marks import Marker, publish_mark
-from storage.planned_work import expire_in_steps, plan_compaction, plan_fold, plan_split
-from storage.read.changes.change_scan import expiring
-from storage.read.changes.plan import plan_changes
-from storage.read.explain.explanation import Explanation
-from storage.read.plan.pruning import KeyRows
-from storage.read.referenced_snapshots import ReferencedTables
-from storage.read.snapshot import Snapshot
-from storage.read.time_travel import snapshot_at
-from storage.services.clean.clean import CleanResult, run_clean
-from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
-from storage.services.compaction.compaction import CompactionResult
-from storage.services.due_work import Only, every_group
-from storage.services.erase.erase import EraseResult, erase
-from storage.services.expiry import ExpiryResult
-from storage.services.fold.fold import FoldResult
-from storage.services.history.restore import RestoreResult, close_lane, fence, restore, undo
-from storage.services.history.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
-from storage.services.inspect.inspect import Inspection
-from storage.services.inspect.table_html import table_html
-from storage.services.location.create_table import create_table
-from storage.services.rewrite import RewriteResult, expire_rows, forget_deletes, rewrite_column
-from storage.services.schema.schema_changes import SchemaChange, alter_schema
-from storage.services.split import SplitResult
-from storage.services.steps.progress import OnStage, unobserved
-from storage.services.steps.row_change import Function as RowFunction
-from storage.services.steps.steps import finish
-from storage.services.steps.tasks import Execute, one_by_one
-from storage.services.verify.findings import VerifyReport
-from storage.services.verify.verify import run_verify
-from storage.times import milliseconds
-from storage.write.writer import Writer
+from weft.storage.clock import Clock, Stamps, stamps_of
+from weft.storage.config.table_config import TableConfig
+from weft.storage.core.log.features import writable_features
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import lane_name
+from weft.storage.core.plan.due_policy import DuePolicy
+from weft.storage.core.plan.watermarks import Lateness, Value, Watermarks
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment, open_environment
+from weft.storage.errors import InvalidInput, NotOneMoment, TableError
+from weft.storage.log.fencing_barrier import complete_fencing_barrier
+from weft.storage.log.table_log import TableLog, check_writable
+from weft.storage.log.time_marks import Marker, publish_mark
+from weft.storage.planned_work import expire_in_steps, plan_compaction, plan_fold, plan_split
+from weft.storage.read.changes.change_scan import expiring
+from weft.storage.read.changes.plan import plan_changes
+from weft.storage.read.explain.explanation import Explanation
+from weft.storage.read.plan.pruning import KeyRows
+from weft.storage.read.referenced_snapshots import ReferencedTables
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.read.time_travel import snapshot_at
+from weft.storage.services.clean.clean import CleanResult, run_clean
+from weft.storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
+from weft.storage.services.compaction.compaction import CompactionResult
+from weft.storage.services.due_work import Only, every_group
+from weft.storage.services.erase.erase import EraseResult, erase
+from weft.storage.services.expiry import ExpiryResult
+from weft.storage.services.fold.fold import FoldResult
+from weft.storage.services.history.restore import RestoreResult, close_lane, fence, restore, undo
+from weft.storage.services.history.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
+from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.services.inspect.table_html import table_html
+from weft.storage.services.location.create_table import create_table
+from weft.storage.services.rewrite import RewriteResult, expire_rows, forget_deletes, rewrite_column
+from weft.storage.services.schema.schema_changes import SchemaChange, alter_schema
+from weft.storage.services.split import SplitResult
+from weft.storage.services.steps.progress import OnStage, unobserved
+from weft.storage.services.steps.row_change import Function as RowFunction
+from weft.storage.services.steps.steps import finish
+from weft.storage.services.steps.tasks import Execute, one_by_one
+from weft.storage.services.verify.findings import VerifyReport
+from weft.storage.services.verify.verify import run_verify
+from weft.storage.times import milliseconds
+from weft.storage.write.writer import Writer
 
 
 class Table:
@@ -511,7 +511,7 @@ class Table:
             versions: Also keep the snapshots of this many last compactions.
             dry_run: Report what would be done, and do nothing.
             abandon_after: Abort compactions that began longer ago than this; None aborts none.
-            close_after: Close the lanes of query ids (`streams.write_batch` with ``batch``) that have written nothing
+            close_after: Close the lanes of query ids (`weft.write_batch` with ``batch``) that have written nothing
                 for this long; None closes none. Their batches are refused from then on, and never written again.
             progress: Called during the work.
 
@@ -712,7 +712,7 @@ class Table:
         Those that the table has already change nothing.
 
         Args:
-            changes: Models of `storage.alter`, or mappings with their fields and ``kind``, such as
+            changes: Models of `weft.storage.alter`, or mappings with their fields and ``kind``, such as
                 ``{"kind": "add_column", "group": "payment", "name": "tip", "type": "double"}``.
 
         Raises:

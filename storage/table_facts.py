@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from storage.clock import MAX_AHEAD_MS
-from storage.core.names import lane_name
-from storage.environment import open_environment
-from storage.table import Table
+from weft.storage.clock import MAX_AHEAD_MS
+from weft.storage.core.names import lane_name
+from weft.storage.environment import open_environment
+from weft.storage.table import Table
 
 
 def is_closed(table: Table, lane: str) -> bool:

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.model import Column, Group, Op
-from storage.core.modes import GroupEvents, MergeMode, Merger, Registers, merging_mode
-from storage.core.types import parse_type
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.model import Column, Group, Op
+from weft.storage.core.modes import GroupEvents, MergeMode, Merger, Registers, merging_mode
+from weft.storage.core.types import parse_type
 
-_NAME: Final = "storage.testing:checked"
+_NAME: Final = "weft.storage.testing:checked"
 _KEY: Final = 0
 _POOL_SIZE: Final = 5
 

@@ -1,4 +1,4 @@
-"""JVMs of tests start from an archive of Spark's classes (`streams.spark.class_archive`), with half the CPU time.
+"""JVMs of tests start from an archive of Spark's classes (`weft.streams.spark.class_archive`), with half the CPU time.
 
     python -m tests.class_sharing     makes the archive by `weft class-archive`, if it is not there
 
@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from storage.errors import NotFound
-from streams.spark.class_archive import CACHE, find_archive
-from streams.spark.session import check_java
-from streams.spark.settings import USE_ARCHIVE
 from tests.download_cache import cache_folder, locked_cache
+from weft.storage.errors import NotFound
+from weft.streams.spark.class_archive import CACHE, find_archive
+from weft.streams.spark.session import check_java
+from weft.streams.spark.settings import USE_ARCHIVE
 
 QUIET: Final = "-Xlog:cds*=off"
 """A JVM with another class path, which the archive does not fit, prints so, and some tests compare what it prints."""
@@ -42,7 +42,7 @@ def main() -> int:
     with locked_cache("classes"):
         if use_archive() is not None:
             return 0
-        return subprocess.run([sys.executable, "-m", "streams.cli.main", "class-archive"], check=False).returncode
+        return subprocess.run([sys.executable, "-m", "weft.streams.cli.main", "class-archive"], check=False).returncode
 
 
 if __name__ == "__main__":

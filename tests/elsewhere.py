@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterable
 from typing import TypeVar
 
-from storage.services.steps.tasks import Task
+from weft.storage.services.steps.tasks import Task
 
 T = TypeVar("T")
 

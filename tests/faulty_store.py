@@ -13,12 +13,12 @@ from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 
-from storage import Table
-from storage.clock import Clock, Stamps
-from storage.core.names import Path
-from storage.environment import Environment
-from storage.store.object_store import ObjectStore, Ranges, ReadRequest, normalise_errors, read_each
-from storage.store.open_store import open_store
+from weft import Table
+from weft.storage.clock import Clock, Stamps
+from weft.storage.core.names import Path
+from weft.storage.environment import Environment
+from weft.storage.store.object_store import ObjectStore, Ranges, ReadRequest, normalise_errors, read_each
+from weft.storage.store.open_store import open_store
 
 FOREVER = 1_000_000
 

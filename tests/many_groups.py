@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage import Table
-from storage.clock import Clock
-from storage.core.names import LaneName
-from storage.read.snapshot import Snapshot
+from weft import Table
+from weft.storage.clock import Clock
+from weft.storage.core.names import LaneName
+from weft.storage.read.snapshot import Snapshot
 
 BUCKETS = 4
 KEYS = 32

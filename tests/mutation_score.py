@@ -3,7 +3,7 @@ scores.
 
     python -m tests.mutation_score             run; continues where the last run was stopped (folder `mutants`)
     python -m tests.mutation_score --record    the same, and record the scores in mutation_score.json
-    python -m tests.mutation_score --only storage.core.modes.latest
+    python -m tests.mutation_score --only weft.storage.core.modes.latest
 
 pyproject.toml ([tool.mutmut]) defines which modules are mutated and which tests run. A surviving mutant is a line that
 no test covers, or a change that makes no difference: ``mutmut results`` and ``mutmut show NAME`` show which. Exits with

@@ -123,7 +123,7 @@ def all_parts(scale: float = 1.0) -> list[Part]:
             3 * soak_minutes + 60,
             [_python("-m", "tests.soak", "--kafka", "real", "--minutes", str(soak_minutes))],
         ),
-        Part("demo", 30, [_python("-m", "streams.cli.main", "demo", "--rows", "200000")]),
+        Part("demo", 30, [_python("-m", "weft.streams.cli.main", "demo", "--rows", "200000")]),
         Part("benchmarks", 75, [_python("-m", f"tests.benchmarks.{name}", *given) for name, *given in _BENCHMARKS]),
         Part("links", 10, [_python("deploy/docs/site.py", "external", "--ask")]),
     ]

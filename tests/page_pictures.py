@@ -19,12 +19,12 @@ from typing import Any, Final
 
 from playwright.sync_api import Browser, Page, expect
 
-from storage import Table
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.ui.listed_tables import Shown, TableList
 from tests.streams.ui.browser import chromium, served
 from tests.streams.ui.busy_shop import CONFIG, Traffic, busy_shop
 from tests.streams.ui.site import make_site
+from weft import Table
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.ui.listed_tables import Shown, TableList
 
 Act = Callable[[Page], None] | None
 THEMES: Final = ("light", "dark")

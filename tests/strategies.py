@@ -17,8 +17,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from storage import mergers
 from tests.mergers import BALANCE_STATE
+from weft.storage import mergers
 
 _UTC = dt.UTC
 

@@ -9,14 +9,14 @@ from unittest import mock
 
 import pytest
 
-from storage.core.plan.reservation import SHORTEST_RESERVATION_MS
-from storage.services.compaction import compaction
-from storage.services.steps import service_plan
 from tests.simulate import report
 from tests.simulation.mutant import MAX_SCHEDULES
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.run import run_seed
 from tests.simulation.seeds import find_seed
+from weft.storage.core.plan.reservation import SHORTEST_RESERVATION_MS
+from weft.storage.services.compaction import compaction
+from weft.storage.services.steps import service_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEDULES = 25  # with every rule that only saves work switched off; the nightly loop runs as many again

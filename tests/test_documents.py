@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import weft
 from tests.lake_releases import DELTA, DELTA_4_1, HUDI, ICEBERG, PAIMON_0_9, Release
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +25,7 @@ DOCUMENTS = sorted(
     )
     for path in ROOT.glob(pattern)
 )
-_DOTTED = re.compile(r"`((?:storage|streams|tests)(?:\.\w+)+)(?:\([^`]*\))?`")
+_DOTTED = re.compile(rf"`((?:weft\.(?:storage|streams|{'|'.join(weft.__all__)})|tests\b)(?:\.\w+)*)(?:\([^`]*\))?`")
 _FILE = re.compile(r"`((?:storage|streams|tests|deploy)/[\w/]+(?:\.(?:py|sh|md|yaml)|/))`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
@@ -54,9 +55,9 @@ def anchor(heading: str) -> str:
 
 
 def test_a_wrong_name_is_detected() -> None:
-    assert resolves("storage.table.Table.snapshot")
-    assert not resolves("storage.table.Table.snapshoot")
-    assert not resolves("storage.tables")
+    assert resolves("weft.storage.table.Table.snapshot")
+    assert not resolves("weft.storage.table.Table.snapshoot")
+    assert not resolves("weft.storage.tables")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=str)

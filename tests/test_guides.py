@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from storage.config.table_config import TableConfig, build_schema, configuration, load_config
-from storage.errors import CorruptData, InvalidInput, error_from_dict
-from storage.imports.table_text import read_table_text
-from storage.imports.translate import translate
-from storage.imports.translation import Declared, Fate
-from streams.pipeline.file.model import PipelineConfig
-from streams.pipeline.file.pipeline import load_pipeline
 from tests.guide_blocks import GUIDES, ROOT, check_guide
+from weft.storage.config.table_config import TableConfig, build_schema, configuration, load_config
+from weft.storage.errors import CorruptData, InvalidInput, error_from_dict
+from weft.storage.imports.table_text import read_table_text
+from weft.storage.imports.translate import translate
+from weft.storage.imports.translation import Declared, Fate
+from weft.streams.pipeline.file.model import PipelineConfig
+from weft.streams.pipeline.file.pipeline import load_pipeline
 
 _YAML = re.compile(r"^```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TRANSLATED = re.compile(r"^```sql\n(CREATE TABLE.*?)^```\n\n```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)

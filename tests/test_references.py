@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import weft
+
 ROOT = Path(__file__).parents[1]
 FROZEN = "tests/fixtures/format/"
 FILES = [
@@ -30,6 +32,7 @@ NO_RULES = {
     "C99": "the standard of C",
     "B4": "a value in a query",
 }
+PUBLIC = "|".join(weft.__all__)
 FOREIGN = {"CONFIGURATION.md"}  # librdkafka's
 
 
@@ -121,10 +124,10 @@ def _headings_of(file: Path) -> list[str]:
 
 
 def test_modules_that_are_named_exist() -> None:
-    """`storage.core.log.cut`, `storage.core.log.cut.Cut`; and files by their path, `core/log/cut.py`."""
+    """`weft.storage.core.log.cut`, `weft.storage.core.log.cut.Cut`; and files by their path, `core/log/cut.py`."""
     missing = []
     for path in FILES:
-        names = re.findall(r"`((?:storage|streams)(?:\.\w+)+)", _text(path))
+        names = re.findall(rf"`(weft\.(?:storage|streams|{PUBLIC})(?:\.\w+)*)", _text(path))
         missing += [f"{path}: {name}" for name in names if not _resolves(name.split("."))]
         roots = (ROOT, ROOT / path.split("/", 1)[0], (ROOT / path).parent, ROOT / "storage", ROOT / "tests" / "storage")
         files = re.findall(r"`((?:[\w-]+/)+\w+\.py)(?:`|::)", _text(path))
@@ -139,7 +142,7 @@ def _resolves(parts: list[str]) -> bool:
         file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
         if file.exists():
             names, text = parts[end:], file.read_text(encoding="utf-8")
-            elsewhere = names and re.search(rf"^from (\S+) import .*\b{names[0]}\b", text, re.MULTILINE)
+            elsewhere = names and re.search(rf"^ *from (\S+) import .*\b{names[0]}\b", text, re.MULTILINE)
             if elsewhere:
                 return _resolves([*elsewhere[1].split("."), *names])
             return all(re.search(rf"\b{name}\b", text) for name in names)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = {"storage", "streams", "deploy", "tests"}
-PACKAGES = ("storage", "streams")
+FOLDERS = {"weft", "storage", "streams", "deploy", "tests"}
+PACKAGES = ("weft", "storage", "streams")
 DOCUMENTS = {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"}
 TOP_LEVEL = FOLDERS | DOCUMENTS | {"pyproject.toml", "Makefile"}
 # The core is pure: no files, clocks, randomness, threads or logs.
@@ -83,12 +83,12 @@ def breaking(paths: Iterable[Path], found_in: Callable[[Path], object]) -> dict[
 def test_the_rules_cover_the_files() -> None:
     assert len(modules("storage")) > 25
     assert Path("storage/core/names.py") in PYTHON
-    assert "storage.core.keys" in set(imports(Path("storage/core/merge/collapse.py")))
+    assert "weft.storage.core.keys" in set(imports(Path("storage/core/merge/collapse.py")))
 
 
 def test_storage_imports_neither_spark_nor_streams() -> None:
     def others(path: Path) -> list[str]:
-        return [name for name in imports(path) if banned(name, {"pyspark", "py4j", "streams", "confluent_kafka"})]
+        return [name for name in imports(path) if banned(name, {"pyspark", "py4j", "weft.streams", "confluent_kafka"})]
 
     assert breaking(modules("storage"), others) == {}
 
@@ -98,8 +98,8 @@ def test_the_core_is_pure() -> None:
     assert breaking(core, lambda path: [name for name in imports(path) if banned(name, BANNED_IN_CORE)]) == {}
 
     def above(path: Path) -> list[str]:
-        ours = [name for name in imports(path) if banned(name, {"storage", "streams"})]
-        return [name for name in ours if not banned(name, {"storage.core", "storage.errors"})]
+        ours = [name for name in imports(path) if banned(name, {"weft"})]
+        return [name for name in ours if not banned(name, {"weft.storage.core", "weft.storage.errors"})]
 
     def impure(path: Path) -> set[str]:
         called = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
@@ -125,9 +125,15 @@ def imported_modules(path: Path, names: Container[str]) -> Iterator[str]:
             yield from (name if name in names else str(node.module) for name in submodules)
 
 
+def _module(path: Path) -> str:
+    """The name of a module; `weft` has links to the other two folders."""
+    parts = path.with_suffix("").parts
+    return ".".join(parts if parts[0] == "weft" else ("weft", *parts)).removesuffix(".__init__")
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Also not in functions, and not for types alone: what needs each other is one idea, or lacks a third module."""
-    names = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in modules(*PACKAGES)}
+    names = {_module(path): path for path in modules(*PACKAGES)}
     graph = {name: names.keys() & set(imported_modules(path, names)) - {name} for name, path in names.items()}
     while ends := {name for name, others in graph.items() if not others} | (
         graph.keys() - set().union(*graph.values())
@@ -155,7 +161,7 @@ def test_every_module_has_a_docstring() -> None:
             return False  # packages that are shipped have a docstring
         return not ast.get_docstring(ast.parse(text(path)))
 
-    assert breaking(modules("storage", "streams", "tests"), lacks_one) == {}
+    assert breaking(modules(*PACKAGES, "tests"), lacks_one) == {}
 
 
 def test_every_folder_of_tests_is_a_package() -> None:
@@ -172,4 +178,4 @@ def test_use_of_private_names_of_others_has_a_reason() -> None:
     def without(path: Path) -> list[str]:
         return [line.strip() for line in text(path).splitlines() if re.search(r"noqa:.*SLF001(?! - \w)", line)]
 
-    assert breaking(modules("storage", "streams"), without) == {}
+    assert breaking(modules(*PACKAGES), without) == {}

@@ -15,10 +15,10 @@ from typing import get_args
 
 import pytest
 
-from storage.core.log.entries import LaneEntry, TableEntry
 from tests.simulate import report
 from tests.simulation.faults import Fault
 from tests.simulation.run import run_seed
+from weft.storage.core.log.entries import LaneEntry, TableEntry
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = os.environ.get("SIM_SEED")

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
 from tests.download_cache import Unavailable
 from tests.soak.real.alerts import ALERTS, Series, fired, judge_alerts
 from tests.soak.real.answers import Answers
@@ -37,6 +36,7 @@ from tests.soak.real.processes import Registry
 from tests.soak.real.schedule import LONG, ONLY_FIRST, first_round, later_rounds
 from tests.soak.real.topics import FORMATS, Encoder, table_config
 from tests.soak.run import differences
+from weft import Table
 
 
 class Topics:

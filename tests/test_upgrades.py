@@ -41,10 +41,12 @@ def run(tmp_path: Path) -> Run:
     elsewhere = tmp_path / "elsewhere"  # Python looks for modules in the current folder first
     elsewhere.mkdir()
 
+    packages = {"earlier": "storage", "this": "weft.storage"}
+
     def run_code(version: str, code: str) -> str:
         start = (
-            f"import storage; assert storage.__file__.startswith({str(places[version])!r})\n"
-            f"import pyarrow as pa; from storage import Table; uri = {str(tmp_path / 'table')!r}\n"
+            f"import {packages[version]} as storage; assert storage.__file__.startswith({str(places[version])!r})\n"
+            f"import pyarrow as pa; Table = storage.Table; uri = {str(tmp_path / 'table')!r}\n"
         )
         done = subprocess.run(
             [sys.executable, "-c", start + code],

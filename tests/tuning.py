@@ -1,4 +1,4 @@
-"""Tables with other tuning values than in production: see `storage.environment.Tuning`."""
+"""Tables with other tuning values than in production: see `weft.storage.environment.Tuning`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage import Table, environment
+from weft.storage import Table, environment
 
 
 def tune(patch: pytest.MonkeyPatch, **sizes: int) -> None:

@@ -11,9 +11,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage.operations.all_operations import OPERATIONS
-from storage.operations.operation import Operation
-from streams.catalog.procedure_table import PROCEDURES
+from weft.storage.operations.all_operations import OPERATIONS
+from weft.storage.operations.operation import Operation
+from weft.streams.catalog.procedure_table import PROCEDURES
 
 FOLDER = Path(__file__).parent
 COMMANDS = "| command | what it does to a table |"

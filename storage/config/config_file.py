@@ -18,8 +18,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from storage.errors import InvalidInput
-from storage.foreign_text import MAX_CHARACTERS, parse_yaml
+from weft.storage.errors import InvalidInput
+from weft.storage.foreign_text import MAX_CHARACTERS, parse_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
 Sections = Mapping[str, type[BaseModel]]
@@ -120,7 +120,7 @@ def read_yaml(path: Path) -> Any:
 
     Raises:
         InvalidInput: There is no such file, it cannot be read, it is not YAML, or beyond the bounds of
-            `storage.foreign_text`.
+            `weft.storage.foreign_text`.
     """
     try:
         with path.open(encoding="utf-8") as file:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from storage.core.model import Column, Function
-from storage.core.modes.functions import find_function, function_names
-from storage.core.types import format_type
-from storage.errors import InvalidInput
+from weft.storage.core.model import Column, Function
+from weft.storage.core.modes.functions import find_function, function_names
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput
 
 
 class FunctionOptions(BaseModel):

@@ -1,6 +1,6 @@
 """References in the configuration of a table: what can be checked without the tables that they refer to.
 
-The rest is checked by `storage.services.schema.resolve_references`.
+The rest is checked by `weft.storage.services.schema.resolve_references`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final
 import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from storage.config.config_file import Names
-from storage.core import names
-from storage.core.model import Column, Reference
-from storage.core.schema.state_columns import ARRIVAL, PRESENT
-from storage.core.types import format_type
-from storage.errors import InvalidInput
+from weft.storage.config.config_file import Names
+from weft.storage.core import names
+from weft.storage.core.model import Column, Reference
+from weft.storage.core.schema.state_columns import ARRIVAL, PRESENT
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # part of the text of a cut
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from storage import shown
-from storage.config.config_file import (
+from weft.storage import shown
+from weft.storage.config.config_file import (
     FieldError,
     Names,
     Problems,
@@ -31,17 +31,17 @@ from storage.config.config_file import (
     read_yaml,
     remove_field,
 )
-from storage.config.functions import FunctionConfig, FunctionOptions, build_functions, has_options
-from storage.config.references import ReferenceConfig, build_references
-from storage.config.ttl import TtlConfig, resolve_ttl, ttl_configuration
-from storage.core import names
-from storage.core.model import Column, Function, Group, Reference, Stream, Ttl
-from storage.core.modes import find_mode, spellings
-from storage.core.modes.functions import find_function
-from storage.core.schema.state_columns import ARRIVAL, PRESENT
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import can_be_indexed, format_type, parse_type
-from storage.errors import InvalidInput
+from weft.storage.config.functions import FunctionConfig, FunctionOptions, build_functions, has_options
+from weft.storage.config.references import ReferenceConfig, build_references
+from weft.storage.config.ttl import TtlConfig, resolve_ttl, ttl_configuration
+from weft.storage.core import names
+from weft.storage.core.model import Column, Function, Group, Reference, Stream, Ttl
+from weft.storage.core.modes import find_mode, spellings
+from weft.storage.core.modes.functions import find_function
+from weft.storage.core.schema.state_columns import ARRIVAL, PRESENT
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import can_be_indexed, format_type, parse_type
+from weft.storage.errors import InvalidInput
 
 RESERVED: Final = ("_op", "_supplied")
 MAX_BUCKETS: Final = 1 << 16  # one file group per bucket and partition: more buckets only make smaller files
@@ -138,7 +138,7 @@ def build_schema(config: TableConfig) -> TableSchema:
 
     Args:
         config: From `load_config`. A reference that lists no columns has none in the schema: what the referenced table
-            has is not known here (`storage.services.schema.resolve_references`).
+            has is not known here (`weft.storage.services.schema.resolve_references`).
 
     Raises:
         InvalidInput: Two fields do not fit together. The message names the first such field.

@@ -23,7 +23,7 @@ configuration is a property:
 
 A name that is not a plain identifier stands in backquotes, as in SQL: ``group.`a.b` ``. SQL properties have no order,
 so groups are ordered by the first of their columns in the table, and streams and references by name. What the values
-mean is checked by `storage.config.table_config`, as for a configuration in YAML. deploy/docs/configuration.md.
+mean is checked by `weft.storage.config.table_config`, as for a configuration in YAML. deploy/docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-from storage.config.table_config import TableConfig, build_schema, configuration, load_config
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput
+from weft.storage.config.table_config import TableConfig, build_schema, configuration, load_config
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_]+")
 _PART: Final = re.compile(r"`((?:[^`]|``)+)`|([^`.,]+)")

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final, Literal
 import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from storage.config.config_file import MAX_SECONDS, parse_duration
-from storage.core.model import Column, Ttl
-from storage.core.modes import find_mode
-from storage.core.modes.latest import Latest
-from storage.core.modes.partial import LatestNonNull
-from storage.core.types import format_type
-from storage.errors import InvalidInput
+from weft.storage.config.config_file import MAX_SECONDS, parse_duration
+from weft.storage.core.model import Column, Ttl
+from weft.storage.core.modes import find_mode
+from weft.storage.core.modes.latest import Latest
+from weft.storage.core.modes.partial import LatestNonNull
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput
 
 _MAX_SECONDS: Final = 100 * MAX_SECONDS
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.keys import Indices, Mask
+from weft.storage.core.keys import Indices, Mask
 
 Arrays = Mapping[str, pa.Array]
 """Columns of equal length by name."""

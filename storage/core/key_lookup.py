@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from storage.core import keys
-from storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core import keys
+from weft.storage.core.keys import Indices, KeyVector, Mask
 
 LARGEST_SPAN: Final = 16  # numbers of the table per key: 64 bytes
 FEWEST_SEARCHES: Final = 0.25  # per key; below it, filling the table costs more than it saves
@@ -52,7 +52,7 @@ class KeyLookup:
         return cls(sorted_keys, table)
 
     def find(self, needles: KeyVector) -> tuple[Indices, Mask]:
-        """Position of each needle, int64, and whether it is there; see `storage.core.keys.find`."""
+        """Position of each needle, int64, and whether it is there; see `weft.storage.core.keys.find`."""
         if self.table is None:
             return keys.find(self.keys, needles)
         sorted_keys = np.asarray(self.keys)

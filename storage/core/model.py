@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage.core.names import StreamName
+from weft.storage.core.names import StreamName
 
 FIELD_ID: Final = b"PARQUET:field_id"
 
@@ -141,7 +141,7 @@ class Reference:
         columns: Columns of the referenced table that are shown, in order.
         prefix: Put before their names.
         table_id: Id of the referenced table, so that another table at its location is not taken for it; empty in a
-            schema that was not resolved (`storage.services.schema.resolve_references`).
+            schema that was not resolved (`weft.storage.services.schema.resolve_references`).
     """
 
     name: str

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, NewType
 from urllib.parse import quote
 
-from storage.errors import InvalidInput
+from weft.storage.errors import InvalidInput
 
 LaneName = NewType("LaneName", str)
 StreamName = NewType("StreamName", str)
@@ -27,9 +27,9 @@ TABLE_LANE: Final = LaneName("")
 
 HIDDEN_PREFIX: Final = "__weft_"
 KEY: Final = "__weft_key"
-"""Order-preserving binary form of a composite or decimal key (see `storage.core.keys`)."""
+"""Order-preserving binary form of a composite or decimal key (see `weft.storage.core.keys`)."""
 OP: Final = "__weft_op"
-"""Operation of an event row in a log file: int8, see `storage.core.model.Op`."""
+"""Operation of an event row in a log file: int8, see `weft.storage.core.model.Op`."""
 SLICE_ORDINAL: Final = "__weft_slice_ordinal"
 """In memory only: the position of a row's file group in the list of slices that are read together, 0, 1, ..."""
 SUPPLIED: Final = "__weft_supplied"
@@ -97,7 +97,9 @@ def is_batch_lane(lane: LaneName) -> bool:
 
 
 def is_query_lane(lane: LaneName) -> bool:
-    """Whether a lane is that of the query id of a batch, as its name says (`streams.write.write_batch.lane_for`)."""
+    """Whether a lane is that of the query id of a batch, as its name says
+    (`weft.streams.write.write_batch.lane_for`).
+    """
     return _QUERY_LANE.fullmatch(lane) is not None
 
 
@@ -120,7 +122,7 @@ def archive_folder(lane: LaneName) -> Path:
 
 
 def archive_path(lane: LaneName, chunk: int) -> Path:
-    """Path of the archive of a lane's chunk number 1, 2, ... (`storage.core.log.archive_codec`)."""
+    """Path of the archive of a lane's chunk number 1, 2, ... (`weft.storage.core.log.archive_codec`)."""
     return Path(f"{archive_folder(lane)}/{chunk:020d}.entries")
 
 
@@ -316,7 +318,7 @@ def floor_arrival(group_id: int) -> str:
 
 
 def floor_kind(group_id: int) -> str:
-    """Hidden slice column: the kind of the delete floor (`storage.core.model.Op`)."""
+    """Hidden slice column: the kind of the delete floor (`weft.storage.core.model.Op`)."""
     return f"{HIDDEN_PREFIX}g{group_id}_floor_kind"
 
 
@@ -331,7 +333,7 @@ def versions(group_id: int) -> str:
 
 
 def suppliers(group_id: int) -> str:
-    """Hidden slice column (`latest_non_null`): per value column one byte, see `storage.core.modes.partial`."""
+    """Hidden slice column (`latest_non_null`): per value column one byte, see `weft.storage.core.modes.partial`."""
     return f"{HIDDEN_PREFIX}g{group_id}_suppliers"
 
 

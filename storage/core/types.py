@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage.core.names import fold_case
-from storage.errors import InvalidInput
+from weft.storage.core.names import fold_case
+from weft.storage.errors import InvalidInput
 
 _SIMPLE: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),

@@ -2,7 +2,7 @@
 
 A file may contain several small file groups one after the other, each sorted by key, because every file has a fixed
 cost. For the same reason a row group of such a file may contain rows of several file groups.
-`storage.files.slice_file_writer` writes these files.
+`weft.storage.files.slice_file_writer` writes these files.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.core import names
-from storage.core.arrays import nulls
-from storage.core.keys import one_array
-from storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
-from storage.core.plan.overlaid import ReadFile, files_of_columns
-from storage.core.predicate import ColumnRange, Known
-from storage.core.schema.evolution import Adaptation
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment, Tuning
-from storage.errors import CorruptData
-from storage.files.bloom_filter import may_contain
-from storage.files.footers import FOOTERS, Footer
-from storage.files.row_groups import LastRowGroups
-from storage.files.text_columns import dictionary_columns, without_dictionary
-from storage.store.object_store import ReadRequest, check_tail, tail_range, verify_tail
+from weft.storage.core import names
+from weft.storage.core.arrays import nulls
+from weft.storage.core.keys import one_array
+from weft.storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
+from weft.storage.core.plan.overlaid import ReadFile, files_of_columns
+from weft.storage.core.predicate import ColumnRange, Known
+from weft.storage.core.schema.evolution import Adaptation
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment, Tuning
+from weft.storage.errors import CorruptData
+from weft.storage.files.bloom_filter import may_contain
+from weft.storage.files.footers import FOOTERS, Footer
+from weft.storage.files.row_groups import LastRowGroups
+from weft.storage.files.text_columns import dictionary_columns, without_dictionary
+from weft.storage.store.object_store import ReadRequest, check_tail, tail_range, verify_tail
 
 
 def read_row_groups(

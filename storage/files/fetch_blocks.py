@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from storage.core.plan.slices import LiveFile
-from storage.environment import Environment
-from storage.files.log_file import BlockDecoder, block_lead
-from storage.store.object_store import ReadRequest, tail_range
+from weft.storage.core.plan.slices import LiveFile
+from weft.storage.environment import Environment
+from weft.storage.files.log_file import BlockDecoder, block_lead
+from weft.storage.store.object_store import ReadRequest, tail_range
 
 BlockId = tuple[int, int]
 """Position of a file in the list, and block number."""

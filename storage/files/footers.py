@@ -14,9 +14,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.bounded_cache import BoundedCache
-from storage.core.log.file_refs import FileRef
-from storage.store.object_store import ObjectStore
+from weft.storage.bounded_cache import BoundedCache
+from weft.storage.core.log.file_refs import FileRef
+from weft.storage.store.object_store import ObjectStore
 
 MAX_BYTES: Final = 32 * 1024 * 1024  # decoded footers take up to eight times as much
 

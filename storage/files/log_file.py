@@ -16,20 +16,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, names
-from storage.core.checksum import crc32
-from storage.core.keys import Indices, Mask
-from storage.core.log import sidecar_codec
-from storage.core.log.file_refs import Blocks, FileRef, LogFile, LogIndex, LogRanges, Sidecar
-from storage.core.merge.events import EventBatch
-from storage.core.merge.locate_keys import buckets, key_columns, partition_folders, sort_keys
-from storage.core.model import Group, Op
-from storage.core.names import LaneName, Path
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import encode_scalar
-from storage.environment import Environment, Tuning
-from storage.errors import CorruptData
-from storage.store.object_store import ObjectStore, check_tail, damaged
+from weft.storage.core import keys, names
+from weft.storage.core.checksum import crc32
+from weft.storage.core.keys import Indices, Mask
+from weft.storage.core.log import sidecar_codec
+from weft.storage.core.log.file_refs import Blocks, FileRef, LogFile, LogIndex, LogRanges, Sidecar
+from weft.storage.core.merge.events import EventBatch
+from weft.storage.core.merge.locate_keys import buckets, key_columns, partition_folders, sort_keys
+from weft.storage.core.model import Group, Op
+from weft.storage.core.names import LaneName, Path
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import encode_scalar
+from weft.storage.environment import Environment, Tuning
+from weft.storage.errors import CorruptData
+from weft.storage.store.object_store import ObjectStore, check_tail, damaged
 
 _MAGIC: Final = pa.py_buffer(b"ARROW1\0\0")
 _WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)

@@ -1,6 +1,6 @@
 """Reads the log ranges of file groups and collapses them, file group by file group, into keys and registers.
 
-Ranges of folds contain registers already; the registers of events are merged with them. `storage.core.plan.slices`
+Ranges of folds contain registers already; the registers of events are merged with them. `weft.storage.core.plan.slices`
 decides which ranges are read, so that each event counts once.
 
 A block may contain several small file groups. File groups are read in order, and blocks contain them in order, so each
@@ -18,22 +18,22 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from storage.core.arrays import take_rows
-from storage.core.keys import Indices, KeyVector, find, key_vector, take
-from storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
-from storage.core.merge.locate_keys import in_bucket
-from storage.core.merge.registers import RegisterRange, group_registers, merge_registers
-from storage.core.merge.run_keys import RunKeys
-from storage.core.merge.stitch import LogState
-from storage.core.model import Group
-from storage.core.modes import Mergers
-from storage.core.plan.key_ranges import KeyRange
-from storage.core.plan.slices import FileSlice, LiveFile
-from storage.core.schema.evolution import adapt_events, adapt_registers
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.files.fetch_blocks import BlockId, LogBlocks
-from storage.files.row_buffer import RowBuffer
+from weft.storage.core.arrays import take_rows
+from weft.storage.core.keys import Indices, KeyVector, find, key_vector, take
+from weft.storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
+from weft.storage.core.merge.locate_keys import in_bucket
+from weft.storage.core.merge.registers import RegisterRange, group_registers, merge_registers
+from weft.storage.core.merge.run_keys import RunKeys
+from weft.storage.core.merge.stitch import LogState
+from weft.storage.core.model import Group
+from weft.storage.core.modes import Mergers
+from weft.storage.core.plan.key_ranges import KeyRange
+from weft.storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.core.schema.evolution import adapt_events, adapt_registers
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.files.fetch_blocks import BlockId, LogBlocks
+from weft.storage.files.row_buffer import RowBuffer
 
 AnyRange = TypeVar("AnyRange", LogRange, RegisterRange)
 
@@ -56,7 +56,7 @@ class LogReader:
             env: The environment of the table.
             schema: The schema of the snapshot.
             files: The log files that ``slices`` refer to by position.
-            slices: File groups in order, or runs of them (`storage.core.plan.slices.combine_slices`).
+            slices: File groups in order, or runs of them (`weft.storage.core.plan.slices.combine_slices`).
             columns: For each slice the names of the columns to read of events and registers, if a file has them; key
                 columns and sort column must be among them.
             mergers: The merge functions of the groups that are collapsed.
@@ -89,8 +89,8 @@ class LogReader:
         """The keys and registers in the logs of one slice.
 
         Args:
-            file_slice: The slice. For a run of file groups the keys are those of `storage.core.merge.run_keys`; for a
-                part of a file group (`FileSlice.within`) those of its key range.
+            file_slice: The slice. For a run of file groups the keys are those of `weft.storage.core.merge.run_keys`;
+                for a part of a file group (`FileSlice.within`) those of its key range.
             groups: The groups to collapse.
             values: Names of the columns whose values are needed.
             only_keys: Collapse only these keys; None for all.

@@ -1,7 +1,7 @@
 """Log files in register form: writes the registers of some file groups as one file.
 
-Such a file is cut into blocks, indexed and read like any other log file (`storage.files.log_file`); its rows are
-registers with the columns of slices, see `storage.core.merge.registers`.
+Such a file is cut into blocks, indexed and read like any other log file (`weft.storage.files.log_file`); its rows are
+registers with the columns of slices, see `weft.storage.core.merge.registers`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from storage.core import names
-from storage.core.keys import Indices
-from storage.core.log.file_refs import FileGroup, LogFile
-from storage.core.merge.registers import RegisterRows, register_rows
-from storage.core.merge.stitch import LogState
-from storage.core.names import Path
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.files.log_file import SortedRows, put_log_file
+from weft.storage.core import names
+from weft.storage.core.keys import Indices
+from weft.storage.core.log.file_refs import FileGroup, LogFile
+from weft.storage.core.merge.registers import RegisterRows, register_rows
+from weft.storage.core.merge.stitch import LogState
+from weft.storage.core.names import Path
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.files.log_file import SortedRows, put_log_file
 
 
 def write_register_file(

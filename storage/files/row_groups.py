@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from storage.bounded_cache import BoundedCache
-from storage.core.log.file_refs import FilePart, FileRef
-from storage.core.names import Path
+from weft.storage.bounded_cache import BoundedCache
+from weft.storage.core.log.file_refs import FilePart, FileRef
+from weft.storage.core.names import Path
 
 KEPT_BYTES: Final = 32 * 1024 * 1024  # decoded bytes: several row groups of such files, with 60 columns
 

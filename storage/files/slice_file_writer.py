@@ -1,6 +1,6 @@
 """Writes base, shadow and overlay files: Parquet, sorted by key, one row group at a time.
 
-`storage.files.base_file` reads them.
+`weft.storage.files.base_file` reads them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.core.checksum import crc32
-from storage.core.log.file_refs import FilePart, FileRef
-from storage.core.names import Path
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.files.bloom_filter import writer_options
-from storage.files.column_encoding import choose_encodings
-from storage.files.row_buffer import RowBuffer
+from weft.storage.core.checksum import crc32
+from weft.storage.core.log.file_refs import FilePart, FileRef
+from weft.storage.core.names import Path
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.files.bloom_filter import writer_options
+from weft.storage.files.column_encoding import choose_encodings
+from weft.storage.files.row_buffer import RowBuffer
 
 _WRITE_BYTES: Final = 1024 * 1024  # pages have a few KiB, and each call of Python has a fixed cost
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.model import Group
-from storage.core.modes import mode_of
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import encode_scalar
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.model import Group
+from weft.storage.core.modes import mode_of
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import encode_scalar
 
 
 class SliceStatistics:
-    """Statistics of all rows of a slice, visible or not. See `storage.core.log.file_refs.SliceFile`.
+    """Statistics of all rows of a slice, visible or not. See `weft.storage.core.log.file_refs.SliceFile`.
 
     Args:
         schema: The schema of the rows.

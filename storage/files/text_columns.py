@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.files.footers import Footer
+from weft.storage.files.footers import Footer
 
 _LONGEST_DICTIONARY: Final = 1024 * 1024  # bytes; a column chunk whose dictionary gets longer goes on with plain values
 

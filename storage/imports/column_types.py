@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.types import format_type
-from storage.errors import InvalidInput
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput
 
 _MAX_PRECISION: Final = 38
 _WIDER: Final[Mapping[pa.DataType, pa.DataType]] = {

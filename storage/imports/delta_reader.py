@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
-from storage.errors import InvalidInput
-from storage.imports.foreign_table import ForeignTable
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.foreign_table import ForeignTable
 
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from storage.errors import InvalidInput
-from storage.imports.translation import (
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.translation import (
     MAIN,
     Declared,
     Fate,

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage.errors import InvalidInput, TableError
-from storage.imports.column_types import column_types
-from storage.imports.translate import Format
-from storage.imports.translation import Declared
+from weft.storage.errors import InvalidInput, TableError
+from weft.storage.imports.column_types import column_types
+from weft.storage.imports.translate import Format
+from weft.storage.imports.translation import Declared
 
 BATCH_ROWS: Final = 64 * 1024
 """Rows of a batch, where a reader takes a size."""
@@ -118,7 +118,7 @@ def open_foreign(
     module, package = _READERS[kind]
     if package and importlib.util.find_spec(package) is None:
         raise InvalidInput(f"reading {kind} needs {package}", hint=f"install it: pip install 'weft[{kind}]'")
-    reader = importlib.import_module(f"storage.imports.{module}")
+    reader = importlib.import_module(f"weft.storage.imports.{module}")
     with _read_errors(kind, location):
         foreign_table: ForeignTable = reader.open_table(location, version, dict(options or {}))
     return foreign_table

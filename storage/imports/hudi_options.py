@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from storage.imports.translation import (
+from weft.storage.imports.translation import (
     MAIN,
     Declared,
     Fate,

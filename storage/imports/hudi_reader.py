@@ -9,10 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 from hudi import HudiInstant, HudiReadOptions, HudiTable, HudiTableBuilder
 
-from storage.errors import InvalidInput
-from storage.foreign_text import parse_json
-from storage.imports.foreign_table import BATCH_ROWS, ForeignTable
-from storage.store.open_store import open_store
+from weft.storage.errors import InvalidInput
+from weft.storage.foreign_text import parse_json
+from weft.storage.imports.foreign_table import BATCH_ROWS, ForeignTable
+from weft.storage.store.open_store import open_store
 
 _PREFIX: Final = "hoodie."
 _HARMLESS: Final = frozenset(

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable, Table
 
-from storage.errors import InvalidInput
-from storage.imports.foreign_table import ForeignTable
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.foreign_table import ForeignTable
 
 _METADATA: Final = ".metadata.json"
 _CATALOG: Final = "catalog"

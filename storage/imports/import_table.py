@@ -16,24 +16,24 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from storage.config.table_config import StreamConfig, TableConfig, configuration, load_config
-from storage.core.merge.events import MAX_EXAMPLES, prepare
-from storage.core.modes.functions import find_function
-from storage.core.names import lane_name
-from storage.core.schema.casting import cast_column
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment, open_environment
-from storage.errors import Conflict, CorruptData, InvalidInput, NotFound
-from storage.files.log_file import remove_log_file
-from storage.imports.column_types import storable
-from storage.imports.foreign_table import ForeignTable
-from storage.services.schema.resolve_references import resolve_references
-from storage.services.steps.progress import OnStage, Stage, unobserved
-from storage.shown import Shown
-from storage.table import Table
-from storage.write.lane_progress import read_lane
-from storage.write.write_task import WriteTicket, Written, write_rows
-from storage.write.writer import Commit, Writer
+from weft.storage.config.table_config import StreamConfig, TableConfig, configuration, load_config
+from weft.storage.core.merge.events import MAX_EXAMPLES, prepare
+from weft.storage.core.modes.functions import find_function
+from weft.storage.core.names import lane_name
+from weft.storage.core.schema.casting import cast_column
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment, open_environment
+from weft.storage.errors import Conflict, CorruptData, InvalidInput, NotFound
+from weft.storage.files.log_file import remove_log_file
+from weft.storage.imports.column_types import storable
+from weft.storage.imports.foreign_table import ForeignTable
+from weft.storage.services.schema.resolve_references import resolve_references
+from weft.storage.services.steps.progress import OnStage, Stage, unobserved
+from weft.storage.shown import Shown
+from weft.storage.table import Table
+from weft.storage.write.lane_progress import read_lane
+from weft.storage.write.write_task import WriteTicket, Written, write_rows
+from weft.storage.write.writer import Commit, Writer
 
 LANE: Final = "import"
 """Name of the lane of imported rows, and of their stream if no stream of the configuration writes all groups."""
@@ -83,7 +83,7 @@ def import_table(
         source: The foreign table.
         config: The configuration. A stream that writes all groups is added if it has none. Columns of the
             source that it does not name are not read.
-        storage_options: Options of the table's store, as in `storage.Table.create`.
+        storage_options: Options of the table's store, as in `weft.Table.create`.
         progress: Called after each batch.
 
     Raises:
@@ -91,7 +91,7 @@ def import_table(
             or has rows that the table cannot hold. There is no table, or it is as it was before.
         Conflict: There is already another table, or another import was faster.
         CorruptData: The numbers of rows do not agree. Before the commit: there is no table.
-        StoreUnavailable, CommitUnknown: See `storage.write.writer.Writer.append`. Repeat the import.
+        StoreUnavailable, CommitUnknown: See `weft.storage.write.writer.Writer.append`. Repeat the import.
     """
     return import_into(open_environment(uri, storage_options), source, config, progress=progress)
 

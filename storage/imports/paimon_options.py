@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from storage.errors import InvalidInput
-from storage.imports.translation import (
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.translation import (
     MAIN,
     Declared,
     Fate,

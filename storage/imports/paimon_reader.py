@@ -9,9 +9,9 @@ from typing import Any, Final
 import pyarrow as pa
 from pypaimon_rust.datafusion import PaimonCatalog
 
-from storage.errors import InvalidInput
-from storage.imports.foreign_table import ForeignTable, refuse_version
-from storage.store.open_store import open_store
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.foreign_table import ForeignTable, refuse_version
+from weft.storage.store.open_store import open_store
 
 _DATABASE: Final = ".db"
 _FALLBACK: Final = "scan.fallback-"

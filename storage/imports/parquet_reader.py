@@ -10,8 +10,8 @@ import fsspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from storage.errors import InvalidInput
-from storage.imports.foreign_table import BATCH_ROWS, ForeignTable, refuse_version
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.foreign_table import BATCH_ROWS, ForeignTable, refuse_version
 
 _TABLES: Final = {
     "delta": "_delta_log",

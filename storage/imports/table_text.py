@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
-from storage.errors import InvalidInput
-from storage.imports.translation import Declared, split_names
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.translation import Declared, split_names
 
 Dialect = Literal["paimon", "hudi", "doris"]
 

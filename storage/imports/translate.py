@@ -8,12 +8,12 @@ from typing import Literal
 
 import yaml
 
-from storage.errors import InvalidInput
-from storage.imports.doris_options import translate_doris
-from storage.imports.hudi_options import translate_hudi
-from storage.imports.paimon_options import translate_paimon
-from storage.imports.table_text import Dialect, TableText
-from storage.imports.translation import (
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.doris_options import translate_doris
+from weft.storage.imports.hudi_options import translate_hudi
+from weft.storage.imports.paimon_options import translate_paimon
+from weft.storage.imports.table_text import Dialect, TableText
+from weft.storage.imports.translation import (
     MAIN,
     Declared,
     GroupDraft,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from storage.config.table_config import MAX_BUCKETS
-from storage.core.modes.functions import find_function
-from storage.errors import InvalidInput
+from weft.storage.config.table_config import MAX_BUCKETS
+from weft.storage.core.modes.functions import find_function
+from weft.storage.errors import InvalidInput
 
 MAIN: Final = "main"
 """Name of the group of columns that no option assigns to a group."""
@@ -86,7 +86,7 @@ class Translation:
     """A proposed table.
 
     Attributes:
-        config: A table configuration as plain values, for `storage.config.table_config.load_config`.
+        config: A table configuration as plain values, for `weft.storage.config.table_config.load_config`.
         report: What became of each option.
     """
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from storage.core.log.entries import Schema
-from storage.core.log.features import reader_features
-from storage.core.log.table_state import TableState
-from storage.log.table_log import TableLog
+from weft.storage.core.log.entries import Schema
+from weft.storage.core.log.features import reader_features
+from weft.storage.core.log.table_state import TableState
+from weft.storage.log.table_log import TableLog
 
 
 def add_feature(table_log: TableLog, feature: str, change: str) -> None:

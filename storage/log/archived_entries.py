@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from storage.bounded_cache import BoundedCache
-from storage.core.log.archive_codec import Archive, Chunks, decode_archive
-from storage.core.log.cut import Seqs
-from storage.core.log.needed_files import ENDLESS
-from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, slot_path
-from storage.environment import Tuning
-from storage.store.object_store import ObjectStore, missing
+from weft.storage.bounded_cache import BoundedCache
+from weft.storage.core.log.archive_codec import Archive, Chunks, decode_archive
+from weft.storage.core.log.cut import Seqs
+from weft.storage.core.log.needed_files import ENDLESS
+from weft.storage.core.names import TABLE_LANE, LaneName, Path, archive_path, slot_path
+from weft.storage.environment import Tuning
+from weft.storage.store.object_store import ObjectStore, missing
 
 ASK_AT_ONCE: Final = 64  # number of archives in one round of requests; those that exist are read completely
 

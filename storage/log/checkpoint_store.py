@@ -19,13 +19,13 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_bytes
-from storage.core.log.cut import Span, in_spans
-from storage.core.log.lane_state import LaneState
-from storage.core.log.newest_slices import SlicePart, Slices
-from storage.core.log.sealed import digest
-from storage.core.log.table_state import TableState, apply_entries
-from storage.core.names import (
+from weft.storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_bytes
+from weft.storage.core.log.cut import Span, in_spans
+from weft.storage.core.log.lane_state import LaneState
+from weft.storage.core.log.newest_slices import SlicePart, Slices
+from weft.storage.core.log.sealed import digest
+from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.names import (
     TABLE_LANE,
     LaneName,
     Path,
@@ -34,10 +34,10 @@ from storage.core.names import (
     parse_checkpoint,
     slot_path,
 )
-from storage.environment import Environment
-from storage.errors import CorruptData, StoreUnavailable
-from storage.log.commit_log import CommitLog, read_table_lane
-from storage.store.object_store import ObjectStore, ReadRequest, normalise_errors
+from weft.storage.environment import Environment
+from weft.storage.errors import CorruptData, StoreUnavailable
+from weft.storage.log.commit_log import CommitLog, read_table_lane
+from weft.storage.store.object_store import ObjectStore, ReadRequest, normalise_errors
 
 MAX_TRIES: Final = 3  # number of damaged checkpoints that are skipped before the log is replayed from its beginning
 
@@ -55,7 +55,7 @@ class StoredParts:
         self._replayed: Slices | None = None
 
     def read(self, parts: Sequence[SlicePart]) -> list[SlicePart]:
-        """See `storage.core.log.newest_slices.PartSource.read`."""
+        """See `weft.storage.core.log.newest_slices.PartSource.read`."""
         places = [part.place for part in parts if part.place is not None]
         request = ReadRequest(self._path, self._size, [(place.offset, place.length) for place in places])
         contents: Sequence[pa.Buffer | None]

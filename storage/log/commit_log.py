@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from storage.core.log import entries, sidecar_codec
-from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry, Unresolved
-from storage.core.log.file_refs import LogFile, LogIndex, Sidecar
-from storage.core.names import TABLE_LANE, LaneName, Path, describe_lane, slot_path, table_index_path
-from storage.environment import Environment
-from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
-from storage.log.archived_entries import Archives, Slot
-from storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
-from storage.log.lane_reader import Search, Tail
-from storage.log.one_moment import OneMoment
-from storage.store.object_store import missing, no_answer, normalise_errors
+from weft.storage.core.log import entries, sidecar_codec
+from weft.storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry, Unresolved
+from weft.storage.core.log.file_refs import LogFile, LogIndex, Sidecar
+from weft.storage.core.names import TABLE_LANE, LaneName, Path, describe_lane, slot_path, table_index_path
+from weft.storage.environment import Environment
+from weft.storage.errors import CommitUnknown, CorruptData, StoreUnavailable
+from weft.storage.log.archived_entries import Archives, Slot
+from weft.storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
+from weft.storage.log.lane_reader import Search, Tail
+from weft.storage.log.one_moment import OneMoment
+from weft.storage.store.object_store import missing, no_answer, normalise_errors
 
 PUBLISH_DEADLINE_MS: Final = 60_000  # longer than short outages of a store
 RETRY_FIRST_MS: Final = 50

@@ -12,9 +12,9 @@ import operator
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from storage.bounded_cache import BoundedCache
-from storage.core.log.file_refs import LogIndex
-from storage.core.log.slice_list import SliceList, decode_list
+from weft.storage.bounded_cache import BoundedCache
+from weft.storage.core.log.file_refs import LogIndex
+from weft.storage.core.log.slice_list import SliceList, decode_list
 
 MAX_BYTES: Final = 16 * 1024 * 1024  # about 33,000 slices with 8 lanes; five times as much memory when decoded
 MAX_INDEX_BYTES: Final = 4 * 1024 * 1024  # about 200,000 ranges; eight times as much memory when decoded

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-from storage.clock import Stamps
-from storage.core.log.entries import Header
-from storage.core.names import LaneName
-from storage.environment import Environment
+from weft.storage.clock import Stamps
+from weft.storage.core.log.entries import Header
+from weft.storage.core.names import LaneName
+from weft.storage.environment import Environment
 
 
 class Prefix(Protocol):

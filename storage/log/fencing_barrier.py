@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.core.log.entries import FINISH, Claim, Data, Done, Header
-from storage.core.log.table_state import TableState
-from storage.core.names import LaneName
-from storage.errors import Conflict
-from storage.log.commit_log import lane_entries
-from storage.log.entry_header import NO_ENTRY, Head, next_header
-from storage.log.table_log import TableLog
+from weft.storage.core.log.entries import FINISH, Claim, Data, Done, Header
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import LaneName
+from weft.storage.errors import Conflict
+from weft.storage.log.commit_log import lane_entries
+from weft.storage.log.entry_header import NO_ENTRY, Head, next_header
+from weft.storage.log.table_log import TableLog
 
 MAX_FENCE_TRIES: Final = 100  # each lost race is a commit of a live writer, which takes much longer than a claim
 

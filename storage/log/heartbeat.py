@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.names import HEARTBEATS, Kind, LaneName, Path, heartbeat_path, parse_path
-from storage.environment import Environment
-from storage.errors import StoreUnavailable
-from storage.store.object_store import ObjectStore
+from weft.storage.core.names import HEARTBEATS, Kind, LaneName, Path, heartbeat_path, parse_path
+from weft.storage.environment import Environment
+from weft.storage.errors import StoreUnavailable
+from weft.storage.store.object_store import ObjectStore
 
 EVERY_MS: Final = 30_000  # each costs a put and a delete, which is little compared to the commits
 SILENT_AFTER_MS: Final = 4 * EVERY_MS  # heartbeats may be lost, and a batch may take long

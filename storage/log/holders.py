@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from storage.core.log.cut import Cut
-from storage.core.log.table_state import TableState
-from storage.log.pins import Pin
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.table_state import TableState
+from weft.storage.log.pins import Pin
 
 
 @dataclass(frozen=True, slots=True)

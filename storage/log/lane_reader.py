@@ -1,7 +1,7 @@
 """Reading a lane to its end, and searching for its end: which slots to read next, and which results are certain.
 
-There is no I/O here: `storage.log.commit_log` reads from the store. The end of a lane is certain only after archives
-were requested (PROTOCOL.md, "Archives"), so `Tail` and `Search` return the slots that are in doubt.
+There is no I/O here: `weft.storage.log.commit_log` reads from the store. The end of a lane is certain only after
+archives were requested (PROTOCOL.md, "Archives"), so `Tail` and `Search` return the slots that are in doubt.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from storage.core.log import entries
-from storage.core.log.entries import Entry, Unresolved
-from storage.core.names import LaneName, describe_lane
-from storage.environment import Tuning
-from storage.errors import CorruptData, TableError
-from storage.log.archived_entries import Slot
+from weft.storage.core.log import entries
+from weft.storage.core.log.entries import Entry, Unresolved
+from weft.storage.core.names import LaneName, describe_lane
+from weft.storage.environment import Tuning
+from weft.storage.errors import CorruptData, TableError
+from weft.storage.log.archived_entries import Slot
 
 WINDOWS: Final = (1, 2, 10, 40)
 """Numbers of slots in the first rounds: a read that finds no new entry requests one slot, a read that finds one entry

@@ -11,7 +11,8 @@ It cannot have, if lane a still ended there when entry 7 existed already. So a l
 found the last commit of another lane is read once more, in the next round of requests. What existed before the first
 round (in the cache, or named by the table lane) needs no further round: a table at rest costs nothing more.
 
-There is no I/O here: `storage.log.commit_log` reads from the store, and asks for archives after the last round (A2).
+There is no I/O here: `weft.storage.log.commit_log` reads from the store, and asks for archives after the last round
+(A2).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from storage.core.log.cut import Seqs
-from storage.core.log.entries import Data
-from storage.core.names import LaneName
-from storage.log.lane_reader import WINDOWS, Tail
+from weft.storage.core.log.cut import Seqs
+from weft.storage.core.log.entries import Data
+from weft.storage.core.names import LaneName
+from weft.storage.log.lane_reader import WINDOWS, Tail
 
 MOST_LOOKS: Final = 2
 """Rounds in which lanes are read again. With 20 lanes that commit every 5 s the first one suffices in four of five

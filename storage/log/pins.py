@@ -15,14 +15,14 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from storage.clock import Clock
-from storage.core.log.cut import Cut
-from storage.core.log.file_refs import Seqs
-from storage.core.names import PINS, Path, pin_path
-from storage.environment import Environment
-from storage.errors import InvalidInput, StoreUnavailable
-from storage.store.object_store import ObjectStore, normalise_errors
-from storage.times import MILLISECOND
+from weft.storage.clock import Clock
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.file_refs import Seqs
+from weft.storage.core.names import PINS, Path, pin_path
+from weft.storage.environment import Environment
+from weft.storage.errors import InvalidInput, StoreUnavailable
+from weft.storage.store.object_store import ObjectStore, normalise_errors
+from weft.storage.times import MILLISECOND
 
 DEFAULT_PIN: Final = dt.timedelta(hours=6)  # enough for a long query; use savepoints to keep a snapshot longer
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from storage.core.log.entries import Claim
-from storage.core.names import LaneName
-from storage.errors import TableError
-from storage.log.commit_log import CommitLog
-from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
-from storage.log.table_log import TableLog
-from storage.times import moment_of
+from weft.storage.core.log.entries import Claim
+from weft.storage.core.names import LaneName
+from weft.storage.errors import TableError
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
+from weft.storage.log.table_log import TableLog
+from weft.storage.times import moment_of
 
 
 def newest_claim(log: CommitLog, lane: LaneName, head: int) -> Claim | None:

@@ -12,16 +12,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from storage.clock import Stamps, arrival, stamps_of
-from storage.core.log import cut
-from storage.core.log.cut import Cut
-from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry
-from storage.core.log.file_refs import LogFile
-from storage.core.log.table_state import TableState, apply_entries
-from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, describe_lane, slot_path
-from storage.core.plan.slices import LiveFile
-from storage.environment import Environment
-from storage.errors import (
+from weft.storage.clock import Stamps, arrival, stamps_of
+from weft.storage.core.log import cut
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry
+from weft.storage.core.log.file_refs import LogFile
+from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, describe_lane, slot_path
+from weft.storage.core.plan.slices import LiveFile
+from weft.storage.environment import Environment
+from weft.storage.errors import (
     Conflict,
     CorruptData,
     NotFound,
@@ -30,13 +30,13 @@ from storage.errors import (
     TableError,
     UnsupportedFormat,
 )
-from storage.log.archived_entries import Slot
-from storage.log.checkpoint_store import Checkpoints
-from storage.log.commit_log import CommitLog, lane_entries, read_table_lane, table_entries
-from storage.log.entry_header import NO_ENTRY, next_header
-from storage.log.one_moment import OneMoment
-from storage.log.pins import unexpired
-from storage.store.object_store import normalise_errors
+from weft.storage.log.archived_entries import Slot
+from weft.storage.log.checkpoint_store import Checkpoints
+from weft.storage.log.commit_log import CommitLog, lane_entries, read_table_lane, table_entries
+from weft.storage.log.entry_header import NO_ENTRY, next_header
+from weft.storage.log.one_moment import OneMoment
+from weft.storage.log.pins import unexpired
+from weft.storage.store.object_store import normalise_errors
 
 MAX_PUBLISH_TRIES: Final = 100  # each lost race is an entry of another process
 MAX_READ_TRIES: Final = 10  # a snapshot is read again only if a compaction was published meanwhile
@@ -258,7 +258,7 @@ class TableLog:
         """Write a checkpoint of the newest state, whether or not one is due.
 
         Raises:
-            CorruptData, StoreUnavailable: See `storage.core.log.newest_slices.Slices.packed`.
+            CorruptData, StoreUnavailable: See `weft.storage.core.log.newest_slices.Slices.packed`.
         """
         self.checkpoints.save_table(self.refresh(), always=True)
         self._look_at = 0

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from storage.core.log import cut
-from storage.core.log.entries import Mark
-from storage.core.log.table_state import TableState
-from storage.errors import TableError
-from storage.log.table_log import TableLog
+from weft.storage.core.log import cut
+from weft.storage.core.log.entries import Mark
+from weft.storage.core.log.table_state import TableState
+from weft.storage.errors import TableError
+from weft.storage.log.table_log import TableLog
 
 MARK_EVERY_MS: Final = 60_000  # between two marks the clocks of writers decide which commits a time includes
 

@@ -8,13 +8,13 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
 
-import storage.operations
-from storage.operations.operation import Operation
+import weft.storage.operations
+from weft.storage.operations.operation import Operation
 
 
 def _all() -> dict[str, Operation[Any, Any]]:
-    names = sorted(each.name for each in pkgutil.iter_modules(storage.operations.__path__))
-    modules = [import_module(f"storage.operations.{name}") for name in names if name != "all_operations"]
+    names = sorted(each.name for each in pkgutil.iter_modules(weft.storage.operations.__path__))
+    modules = [import_module(f"weft.storage.operations.{name}") for name in names if name != "all_operations"]
     return {value.name: value for module in modules for value in vars(module).values() if isinstance(value, Operation)}
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.operations.operation import Finished, Operation, Request
-from storage.plural import counted
-from storage.services.expiry import ExpiryResult
-from storage.table import Table
+from weft.storage.operations.operation import Finished, Operation, Request
+from weft.storage.plural import counted
+from weft.storage.services.expiry import ExpiryResult
+from weft.storage.table import Table
 
 
 class ApplyTtlRequest(Request):

@@ -8,11 +8,11 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from storage.operations.operation import TEXT, Context, Duration, Face, Finished, Operation, Request, Row
-from storage.plural import counted
-from storage.services.clean.clean import CleanResult
-from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
-from storage.table import Table
+from weft.storage.operations.operation import TEXT, Context, Duration, Face, Finished, Operation, Request, Row
+from weft.storage.plural import counted
+from weft.storage.services.clean.clean import CleanResult
+from weft.storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
+from weft.storage.table import Table
 
 
 class RetentionSettings(Request):

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from storage.core.plan.due_policy import DuePolicy
-from storage.errors import InvalidInput
-from storage.operations.operation import (
+from weft.storage.core.plan.due_policy import DuePolicy
+from weft.storage.errors import InvalidInput
+from weft.storage.operations.operation import (
     Context,
     Duration,
     Face,
@@ -22,10 +22,10 @@ from storage.operations.operation import (
     Row,
     none_if_off,
 )
-from storage.plural import counted
-from storage.services.compaction.compaction import CompactionResult
-from storage.services.fold.fold import FoldResult
-from storage.table import Table
+from weft.storage.plural import counted
+from weft.storage.services.compaction.compaction import CompactionResult
+from weft.storage.services.fold.fold import FoldResult
+from weft.storage.table import Table
 
 _POLICY: Final = DuePolicy()
 _DUE: Final = Face(optional=True, python="policy")

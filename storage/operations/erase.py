@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
-from storage.operations.operation import Context, Face, Finished, Operation, Request, Row
-from storage.plural import counted
-from storage.services.erase.erase import EraseResult
-from storage.table import Table
+from weft.storage.operations.operation import Context, Face, Finished, Operation, Request, Row
+from weft.storage.plural import counted
+from weft.storage.services.erase.erase import EraseResult
+from weft.storage.table import Table
 
 SHOWN: Final = 20  # paths of each kind; --json has all
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from storage.operations.operation import Face, Finished, Operation, Request
-from storage.operations.rewrites import REWRITING_COLUMNS, Note, rewriting_rows
-from storage.plural import counted
-from storage.services.rewrite import RewriteResult
-from storage.table import Table
+from weft.storage.operations.operation import Face, Finished, Operation, Request
+from weft.storage.operations.rewrites import REWRITING_COLUMNS, Note, rewriting_rows
+from weft.storage.plural import counted
+from weft.storage.services.rewrite import RewriteResult
+from weft.storage.table import Table
 
 
 class ExpireRowsRequest(Request):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.operations.compact import WORK_COLUMNS, describe_work, work_row
-from storage.operations.operation import Operation, Request
-from storage.services.fold.fold import FoldResult
-from storage.table import Table
+from weft.storage.operations.compact import WORK_COLUMNS, describe_work, work_row
+from weft.storage.operations.operation import Operation, Request
+from weft.storage.services.fold.fold import FoldResult
+from weft.storage.table import Table
 
 
 class FoldRequest(Request):

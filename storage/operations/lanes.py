@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from storage.core.names import lane_name
-from storage.operations.operation import Context, Face, Operation, Request
-from storage.services.history.restore import check_open
-from storage.table import Table
+from weft.storage.core.names import lane_name
+from weft.storage.operations.operation import Context, Face, Operation, Request
+from weft.storage.services.history.restore import check_open
+from weft.storage.table import Table
 
 _LANE: Final = Face(argument=True, completes="lane_names")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Final
 
-from storage.operations.operation import Finished, Operation, Request
-from storage.table import Table
+from weft.storage.operations.operation import Finished, Operation, Request
+from weft.storage.table import Table
 
 
 class MarkRequest(Request):

@@ -5,9 +5,9 @@
     result     a frozen dataclass, in words (`Operation.describe`) and as rows (`Operation.rows`)
 
 The command, the procedure, the section of the pipeline file and the tables of the documents follow from it
-(`streams.cli.operation_commands`, `streams.catalog.operation_procedures`, `streams.pipeline.file.model`,
+(`weft.streams.cli.operation_commands`, `weft.streams.catalog.operation_procedures`, `weft.streams.pipeline.file.model`,
 deploy/docs/operation_tables.py). A module of this package that defines an `Operation` is found by its name in
-`storage.operations.all_operations`.
+`weft.storage.operations.all_operations`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.fields import FieldInfo
 
-from storage.config.config_file import parse_duration
-from storage.services.steps.progress import OnStage, unobserved
-from storage.services.steps.row_change import Function
-from storage.services.steps.tasks import Execute, one_by_one
-from storage.table import Table
+from weft.storage.config.config_file import parse_duration
+from weft.storage.services.steps.progress import OnStage, unobserved
+from weft.storage.services.steps.row_change import Function
+from weft.storage.services.steps.tasks import Execute, one_by_one
+from weft.storage.table import Table
 
 R = TypeVar("R", bound="Request")
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Face:
         completes: What shells propose for a value.
         command: Whether the command takes it.
         procedure: Whether the procedure takes it.
-        python: Its name in the method of `storage.Table`; "" if the method does not take it.
+        python: Its name in the method of `weft.Table`; "" if the method does not take it.
         optional: Whether the field counts only if it is passed: procedures show the default NULL.
         last: Whether it comes after all others in the procedure, because it was added later.
     """
@@ -100,7 +100,7 @@ class Context:
         naming: Encloses what can fail because a name or value of the request is wrong; a command exits with code 2.
         spell: How the caller writes a field of the request, for hints: ``--delta``, ``delta => true``.
         keys: Reads keys of rows from a text of the request, with the key columns of a table.
-        function: Makes a function from a column of a table and an expression; see `storage.Table.rewrite`.
+        function: Makes a function from a column of a table and an expression; see `weft.Table.rewrite`.
     """
 
     execute: Execute = one_by_one
@@ -147,7 +147,7 @@ class Operation(Generic[R, T]):
     Attributes:
         name: Its name: that of the procedure; the command has dashes.
         request: Model of the request.
-        method: The method of `storage.Table` that does it, with the fields of the request as arguments; None if there
+        method: The method of `weft.Table` that does it, with the fields of the request as arguments; None if there
             is none.
         run: Runs it to the end, if calling the method is not all.
         describe: The result in words.

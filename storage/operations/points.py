@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from pydantic import BeforeValidator
 
-from storage.core.log.cut import PREFIX
-from storage.errors import InvalidInput
+from weft.storage.core.log.cut import PREFIX
+from weft.storage.errors import InvalidInput
 
 Point = dt.datetime | str
 """A time with zone, a savepoint or a cut."""

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
-from storage.config.table_properties import parse_names
-from storage.errors import InvalidInput, NotFound
-from storage.operations.operation import Context, Face, Finished, Operation, Request, Row
-from storage.plural import counted
-from storage.publish.publication import Published
-from storage.publish.targets import DeltaTarget, IcebergTarget, Target
-from storage.table import Table
+from weft.storage.config.table_properties import parse_names
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.operations.operation import Context, Face, Finished, Operation, Request, Row
+from weft.storage.plural import counted
+from weft.storage.publish.publication import Published
+from weft.storage.publish.targets import DeltaTarget, IcebergTarget, Target
+from weft.storage.table import Table
 
 
 def _names(value: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from storage.operations.operation import Context, Face, Operation, Request
-from storage.operations.points import PARSED_POINT, Point
-from storage.operations.rollbacks import ROLLBACK_COLUMNS, describe_rollback, rollback_rows
-from storage.table import Table
+from weft.storage.operations.operation import Context, Face, Operation, Request
+from weft.storage.operations.points import PARSED_POINT, Point
+from weft.storage.operations.rollbacks import ROLLBACK_COLUMNS, describe_rollback, rollback_rows
+from weft.storage.table import Table
 
 
 class RestoreRequest(Request):

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Final
 
 from pydantic import model_validator
 
-from storage.errors import InvalidInput
-from storage.operations.operation import Context, Face, Finished, Operation, Request
-from storage.operations.rewrites import REWRITING_COLUMNS, Note, rewriting_rows
-from storage.plural import counted
-from storage.services.rewrite import RewriteResult, check_rewritable
-from storage.table import Table
+from weft.storage.errors import InvalidInput
+from weft.storage.operations.operation import Context, Face, Finished, Operation, Request
+from weft.storage.operations.rewrites import REWRITING_COLUMNS, Note, rewriting_rows
+from weft.storage.plural import counted
+from weft.storage.services.rewrite import RewriteResult, check_rewritable
+from weft.storage.table import Table
 
 
 class RewriteRequest(Request):

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from storage.operations.operation import Finished, Row
-from storage.services.rewrite import RewriteResult
+from weft.storage.operations.operation import Finished, Row
+from weft.storage.services.rewrite import RewriteResult
 
 REWRITING_COLUMNS: Final = "cut string, file_groups bigint, rows bigint, deletes bigint, changed boolean"
 Note = Annotated[str, Field(description="A text for the log, such as a ticket.")]

@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Any, Final
 
-from storage.operations.operation import Finished, Row
-from storage.plural import counted
-from storage.services.history.restore import RestoreResult
+from weft.storage.operations.operation import Finished, Row
+from weft.storage.plural import counted
+from weft.storage.services.history.restore import RestoreResult
 
 ROLLBACK_COLUMNS: Final = "lane string, kept_up_to bigint, rolled_back bigint, in_doubt array<bigint>, entry bigint"
 

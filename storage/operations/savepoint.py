@@ -6,10 +6,10 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Annotated, Final
 
-from storage.operations.operation import Context, Face, Finished, Operation, Request, Row
-from storage.operations.points import PARSED_POINT, Point
-from storage.services.history.savepoints import SavepointInfo
-from storage.table import Table
+from weft.storage.operations.operation import Context, Face, Finished, Operation, Request, Row
+from weft.storage.operations.points import PARSED_POINT, Point
+from weft.storage.services.history.savepoints import SavepointInfo
+from weft.storage.table import Table
 
 _NAME: Final = Face(argument=True, completes="savepoints")
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from storage.operations.operation import Face, Finished, Operation, Request
-from storage.plural import counted
-from storage.services.split import SplitResult, bits_of
-from storage.table import Table
+from weft.storage.operations.operation import Face, Finished, Operation, Request
+from weft.storage.plural import counted
+from weft.storage.services.split import SplitResult, bits_of
+from weft.storage.table import Table
 
 
 def _check_buckets(value: Any) -> Any:

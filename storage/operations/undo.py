@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from typing import Annotated, Final
 
-from storage.errors import Conflict, InvalidInput
-from storage.operations.operation import Context, Face, Operation, Request
-from storage.operations.points import PARSED_POINT, Point
-from storage.operations.rollbacks import ROLLBACK_COLUMNS, describe_rollback, rollback_rows
-from storage.table import Table
-from storage.table_facts import clock_lead_ms
+from weft.storage.errors import Conflict, InvalidInput
+from weft.storage.operations.operation import Context, Face, Operation, Request
+from weft.storage.operations.points import PARSED_POINT, Point
+from weft.storage.operations.rollbacks import ROLLBACK_COLUMNS, describe_rollback, rollback_rows
+from weft.storage.table import Table
+from weft.storage.table_facts import clock_lead_ms
 
 
 class UndoRequest(Request):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Final
 
-from storage.operations.operation import Face, Finished, Operation, Request, Row
-from storage.services.verify.findings import VerifyReport
-from storage.table import Table
+from weft.storage.operations.operation import Face, Finished, Operation, Request, Row
+from weft.storage.services.verify.findings import VerifyReport
+from weft.storage.table import Table
 
 
 class VerifyRequest(Request):

@@ -4,8 +4,9 @@ The root of the Delta table is the folder ``base``, because most readers join th
 engines would delete weft's newer files if they vacuumed there, so the table requires a writer feature that no engine
 has: all refuse to write to it and to vacuum it, and still read it (decision 22 in DECISIONS.md).
 
-The order of the steps is that of `storage.publish.iceberg`: savepoints are listed, the log is read, a snapshot is taken
-and kept by a savepoint, the next version of the log is put if absent, and savepoints that no reader needs are released.
+The order of the steps is that of `weft.storage.publish.iceberg`: savepoints are listed, the log is read, a snapshot is
+taken and kept by a savepoint, the next version of the log is put if absent, and savepoints that no reader needs are
+released.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage.core.names import BASES
-from storage.core.plan.current_files import CurrentFile
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
-from storage.plural import counted
-from storage.publish.deletion_vector import inline_deletion_vector
-from storage.publish.delta_files import add_action, delta_schema, relative_path
-from storage.publish.delta_log import (
+from weft.storage.core.names import BASES
+from weft.storage.core.plan.current_files import CurrentFile
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
+from weft.storage.plural import counted
+from weft.storage.publish.deletion_vector import inline_deletion_vector
+from weft.storage.publish.delta_files import add_action, delta_schema, relative_path
+from weft.storage.publish.delta_log import (
     CHECKPOINT_EVERY,
     DOMAIN,
     DeltaState,
@@ -36,7 +37,7 @@ from storage.publish.delta_log import (
     put_entry,
     read_log,
 )
-from storage.publish.publication import (
+from weft.storage.publish.publication import (
     Published,
     columns_to_publish,
     files_to_publish,
@@ -45,10 +46,10 @@ from storage.publish.publication import (
     release_savepoint,
     release_unneeded,
 )
-from storage.read.snapshot import Snapshot
-from storage.services.history.savepoints import PUBLISHED_AS, make_savepoint
-from storage.services.steps.progress import OnStage, unobserved
-from storage.table import Table
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.history.savepoints import PUBLISHED_AS, make_savepoint
+from weft.storage.services.steps.progress import OnStage, unobserved
+from weft.storage.table import Table
 
 WRITER_FEATURE: Final = "weftPublished"
 """No engine has it, so all refuse to write and to vacuum."""

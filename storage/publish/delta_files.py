@@ -16,16 +16,16 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from storage.core.names import BASES
-from storage.core.plan.current_files import CurrentFile
-from storage.core.predicate import ColumnRange
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import format_type
-from storage.errors import InvalidInput
-from storage.files.base_file import column_ranges
-from storage.files.footers import Footer
-from storage.publish.deletion_vector import inline_deletion_vector
-from storage.publish.upper_bound import cut_up
+from weft.storage.core.names import BASES
+from weft.storage.core.plan.current_files import CurrentFile
+from weft.storage.core.predicate import ColumnRange
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput
+from weft.storage.files.base_file import column_ranges
+from weft.storage.files.footers import Footer
+from weft.storage.publish.deletion_vector import inline_deletion_vector
+from weft.storage.publish.upper_bound import cut_up
 
 INDEXED: Final = 32
 """Columns with statistics, from the first on; the default of Delta's own writers."""

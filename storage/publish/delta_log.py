@@ -16,11 +16,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.core.names import DELTA_LOG, Path
-from storage.core.types import parse_type
-from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
-from storage.foreign_text import parse_json
-from storage.store.object_store import ObjectStore, normalise_errors
+from weft.storage.core.names import DELTA_LOG, Path
+from weft.storage.core.types import parse_type
+from weft.storage.errors import CommitUnknown, CorruptData, StoreUnavailable
+from weft.storage.foreign_text import parse_json
+from weft.storage.store.object_store import ObjectStore, normalise_errors
 
 CHECKPOINT_EVERY: Final = 10
 _READS: Final = 3

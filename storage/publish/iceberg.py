@@ -1,7 +1,7 @@
 """Publishes the base files of a table as an Iceberg table: metadata over the files as they are, no copy.
 
 One publication is one commit of the catalog, so readers see all of it or nothing. The published table shows the rows of
-`storage.read.base_files.read_optimized`. The order of the steps makes concurrent publications safe (decision 22 in
+`weft.storage.read.base_files.read_optimized`. The order of the steps makes concurrent publications safe (decision 22 in
 DECISIONS.md):
 
 1. List the savepoints of the weft table, then load the Iceberg table, then take the snapshot to publish. A publication
@@ -47,15 +47,15 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.types import BinaryType, NestedField
 
-from storage.core.log.cut import parse_cut
-from storage.core.model import FIELD_ID
-from storage.core.plan.current_files import CurrentFile
-from storage.core.plan.slices import base_slices
-from storage.errors import CommitUnknown, Conflict, TableError
-from storage.files.footers import Footer
-from storage.publish.iceberg_buckets import bucket_spec, files_of_one_bucket
-from storage.publish.iceberg_catalog import TABLE_ID, catalog_errors, create_table, find_table, has_no_answer
-from storage.publish.iceberg_files import (
+from weft.storage.core.log.cut import parse_cut
+from weft.storage.core.model import FIELD_ID
+from weft.storage.core.plan.current_files import CurrentFile
+from weft.storage.core.plan.slices import base_slices
+from weft.storage.errors import CommitUnknown, Conflict, TableError
+from weft.storage.files.footers import Footer
+from weft.storage.publish.iceberg_buckets import bucket_spec, files_of_one_bucket
+from weft.storage.publish.iceberg_catalog import TABLE_ID, catalog_errors, create_table, find_table, has_no_answer
+from weft.storage.publish.iceberg_files import (
     data_file,
     deletes_file,
     deletes_name,
@@ -63,10 +63,10 @@ from storage.publish.iceberg_files import (
     name_of_deletes,
     unused_rows,
 )
-from storage.publish.iceberg_names import name_mapping
-from storage.publish.iceberg_schema import iceberg_schema, iceberg_type
-from storage.publish.iceberg_snapshot import Listed, SnapshotWriter
-from storage.publish.publication import (
+from weft.storage.publish.iceberg_names import name_mapping
+from weft.storage.publish.iceberg_schema import iceberg_schema, iceberg_type
+from weft.storage.publish.iceberg_snapshot import Listed, SnapshotWriter
+from weft.storage.publish.publication import (
     Published,
     columns_to_publish,
     files_to_publish,
@@ -74,10 +74,10 @@ from storage.publish.publication import (
     is_one_moment,
     release_savepoint,
 )
-from storage.read.snapshot import Snapshot
-from storage.services.history.savepoints import PUBLISHED_AS, SavepointInfo, list_savepoints, make_savepoint
-from storage.services.steps.progress import OnStage, unobserved
-from storage.table import Table
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.history.savepoints import PUBLISHED_AS, SavepointInfo, list_savepoints, make_savepoint
+from weft.storage.services.steps.progress import OnStage, unobserved
+from weft.storage.table import Table
 
 CUT: Final = "weft.cut"
 SAVEPOINT: Final = "weft.savepoint"

@@ -16,9 +16,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import BucketTransform
 
-from storage.core.names import Path
-from storage.core.plan.slices import FileSlice
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core.names import Path
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.core.schema.table_schema import TableSchema
 
 _FIRST_FIELD_ID: Final = 1000  # ids of partition fields begin here
 

@@ -21,7 +21,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
-from storage.errors import Conflict, InvalidInput, NotFound, StoreRefused, StoreUnavailable
+from weft.storage.errors import Conflict, InvalidInput, NotFound, StoreRefused, StoreUnavailable
 
 TABLE_ID: Final = "weft.table-id"
 """Property of a published table: the id of the weft table."""

@@ -19,13 +19,13 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import BinaryType, DoubleType, FloatType, PrimitiveType, StringType
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
-from storage.core.model import FIELD_ID
-from storage.core.plan.current_files import CurrentFile
-from storage.core.predicate import ColumnRange
-from storage.core.schema.table_schema import TableSchema
-from storage.files.base_file import column_ranges
-from storage.files.footers import Footer
-from storage.publish.upper_bound import cut_up
+from weft.storage.core.model import FIELD_ID
+from weft.storage.core.plan.current_files import CurrentFile
+from weft.storage.core.predicate import ColumnRange
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.files.base_file import column_ranges
+from weft.storage.files.footers import Footer
+from weft.storage.publish.upper_bound import cut_up
 
 BOUND_LENGTH: Final = 16
 """Longest bound of a text or binary value, in characters or bytes; the default of Iceberg's own writers."""

@@ -27,10 +27,10 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
-from storage.core.names import Path
-from storage.errors import InvalidInput
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
+from weft.storage.core.names import Path
+from weft.storage.errors import InvalidInput
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 _METADATA: Final = Path("metadata")
 _HINT: Final = Path("metadata/version-hint.text")

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 
-from storage.core.model import FIELD_ID
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core.model import FIELD_ID
+from weft.storage.core.schema.table_schema import TableSchema
 
 
 def name_mapping(schema: TableSchema) -> str | None:

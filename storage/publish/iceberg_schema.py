@@ -23,8 +23,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput
 
 _TYPES: Final[dict[pa.DataType, PrimitiveType]] = {
     pa.bool_(): BooleanType(),

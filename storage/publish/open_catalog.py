@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
-from storage.errors import InvalidInput, StoreUnavailable
+from weft.storage.errors import InvalidInput, StoreUnavailable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -38,7 +38,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     Args:
         name: Its name in the configuration of pyiceberg.
         properties: Properties besides those of the configuration, as pyiceberg takes them. With the type ``folder``: no
-            catalog, but folders below ``warehouse`` (`storage.publish.iceberg_folder`).
+            catalog, but folders below ``warehouse`` (`weft.storage.publish.iceberg_folder`).
 
     Raises:
         InvalidInput: pyiceberg is not installed, or does not find or open the catalog.
@@ -46,13 +46,13 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """
     check_installed()
     if properties.get("type") == FOLDER:
-        from storage.publish.iceberg_folder import FolderCatalog
+        from weft.storage.publish.iceberg_folder import FolderCatalog
 
         return FolderCatalog(name, **properties)
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
 
-    from storage.publish.iceberg_catalog import catalog_errors
+    from weft.storage.publish.iceberg_catalog import catalog_errors
 
     try:
         try:

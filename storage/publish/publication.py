@@ -8,22 +8,22 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.log import cut
-from storage.core.log.entries import Data
-from storage.core.log.file_refs import FileRef
-from storage.core.log.table_state import TableState
-from storage.core.plan.current_files import CurrentFile, check_shown, current_files
-from storage.core.plan.slices import base_slices
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.errors import InvalidInput, NotFound
-from storage.files.base_file import read_footers
-from storage.files.footers import Footer
-from storage.read.plan.divide_file_group import FOOTERS_AT_ONCE
-from storage.read.snapshot import Snapshot
-from storage.services.steps.progress import OnStage, Stage
-from storage.shown import Shown
-from storage.table import Table
+from weft.storage.core.log import cut
+from weft.storage.core.log.entries import Data
+from weft.storage.core.log.file_refs import FileRef
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.plan.current_files import CurrentFile, check_shown, current_files
+from weft.storage.core.plan.slices import base_slices
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.files.base_file import read_footers
+from weft.storage.files.footers import Footer
+from weft.storage.read.plan.divide_file_group import FOOTERS_AT_ONCE
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.steps.progress import OnStage, Stage
+from weft.storage.shown import Shown
+from weft.storage.table import Table
 
 LOOK_BACK: Final = 8
 """Entries of a lane in which its last commit is looked for: claims follow it if its writer was often restarted."""
@@ -87,7 +87,7 @@ def is_one_moment(snapshot: Snapshot) -> bool:
 
 
 def footers_reported(env: Environment, files: Sequence[FileRef], progress: OnStage) -> list[Footer]:
-    """The footers of base files, see `storage.files.base_file.read_footers`; reports how many were read."""
+    """The footers of base files, see `weft.storage.files.base_file.read_footers`; reports how many were read."""
     footers: list[Footer] = []
     for start in range(0, len(files), FOOTERS_AT_ONCE):
         footers += read_footers(env, files[start : start + FOOTERS_AT_ONCE])

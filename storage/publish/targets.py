@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from storage.core.plan.current_files import current_files
-from storage.core.plan.slices import base_slices
-from storage.core.schema.table_schema import TableSchema
-from storage.publish.publication import Published, columns_to_publish
-from storage.services.steps.progress import OnStage, unobserved
-from storage.table import Table
+from weft.storage.core.plan.current_files import current_files
+from weft.storage.core.plan.slices import base_slices
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.publish.publication import Published, columns_to_publish
+from weft.storage.services.steps.progress import OnStage, unobserved
+from weft.storage.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ class IcebergTarget:
             InvalidInput: A package is missing, a key column is, or a column cannot be published.
             NotFound: The table has no such column.
         """
-        from storage.publish.open_catalog import check_installed
+        from weft.storage.publish.open_catalog import check_installed
 
         check_installed()
-        from storage.publish.iceberg_schema import iceberg_schema
+        from weft.storage.publish.iceberg_schema import iceberg_schema
 
         iceberg_schema(schema, columns_to_publish(schema, self.columns), 0)
 
     def publish(self, table: Table, progress: OnStage = unobserved) -> Published:
-        """Publish; raises as `storage.publish.iceberg.publish_iceberg` and `open_catalog` do."""
-        from storage.publish.open_catalog import open_catalog
+        """Publish; raises as `weft.storage.publish.iceberg.publish_iceberg` and `open_catalog` do."""
+        from weft.storage.publish.open_catalog import open_catalog
 
         catalog = open_catalog(self.catalog, self.properties)
-        from storage.publish.iceberg import publish_iceberg
+        from weft.storage.publish.iceberg import publish_iceberg
 
         try:
             return publish_iceberg(table, catalog, self.name, self.columns, progress=progress)
@@ -76,13 +76,13 @@ class DeltaTarget:
 
     def check(self, schema: TableSchema) -> None:
         """Refuse what no publication of a table with this schema could do. Raises as `IcebergTarget.check` does."""
-        from storage.publish.delta_files import delta_schema
+        from weft.storage.publish.delta_files import delta_schema
 
         delta_schema(schema, columns_to_publish(schema, self.columns))
 
     def publish(self, table: Table, progress: OnStage = unobserved) -> Published:
-        """Publish; raises as `storage.publish.delta.publish_delta` does."""
-        from storage.publish.delta import publish_delta
+        """Publish; raises as `weft.storage.publish.delta.publish_delta` does."""
+        from weft.storage.publish.delta import publish_delta
 
         return publish_delta(table, self.columns, deletion_vectors=self.deletion_vectors, progress=progress)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from storage.core.merge.locate_keys import buckets, key_columns
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core.merge.locate_keys import buckets, key_columns
+from weft.storage.core.schema.table_schema import TableSchema
 
 
 def bucket_numbers(schema: TableSchema, rows: pa.Table) -> pa.Array:

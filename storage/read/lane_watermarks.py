@@ -1,7 +1,7 @@
 """Reads the watermarks of a snapshot from the last live commit of every lane, with few round trips.
 
 Every commit repeats the watermarks of its lane, so one entry of each lane is enough. Only claims and spans that were
-rolled back can follow it. Its last entry says whether it is finished. `storage.core.plan.watermarks`
+rolled back can follow it. Its last entry says whether it is finished. `weft.storage.core.plan.watermarks`
 computes the watermarks of streams and groups from these.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from storage.core.log.cut import Cut, Seqs, Span, SpansByLane, in_spans
-from storage.core.log.entries import Claim, Data, Entry
-from storage.core.log.table_state import TableState
-from storage.core.names import LaneName, is_batch_lane
-from storage.core.plan.watermarks import Watermarks, of_streams
-from storage.log.commit_log import CommitLog
+from weft.storage.core.log.cut import Cut, Seqs, Span, SpansByLane, in_spans
+from weft.storage.core.log.entries import Claim, Data, Entry
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import LaneName, is_batch_lane
+from weft.storage.core.plan.watermarks import Watermarks, of_streams
+from weft.storage.log.commit_log import CommitLog
 
 FIRST_WINDOW: Final = 4  # entries of a lane that are read first: a commit, then perhaps a claim and one or two fences
 WINDOW_GROWTH: Final = 4

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from storage.clock import Stamps
-from storage.core.log.cut import Cut
-from storage.environment import Environment
-from storage.errors import MissingFile, SnapshotExpired
-from storage.log.table_log import TableLog
+from weft.storage.clock import Stamps
+from weft.storage.core.log.cut import Cut
+from weft.storage.environment import Environment
+from weft.storage.errors import MissingFile, SnapshotExpired
+from weft.storage.log.table_log import TableLog
 
 
 @contextlib.contextmanager

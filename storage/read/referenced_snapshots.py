@@ -11,13 +11,13 @@ import threading
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from storage.core.log.cut import PREFIX, Cut, parse_cut
-from storage.core.model import Reference
-from storage.errors import NotFound, SnapshotExpired, TableError
-from storage.log.table_log import TableLog
-from storage.read.references.referenced_table import ReferencedTable, check_reference, check_table_id
-from storage.read.snapshot import Snapshot
-from storage.read.time_travel import find_savepoint, snapshot_at
+from weft.storage.core.log.cut import PREFIX, Cut, parse_cut
+from weft.storage.core.model import Reference
+from weft.storage.errors import NotFound, SnapshotExpired, TableError
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.references.referenced_table import ReferencedTable, check_reference, check_table_id
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.read.time_travel import find_savepoint, snapshot_at
 
 _Wanted: TypeAlias = dt.datetime | Mapping[str, Cut] | None
 """Which snapshots of the referenced tables: those of a time, those of cuts by reference, or the newest."""

@@ -15,35 +15,35 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage import shown
-from storage.core.log.cut import Cut, JoinedCut
-from storage.core.log.table_state import TableState
-from storage.core.merge.locate_keys import key_columns, locate_keys
-from storage.core.model import Group
-from storage.core.plan.completeness import check_complete
-from storage.core.plan.slices import FileSlices, LiveFile
-from storage.core.plan.watermarks import Value, Watermarks
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import format_type
-from storage.log.pins import DEFAULT_PIN, pin, unpin
-from storage.log.table_log import TableLog, check_promised
-from storage.read.base_files.read_optimized import ReadOptimized
-from storage.read.explain.explanation import Explanation
-from storage.read.explain.references import explain_references
-from storage.read.explain.row import explain_row
-from storage.read.lane_watermarks import read_watermarks
-from storage.read.plan.pruning import KeyRows, key_table
-from storage.read.references.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
-from storage.read.references.referenced_table import ReferencedTable
-from storage.read.request.filter_input import Filter, parse_filter
-from storage.read.request.scan_request import ScanRequest
-from storage.read.scan.plan_scan import choose_slices, plan_scan
-from storage.read.scan.scan import Scan
-from storage.read.snapshot_files import SnapshotFiles
+from weft.storage import shown
+from weft.storage.core.log.cut import Cut, JoinedCut
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.merge.locate_keys import key_columns, locate_keys
+from weft.storage.core.model import Group
+from weft.storage.core.plan.completeness import check_complete
+from weft.storage.core.plan.slices import FileSlices, LiveFile
+from weft.storage.core.plan.watermarks import Value, Watermarks
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import format_type
+from weft.storage.log.pins import DEFAULT_PIN, pin, unpin
+from weft.storage.log.table_log import TableLog, check_promised
+from weft.storage.read.base_files.read_optimized import ReadOptimized
+from weft.storage.read.explain.explanation import Explanation
+from weft.storage.read.explain.references import explain_references
+from weft.storage.read.explain.row import explain_row
+from weft.storage.read.lane_watermarks import read_watermarks
+from weft.storage.read.plan.pruning import KeyRows, key_table
+from weft.storage.read.references.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
+from weft.storage.read.references.referenced_table import ReferencedTable
+from weft.storage.read.request.filter_input import Filter, parse_filter
+from weft.storage.read.request.scan_request import ScanRequest
+from weft.storage.read.scan.plan_scan import choose_slices, plan_scan
+from weft.storage.read.scan.scan import Scan
+from weft.storage.read.snapshot_files import SnapshotFiles
 
 
 class Snapshot:
-    """A state of the table; get one from `storage.table.Table.snapshot`."""
+    """A state of the table; get one from `weft.storage.table.Table.snapshot`."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class Snapshot:
 
     @property
     def schema_rev(self) -> int:
-        """Revision of the schema; files of older revisions are adapted (`storage.core.schema.evolution`)."""
+        """Revision of the schema; files of older revisions are adapted (`weft.storage.core.schema.evolution`)."""
         return self._state.schema_rev
 
     def watermarks(self) -> Watermarks:
@@ -283,7 +283,7 @@ class Snapshot:
                 ``_present_<group>`` (boolean, never null) and ``_arrival_<group>`` (int64, null where the group is
                 absent; later commits have larger values).
             filter: Condition on merged rows, over all columns of the table and these: a pyarrow expression, or tuples
-                as in `pyarrow.parquet.read_table` (`storage.read.request.filter_input`).
+                as in `pyarrow.parquet.read_table` (`weft.storage.read.request.filter_input`).
             require: Names of groups that must be present in a row: one group gives a left join, all an inner join.
                 Also names of references, whose row must exist.
             parallelism: Number of tasks that run at the same time; None for the number of cores. There are more tasks

@@ -7,13 +7,13 @@ from collections.abc import Collection
 import numpy as np
 import pyarrow as pa
 
-from storage.core.log.cut import Cut
-from storage.core.log.file_refs import FileGroup
-from storage.core.log.table_state import TableState
-from storage.core.plan.slices import FileSlices, LiveFile, plan_slices
-from storage.core.schema.table_schema import TableSchema
-from storage.log.table_log import TableLog
-from storage.read.missing_file import explain_missing_file
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.plan.slices import FileSlices, LiveFile, plan_slices
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.missing_file import explain_missing_file
 
 
 class SnapshotFiles:

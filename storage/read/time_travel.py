@@ -15,16 +15,16 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.log import cut
-from storage.core.log.cut import PREFIX, Cut, parse_cut
-from storage.core.log.entries import Mark
-from storage.core.log.table_state import LiveSavepoint, TableState
-from storage.core.names import TABLE_LANE
-from storage.errors import InvalidInput, NotFound, NotSettled
-from storage.log.commit_log import CommitLog, read_table_lane
-from storage.log.table_log import TableLog
-from storage.read.snapshot import Snapshot
-from storage.times import format_time, milliseconds
+from weft.storage.core.log import cut
+from weft.storage.core.log.cut import PREFIX, Cut, parse_cut
+from weft.storage.core.log.entries import Mark
+from weft.storage.core.log.table_state import LiveSavepoint, TableState
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.errors import InvalidInput, NotFound, NotSettled
+from weft.storage.log.commit_log import CommitLog, read_table_lane
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.times import format_time, milliseconds
 
 FIRST_WINDOW: Final = 4  # entries of the table lane that are read first: a MARK is recorded each minute
 LAST_WINDOW: Final = 64

@@ -1,20 +1,20 @@
-"""Finds the file groups of a snapshot that are due: collects the inputs of `storage.core.plan.due_policy`."""
+"""Finds the file groups of a snapshot that are due: collects the inputs of `weft.storage.core.plan.due_policy`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import reduce
 
-from storage.core.log import cut
-from storage.core.log.file_refs import FileGroup
-from storage.core.log.table_state import LiveFold, TableState
-from storage.core.names import TABLE_LANE, LaneName, slot_path
-from storage.core.plan.due_policy import ALL_WORK, Due, DuePolicy, Work, plan_due
-from storage.core.plan.slices import FileSlice
-from storage.errors import CorruptData
-from storage.log.commit_log import CommitLog
-from storage.read.snapshot import Snapshot
-from storage.times import MILLISECOND
+from weft.storage.core.log import cut
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.log.table_state import LiveFold, TableState
+from weft.storage.core.names import TABLE_LANE, LaneName, slot_path
+from weft.storage.core.plan.due_policy import ALL_WORK, Due, DuePolicy, Work, plan_due
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.errors import CorruptData
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.times import MILLISECOND
 
 Only = Callable[[FileSlice], bool]
 """Selects the file groups to work on."""

@@ -19,31 +19,31 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.clock import LANE_BITS
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.log.entries import ERASE, REWRITTEN
-from storage.core.log.file_refs import FileGroup
-from storage.core.model import Ttl
-from storage.core.plan.memory_cost import cut_by_size
-from storage.core.plan.row_age import AgeLimits, expired, may_have_expired
-from storage.core.plan.slices import FileSlice
-from storage.core.predicate import Known
-from storage.errors import Conflict, SnapshotExpired
-from storage.files.base_file import read_base, read_shadow
-from storage.log.add_feature import add_feature
-from storage.log.table_log import TableLog
-from storage.read.missing_file import explain_missing_file
-from storage.read.snapshot import Snapshot
-from storage.services.compaction.compaction import Rewriting, RewritingResult, compaction_steps, cut_tasks, rewrite
-from storage.services.due_work import find_aged
-from storage.services.steps.progress import OnStage, counted, unobserved
-from storage.services.steps.row_change import WithoutExpired
-from storage.services.steps.service_plan import must_yield, open_plan
-from storage.services.steps.steps import Steps
-from storage.services.steps.tasks import Execute, one_by_one
-from storage.shown import Shown
-from storage.times import format_time
+from weft.storage.clock import LANE_BITS
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.log.entries import ERASE, REWRITTEN
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.model import Ttl
+from weft.storage.core.plan.memory_cost import cut_by_size
+from weft.storage.core.plan.row_age import AgeLimits, expired, may_have_expired
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.core.predicate import Known
+from weft.storage.errors import Conflict, SnapshotExpired
+from weft.storage.files.base_file import read_base, read_shadow
+from weft.storage.log.add_feature import add_feature
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.missing_file import explain_missing_file
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.compaction.compaction import Rewriting, RewritingResult, compaction_steps, cut_tasks, rewrite
+from weft.storage.services.due_work import find_aged
+from weft.storage.services.steps.progress import OnStage, counted, unobserved
+from weft.storage.services.steps.row_change import WithoutExpired
+from weft.storage.services.steps.service_plan import must_yield, open_plan
+from weft.storage.services.steps.steps import Steps
+from weft.storage.services.steps.tasks import Execute, one_by_one
+from weft.storage.shown import Shown
+from weft.storage.times import format_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from storage.core.log.entries import Claim, Data
-from storage.core.names import LaneName, lane_name
-from storage.environment import open_environment
-from storage.log.commit_log import CommitLog
+from weft.storage.core.log.entries import Claim, Data
+from weft.storage.core.names import LaneName, lane_name
+from weft.storage.environment import open_environment
+from weft.storage.log.commit_log import CommitLog
 
 
 class LaneNews(NamedTuple):

@@ -12,22 +12,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.core.log.entries import ERASE, REWRITTEN
-from storage.core.modes import mode_of
-from storage.core.modes.latest import Latest
-from storage.core.modes.partial import LatestNonNull
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import encode_scalar
-from storage.errors import InvalidInput
-from storage.log.add_feature import add_feature
-from storage.log.table_log import TableLog
-from storage.read.snapshot import Snapshot
-from storage.services.compaction.compaction import Rewriting, rewrite
-from storage.services.steps.progress import OnStage, unobserved
-from storage.services.steps.row_change import Function, NewValues, WithoutOldDeletes, WithoutOldRows
-from storage.services.steps.service_plan import open_plan, retry_on_newest
-from storage.services.steps.tasks import Execute, one_by_one
-from storage.shown import Shown
+from weft.storage.core.log.entries import ERASE, REWRITTEN
+from weft.storage.core.modes import mode_of
+from weft.storage.core.modes.latest import Latest
+from weft.storage.core.modes.partial import LatestNonNull
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import encode_scalar
+from weft.storage.errors import InvalidInput
+from weft.storage.log.add_feature import add_feature
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.compaction.compaction import Rewriting, rewrite
+from weft.storage.services.steps.progress import OnStage, unobserved
+from weft.storage.services.steps.row_change import Function, NewValues, WithoutOldDeletes, WithoutOldRows
+from weft.storage.services.steps.service_plan import open_plan, retry_on_newest
+from weft.storage.services.steps.tasks import Execute, one_by_one
+from weft.storage.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def rewrite_column(
     execute: Execute = one_by_one,
     progress: OnStage = unobserved,
 ) -> RewriteResult:
-    """Replace the values of a column, see `storage.Table.rewrite`."""
+    """Replace the values of a column, see `weft.Table.rewrite`."""
     check_rewritable(table_log.refresh().schema, column)
     why = f"rewrite of {column}" + (f": {note}" if note else "")
     return _rewrite_all(table_log, Rewriting(why, NewValues(column, function), whole=True), execute, progress)
@@ -75,7 +75,7 @@ def forget_deletes(
     execute: Execute = one_by_one,
     progress: OnStage = unobserved,
 ) -> RewriteResult:
-    """Forget old deletes of a group, see `storage.Table.forget_deletes`."""
+    """Forget old deletes of a group, see `weft.Table.forget_deletes`."""
     schema = table_log.refresh().schema
     limit = _limit(schema, group, before)
     why = f"forgetting deletes of {group} before {encode_scalar(limit)}" + (f": {note}" if note else "")
@@ -91,7 +91,7 @@ def expire_rows(
     execute: Execute = one_by_one,
     progress: OnStage = unobserved,
 ) -> RewriteResult:
-    """Remove rows by the value of a column, see `storage.Table.expire_rows`."""
+    """Remove rows by the value of a column, see `weft.Table.expire_rows`."""
     schema = table_log.refresh().schema
     kind = schema.column(column).type
     group = schema.group_of_column.get(column)

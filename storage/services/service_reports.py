@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from storage.core.names import SERVICES, Path, service_path
-from storage.store.object_store import ObjectStore, normalise_errors
+from weft.storage.core.names import SERVICES, Path, service_path
+from weft.storage.store.object_store import ObjectStore, normalise_errors
 
 
 def put_service_report(store: ObjectStore, name: str, report: bytes) -> None:

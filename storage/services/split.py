@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from storage.config.table_config import MAX_BUCKETS
-from storage.core.log.entries import BUCKETS, Schema
-from storage.core.log.features import reader_features, writer_features
-from storage.core.log.table_state import TableState
-from storage.core.plan.slices import FileSlice
-from storage.errors import Conflict, InvalidInput
-from storage.log.table_log import TableLog
-from storage.plural import counted
-from storage.read.snapshot import Snapshot
-from storage.services.compaction.compaction import CompactionResult, compaction_steps
-from storage.services.steps.service_plan import MAX_ATTEMPTS
-from storage.services.steps.steps import Steps
-from storage.services.steps.tasks import Execute, one_by_one
+from weft.storage.config.table_config import MAX_BUCKETS
+from weft.storage.core.log.entries import BUCKETS, Schema
+from weft.storage.core.log.features import reader_features, writer_features
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.errors import Conflict, InvalidInput
+from weft.storage.log.table_log import TableLog
+from weft.storage.plural import counted
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.compaction.compaction import CompactionResult, compaction_steps
+from weft.storage.services.steps.service_plan import MAX_ATTEMPTS
+from weft.storage.services.steps.steps import Steps
+from weft.storage.services.steps.tasks import Execute, one_by_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_
     """Change the number of buckets, and write all file groups anew that have another number: a step for each task.
 
     Writers, readers and all services go on meanwhile. Each file group is complete in itself: after an error or a kill
-    call it again with the same number, or let compactions go on. Raises as `storage.Table.split` does.
+    call it again with the same number, or let compactions go on. Raises as `weft.Table.split` does.
     """
     started = time.monotonic()
     before = set_buckets(table_log, buckets)

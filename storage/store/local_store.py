@@ -20,9 +20,9 @@ from typing import BinaryIO, Final
 
 import pyarrow as pa
 
-from storage.core.names import Path
-from storage.errors import StoreRefused
-from storage.store.object_store import (
+from weft.storage.core.names import Path
+from weft.storage.errors import StoreRefused
+from weft.storage.store.object_store import (
     Ranges,
     ReadRequest,
     check_create_size,

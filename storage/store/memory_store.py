@@ -13,8 +13,8 @@ from typing import BinaryIO, Final
 
 import pyarrow as pa
 
-from storage.core.names import Path
-from storage.store.object_store import Ranges, ReadRequest, check_create_size, missing, read_each, wrong_size
+from weft.storage.core.names import Path
+from weft.storage.store.object_store import Ranges, ReadRequest, check_create_size, missing, read_each, wrong_size
 
 _folders: Final[dict[str, dict[Path, bytes]]] = {}
 _lock: Final = threading.Lock()

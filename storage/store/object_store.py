@@ -3,7 +3,7 @@
 It has only what the protocol requires of a store (PROTOCOL.md, "Store operations"): create-if-absent that never
 overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. When a write returns, its bytes
 survive a crash of the machine (S7). If the outcome of an operation is unknown, it raises an exception; only
-`storage.log.commit_log.CommitLog.publish` handles that case. STORES.md lists the stores, and how each was tested.
+`weft.storage.log.commit_log.CommitLog.publish` handles that case. STORES.md lists the stores, and how each was tested.
 
     store/object_store.py   the protocol, its errors, `check_capability`
     store/open_store.py     `open_store`: from a location to a store
@@ -21,10 +21,10 @@ from typing import BinaryIO, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from storage.core.checksum import crc32
-from storage.core.log.file_refs import FileRef
-from storage.core.names import PROBES, Path
-from storage.errors import CorruptData, InvalidInput, MissingFile, StoreRefused, StoreUnavailable
+from weft.storage.core.checksum import crc32
+from weft.storage.core.log.file_refs import FileRef
+from weft.storage.core.names import PROBES, Path
+from weft.storage.errors import CorruptData, InvalidInput, MissingFile, StoreRefused, StoreUnavailable
 
 MAX_CREATE_BYTES: Final = 32 * 1024 * 1024
 """Largest object of a conditional put: for larger ones some SDKs use several requests."""

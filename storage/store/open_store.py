@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from storage.errors import InvalidInput
-from storage.store.local_store import LocalStore
-from storage.store.memory_store import MemoryStore
-from storage.store.object_store import ObjectStore
+from weft.storage.errors import InvalidInput
+from weft.storage.store.local_store import LocalStore
+from weft.storage.store.memory_store import MemoryStore
+from weft.storage.store.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from storage.store.remote_store import RemoteStore
+    from weft.storage.store.remote_store import RemoteStore
 
 REACH_SECONDS: Final = 10.0  # short, because a user or a starting job waits for the answer
 
@@ -34,7 +34,7 @@ def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> Lo
     if parts.scheme == "memory":
         return MemoryStore(uri.rstrip("/"))
     # Imported on demand: cloud SDKs take long to import.
-    from storage.store.remote_store import RemoteStore
+    from weft.storage.store.remote_store import RemoteStore
 
     return RemoteStore(uri.rstrip("/"), dict(storage_options or {}))
 
@@ -56,7 +56,7 @@ def open_beside(store: ObjectStore, location: str) -> ObjectStore:
         location = urlunsplit(here._replace(path=posixpath.normpath(posixpath.join(here.path or "/", path))))
     options: Mapping[str, Any] | None = None
     if here.scheme not in {"file", "memory"} and urlsplit(location).scheme == here.scheme:
-        from storage.store.remote_store import RemoteStore
+        from weft.storage.store.remote_store import RemoteStore
 
         options = store.options if isinstance(store, RemoteStore) else None
     return open_store(location, options)

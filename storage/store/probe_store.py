@@ -11,10 +11,10 @@ from pathlib import Path as LocalPath
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from storage.core.names import PROBES, Path
-from storage.store.local_store import LocalStore
-from storage.store.memory_store import MemoryStore
-from storage.store.object_store import ObjectStore, normalise_errors
+from weft.storage.core.names import PROBES, Path
+from weft.storage.store.local_store import LocalStore
+from weft.storage.store.memory_store import MemoryStore
+from weft.storage.store.object_store import ObjectStore, normalise_errors
 
 GRANULARITY_SECONDS: Final = 1.0  # object stores give times in whole seconds
 
@@ -72,7 +72,7 @@ def _modified_at(store: ObjectStore, path: Path) -> float | None:
         return _local_path(store, path).stat().st_mtime
     if isinstance(store, MemoryStore):
         return None
-    from storage.store.remote_store import RemoteStore  # imports a cloud SDK
+    from weft.storage.store.remote_store import RemoteStore  # imports a cloud SDK
 
     return store.modified_at(path) if isinstance(store, RemoteStore) else None
 

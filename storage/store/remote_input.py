@@ -7,10 +7,10 @@ import io
 import os
 from typing import Any, Final
 
-from storage.core.names import Path
-from storage.errors import StoreUnavailable, TableError
-from storage.store.object_store import Ranges, missing, no_answer, normalise_errors, wrong_size
-from storage.store.sdk_errors import normalise_sdk_errors
+from weft.storage.core.names import Path
+from weft.storage.errors import StoreUnavailable, TableError
+from weft.storage.store.object_store import Ranges, missing, no_answer, normalise_errors, wrong_size
+from weft.storage.store.sdk_errors import normalise_sdk_errors
 
 _MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
 

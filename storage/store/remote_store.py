@@ -2,7 +2,7 @@
 
 A file system is supported only if its ``pipe_file(mode="create")`` is *one* request that the *server* decides
 (STORES.md describes each). Most others check first and then write, which a probe cannot detect. Other differences
-between stores are handled in `_KINDS` and `storage.store.sdk_errors` only.
+between stores are handled in `_KINDS` and `weft.storage.store.sdk_errors` only.
 
 SDKs retry by themselves, so "it exists" may be the answer to a retry of a put that has succeeded. So `publish` reads
 the object.
@@ -27,11 +27,11 @@ import pyarrow as pa
 from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 
-from storage.core.names import Path
-from storage.errors import InvalidInput, StoreRefused, StoreUnavailable
-from storage.store.object_store import Ranges, ReadRequest, check_create_size, normalise_errors
-from storage.store.remote_input import RemoteInput, merge_ranges
-from storage.store.sdk_errors import http_status, normalise_sdk_errors
+from weft.storage.core.names import Path
+from weft.storage.errors import InvalidInput, StoreRefused, StoreUnavailable
+from weft.storage.store.object_store import Ranges, ReadRequest, check_create_size, normalise_errors
+from weft.storage.store.remote_input import RemoteInput, merge_ranges
+from weft.storage.store.sdk_errors import http_status, normalise_sdk_errors
 
 MAX_PARALLEL_REQUESTS: Final = 64
 """Limit for each call and for the process, and the number of connections of the S3 client. A snapshot reads the ends of

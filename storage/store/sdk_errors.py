@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 
-from storage.errors import TableError
+from weft.storage.errors import TableError
 
 
 @contextlib.contextmanager

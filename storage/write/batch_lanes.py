@@ -3,7 +3,7 @@
 A batch finishes its lane with its own commit, and a later batch takes it with a claim in the very next slot. Of several
 that take one lane at the same time one wins the slot. The others did not fence it: they take another lane. So a stream
 has as many lanes for batches as there were batches at the same time, and those of batches that died until they are
-fenced (`storage.services.clean`).
+fenced (`weft.storage.services.clean`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Iterator
 from typing import Final
 
-from storage.core.log.entries import Claim, Data, Header
-from storage.core.log.table_state import TableState
-from storage.core.names import LaneName, StreamName, is_batch_lane, lane_name
-from storage.log.table_log import TableLog
+from weft.storage.core.log.entries import Claim, Data, Header
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import LaneName, StreamName, is_batch_lane, lane_name
+from weft.storage.log.table_log import TableLog
 
 _STREAM_LETTERS: Final = 40  # letters of the stream's name in the name of the lane, which has at most 64
 _FIRST_ROUND: Final = 2  # lanes whose ends are read at once; each further round reads twice as many

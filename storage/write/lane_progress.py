@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.clock import Stamps
-from storage.core.log.cut import Span
-from storage.core.log.entries import Data
-from storage.core.log.lane_state import LaneState
-from storage.core.names import LaneName, lane_name
-from storage.environment import open_environment
-from storage.log.commit_log import lane_entries
-from storage.log.fencing_barrier import complete_fencing_barrier
-from storage.log.table_log import TableLog
-from storage.write.write_task import Batch
+from weft.storage.clock import Stamps
+from weft.storage.core.log.cut import Span
+from weft.storage.core.log.entries import Data
+from weft.storage.core.log.lane_state import LaneState
+from weft.storage.core.names import LaneName, lane_name
+from weft.storage.environment import open_environment
+from weft.storage.log.commit_log import lane_entries
+from weft.storage.log.fencing_barrier import complete_fencing_barrier
+from weft.storage.log.table_log import TableLog
+from weft.storage.write.write_task import Batch
 
 FIRST_ENTRIES = 100  # number of entries in which the first batch of a lane is searched: only claims come before it
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from storage.core.log.entries import Entry
-from storage.core.log.table_state import Lane, TableState
-from storage.core.modes import mode_of
-from storage.core.names import TABLE_LANE, LaneName, StreamName
-from storage.core.schema.table_schema import TableSchema
-from storage.log.table_log import TableLog
-from storage.log.time_marks import MARK_EVERY_MS
+from weft.storage.core.log.entries import Entry
+from weft.storage.core.log.table_state import Lane, TableState
+from weft.storage.core.modes import mode_of
+from weft.storage.core.names import TABLE_LANE, LaneName, StreamName
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.log.table_log import TableLog
+from weft.storage.log.time_marks import MARK_EVERY_MS
 
 STAMP_REFRESH_MS: Final = 2 * MARK_EVERY_MS
 """With more than `MAX_RIVALS_EACH_COMMIT` rivals, clock differences may decide the order of ties within this time. With

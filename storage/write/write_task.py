@@ -1,7 +1,8 @@
 """The part of a commit that runs in tasks: writes rows to log files, which are visible once the writer commits them.
 
-A task gets a `WriteTicket` from `storage.write.writer.Writer.begin` and returns a `Written`. It does not read the log,
-and runs in any process. It accepts all of its rows or none; or it passes bad rows to the caller and accepts the others.
+A task gets a `WriteTicket` from `weft.storage.write.writer.Writer.begin` and returns a `Written`. It does not read the
+log, and runs in any process. It accepts all of its rows or none; or it passes bad rows to the caller and accepts the
+others.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from storage.core.log.file_refs import LogFile
-from storage.core.merge.events import EventBatch, Problem, prepare, prepare_good
-from storage.core.model import Stream
-from storage.core.names import LaneName
-from storage.core.plan.watermarks import Seen, combine_seen, see
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.errors import TableError
-from storage.files.log_file import remove_log_file, write_log_file
+from weft.storage.core.log.file_refs import LogFile
+from weft.storage.core.merge.events import EventBatch, Problem, prepare, prepare_good
+from weft.storage.core.model import Stream
+from weft.storage.core.names import LaneName
+from weft.storage.core.plan.watermarks import Seen, combine_seen, see
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.errors import TableError
+from weft.storage.files.log_file import remove_log_file, write_log_file
 
 Batch = tuple[str, int]
 """(query id, batch number)."""
@@ -37,7 +38,7 @@ class WriteTicket:
         epoch: The writer's claim.
         seq: Slot of the commit.
         batch: (query id, batch number) of the commit, if it has one.
-        watched: Groups whose events advance the lane's watermarks (`storage.core.plan.watermarks`).
+        watched: Groups whose events advance the lane's watermarks (`weft.storage.core.plan.watermarks`).
     """
 
     env: Environment

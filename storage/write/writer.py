@@ -8,7 +8,7 @@ A writer of one batch takes a lane that no writer is in, and finishes it with it
 lanes does not grow with batches. `Writer.finish` finishes the lane of any other writer that has written everything.
 
 A commit has three steps, so that an engine such as Spark can run the second one in tasks:
-`Writer.begin` (driver) -> `storage.write.write_task.write_rows` (tasks, in parallel) -> `Writer.commit` (driver).
+`Writer.begin` (driver) -> `weft.storage.write.write_task.write_rows` (tasks, in parallel) -> `Writer.commit` (driver).
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from storage.core.log.cut import Span, in_spans, parse_cut
-from storage.core.log.entries import FINISH, Claim, Data, Header, LaneAdd
-from storage.core.log.features import writable_features
-from storage.core.log.lane_state import LaneState
-from storage.core.log.table_state import Lane, TableState
-from storage.core.names import LaneName, StreamName, lane_name
-from storage.core.plan.watermarks import Lateness, advanced, check_lateness, watched
-from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
-from storage.log.add_feature import add_feature
-from storage.log.commit_log import CommitLog
-from storage.log.entry_header import next_header
-from storage.log.fencing_barrier import complete_fencing_barrier
-from storage.log.heartbeat import Pulse
-from storage.log.present_writer import present_writer, spell_time
-from storage.log.table_log import TableLog, check_writable
-from storage.log.time_marks import Marker
-from storage.shown import Shown
-from storage.store.object_store import check_capability
-from storage.write.batch_lanes import free_lanes, new_lane
-from storage.write.lane_progress import read_lane, read_on
-from storage.write.observed_lanes import OtherLanes
-from storage.write.write_task import Batch, WriteTicket, Written, write_rows
+from weft.storage.core.log.cut import Span, in_spans, parse_cut
+from weft.storage.core.log.entries import FINISH, Claim, Data, Header, LaneAdd
+from weft.storage.core.log.features import writable_features
+from weft.storage.core.log.lane_state import LaneState
+from weft.storage.core.log.table_state import Lane, TableState
+from weft.storage.core.names import LaneName, StreamName, lane_name
+from weft.storage.core.plan.watermarks import Lateness, advanced, check_lateness, watched
+from weft.storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
+from weft.storage.log.add_feature import add_feature
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.log.entry_header import next_header
+from weft.storage.log.fencing_barrier import complete_fencing_barrier
+from weft.storage.log.heartbeat import Pulse
+from weft.storage.log.present_writer import present_writer, spell_time
+from weft.storage.log.table_log import TableLog, check_writable
+from weft.storage.log.time_marks import Marker
+from weft.storage.shown import Shown
+from weft.storage.store.object_store import check_capability
+from weft.storage.write.batch_lanes import free_lanes, new_lane
+from weft.storage.write.lane_progress import read_lane, read_on
+from weft.storage.write.observed_lanes import OtherLanes
+from weft.storage.write.write_task import Batch, WriteTicket, Written, write_rows
 
 MAX_CLAIM_TRIES: Final = 10  # two processes that claim one lane repeatedly are a configuration error, not a race
 TAKEOVER: Final = "takeover=True (in a pipeline file: takeover: true)"
@@ -79,7 +79,7 @@ class Commit(Shown):
 
 
 class Writer:
-    """Writes to one lane; get one from `storage.Table.writer` or `storage.Table.batch_writer`.
+    """Writes to one lane; get one from `weft.Table.writer` or `weft.Table.batch_writer`.
 
     A context manager, for one thread at a time.
     """
@@ -96,7 +96,7 @@ class Writer:
         lateness: Lateness | None = None,
         one_batch: bool = False,
     ) -> None:
-        """See `storage.Table.writer`; ``one_batch``: see `storage.Table.batch_writer`. It then chooses the lane."""
+        """See `weft.Table.writer`; ``one_batch``: see `weft.Table.batch_writer`. It then chooses the lane."""
         self._table_log = table_log
         self._recent = table_log.env.tuning.recent_commits
         self._stream = StreamName(stream)

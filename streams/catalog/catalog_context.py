@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.lake import Lake, Names
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.lake import Lake, Names
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """All uses of JVM classes of Spark by the catalog: their names, how they are called, and whether this Spark has them.
 
-If Spark changes a class, only this module changes, and `streams.read.relation.jvm`, which has those of the scans. It
-uses these properties of Spark 4.3, found by reading its source and its classes:
+If Spark changes a class, only this module changes, and `weft.streams.read.relation.jvm`, which has those of the scans.
+It uses these properties of Spark 4.3, found by reading its source and its classes:
 
 * A session looks a catalog up in the map `catalogs` of its `DefaultCatalogManager` before it creates one from a
   setting. The map is private, so it is set by reflection. Each session has a manager, a clone of a session too.
@@ -26,9 +26,9 @@ from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.types import DataType, StructType
 
-from storage.errors import InvalidInput
-from streams.read.relation.jvm import Jvm, UnsupportedSessionError, load_classes
-from streams.read.relation.spark_scan import check_interfaces
+from weft.storage.errors import InvalidInput
+from weft.streams.read.relation.jvm import Jvm, UnsupportedSessionError, load_classes
+from weft.streams.read.relation.spark_scan import check_interfaces
 
 _SQL = "org.apache.spark.sql."
 _CATALOG = _SQL + "connector.catalog."

@@ -1,6 +1,6 @@
 """Spark's CHANGES clause: ``SELECT * FROM t CHANGES FROM VERSION 'first' EXCLUSIVE TO VERSION 'second'``.
 
-Its rows are those of `storage.Table.changes` in the form that Spark prescribes: the columns of the table, and
+Its rows are those of `weft.Table.changes` in the form that Spark prescribes: the columns of the table, and
 
     _change_type        string       insert, delete, update_preimage (the row before), update_postimage (the row after)
     _commit_version     string       the cut at which the changes end
@@ -24,17 +24,17 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
-from storage.errors import InvalidInput
-from streams.catalog.catalog_jvm import ChangesRange
-from streams.catalog.changes import SINCE, UNTIL, ChangesPlanner, PinnedChanges
-from streams.read.as_of import EARLIEST
-from streams.read.relation.callbacks import Callback, callback
-from streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
-from streams.read.relation.spark_scan import LiveView, PruningScanBuilder
+from weft.storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
+from weft.storage.errors import InvalidInput
+from weft.streams.catalog.catalog_jvm import ChangesRange
+from weft.streams.catalog.changes import SINCE, UNTIL, ChangesPlanner, PinnedChanges
+from weft.streams.read.as_of import EARLIEST
+from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
+from weft.streams.read.relation.spark_scan import LiveView, PruningScanBuilder
 
 CHANGELOG: Final = "changes"
-"""The part of a `streams.catalog.relations.Reading` that is such a range."""
+"""The part of a `weft.streams.catalog.relations.Reading` that is such a range."""
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 _ADDED: Final = pa.schema(
@@ -96,7 +96,7 @@ def changelog_schema(changes: pa.Schema) -> pa.Schema:
     """The columns of a changelog.
 
     Args:
-        changes: The columns of `storage.Table.changes`.
+        changes: The columns of `weft.Table.changes`.
 
     Raises:
         InvalidInput: The table has a column with the name of one that is added.
@@ -115,7 +115,7 @@ def changelog_rows(changes: pa.RecordBatch, version: str, committed_at_ms: int) 
     """The rows of a changelog: one for an insert or delete, two for an update.
 
     Args:
-        changes: Rows of `storage.Table.changes` with the column ``_before``.
+        changes: Rows of `weft.Table.changes` with the column ``_before``.
         version: For ``_commit_version``.
         committed_at_ms: For ``_commit_timestamp``, Unix milliseconds.
 

@@ -1,6 +1,6 @@
 """`weft_changes('shop.orders_wide', since, until)`: rows that differ between two states, as a table function.
 
-Its columns are those of `storage.Table.changes`: the columns of the table, `_change` and `_changed_groups`. It is live:
+Its columns are those of `weft.Table.changes`: the columns of the table, `_change` and `_changed_groups`. It is live:
 without `until` every query ends at the snapshot that it reads of the table.
 """
 
@@ -13,14 +13,14 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage import Snapshot, Table
-from storage.errors import InvalidInput
-from storage.operations.points import parse_point
-from storage.read.changes.change_scan import ChangeScan, expiring
-from storage.read.changes.joined import JoinedChangeScan
-from storage.read.changes.plan import plan_changes
-from streams.read.as_of import EARLIEST
-from streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
+from weft.storage import Snapshot, Table
+from weft.storage.errors import InvalidInput
+from weft.storage.operations.points import parse_point
+from weft.storage.read.changes.change_scan import ChangeScan, expiring
+from weft.storage.read.changes.joined import JoinedChangeScan
+from weft.storage.read.changes.plan import plan_changes
+from weft.streams.read.as_of import EARLIEST
+from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
 
 SINCE, UNTIL = "changes_since", "changes_until"
 """Options of such a relation, the same as those of ``format("weft")``."""
@@ -49,7 +49,7 @@ class ChangesPlanner:
         """The states of a query; the first is None for changes from the beginning.
 
         Raises:
-            TableError: See `storage.Table.snapshot`.
+            TableError: See `weft.Table.snapshot`.
         """
         since = None if self.since == EARLIEST else parse_point(self.since)
         newest = self.newest()

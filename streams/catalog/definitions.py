@@ -1,7 +1,7 @@
 """CREATE, ALTER and DROP of tables and namespaces: Spark's objects as values, and the functions that do the work.
 
-What a statement means: `storage.config.table_properties` for CREATE TABLE, `streams.catalog.table_changes` for ALTER
-TABLE.
+What a statement means: `weft.storage.config.table_properties` for CREATE TABLE, `weft.streams.catalog.table_changes`
+for ALTER TABLE.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from storage import Table
-from storage.alter import SetComment, SetDefault, WidenColumn
-from storage.config.table_properties import SqlColumn, config_from_properties, parse_names
-from storage.core.types import format_type, parse_type
-from storage.errors import Conflict, InvalidInput, NotFound
-from storage.services.location.drop_table import drop_table as drop_all_objects
-from storage.services.location.namespaces import make_namespace, remove_namespace
-from streams.catalog.stream_writes import NO_CONSTRAINTS
-from streams.catalog.table_changes import NewColumn, Part, RemoveProperty, SetProperty, apply_changes
+from weft.storage import Table
+from weft.storage.alter import SetComment, SetDefault, WidenColumn
+from weft.storage.config.table_properties import SqlColumn, config_from_properties, parse_names
+from weft.storage.core.types import format_type, parse_type
+from weft.storage.errors import Conflict, InvalidInput, NotFound
+from weft.storage.services.location.drop_table import drop_table as drop_all_objects
+from weft.storage.services.location.namespaces import make_namespace, remove_namespace
+from weft.streams.catalog.stream_writes import NO_CONSTRAINTS
+from weft.streams.catalog.table_changes import NewColumn, Part, RemoveProperty, SetProperty, apply_changes
 
 if TYPE_CHECKING:
-    from streams.catalog.catalog_context import CatalogContext
+    from weft.streams.catalog.catalog_context import CatalogContext
 
 _PROVIDER: Final = "weft"
 _OF_SPARK: Final = ("owner", "is_managed_location")
@@ -85,7 +85,7 @@ def create_table(
 
     Raises:
         InvalidInput: The statement is wrong, or asks for what a table cannot have. Nothing was created.
-        TableError: See `storage.Table.create`.
+        TableError: See `weft.Table.create`.
     """
     given = {name: value for name, value in properties.items() if name not in _OF_SPARK}
     if (provider := given.pop("provider", _PROVIDER)).lower() != _PROVIDER:
@@ -224,7 +224,7 @@ def alter_table(catalog: CatalogContext, names: Sequence[str], changes: Sequence
         changes: Spark's `TableChange` objects.
 
     Raises:
-        InvalidInput, NotFound: See `streams.catalog.table_changes.apply_changes`.
+        InvalidInput, NotFound: See `weft.streams.catalog.table_changes.apply_changes`.
     """
     table = _whole_table(catalog, names, "ALTER TABLE")
     apply_changes(table, [_change(catalog, table, change) for change in changes])

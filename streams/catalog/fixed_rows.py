@@ -10,7 +10,7 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.read.relation.planner_interface import OneScan, Part, ReadPlan
+from weft.streams.read.relation.planner_interface import OneScan, Part, ReadPlan
 
 
 @dataclass(frozen=True)

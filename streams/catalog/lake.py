@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from storage import Table
-from storage.core.names import Path
-from storage.errors import InvalidInput, NotFound
-from storage.store.open_store import is_empty_prefix, list_folders, open_store
+from weft.storage import Table
+from weft.storage.core.names import Path
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.store.open_store import is_empty_prefix, list_folders, open_store
 
 Names = tuple[str, ...]
 
@@ -74,7 +74,7 @@ class Lake:
 
         Raises:
             NotFound: There is none.
-            TableError: See `storage.Table.open`.
+            TableError: See `weft.Table.open`.
         """
         key = tuple(names)
         with self._lock:

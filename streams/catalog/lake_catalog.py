@@ -6,23 +6,23 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from storage.errors import InvalidInput, NotFound, TableError
-from streams.catalog import definitions, procedures, writing
-from streams.catalog.catalog_context import CatalogContext
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.changelog import TableChangelog
-from streams.catalog.changes import SINCE
-from streams.catalog.lake import Lake, Names
-from streams.catalog.metadata_columns import METADATA, MetadataTable, names_metadata
-from streams.catalog.relations import Reading, RelationFunction, Relations
-from streams.catalog.statement_options import check_options
-from streams.catalog.stream_table import STREAM_OPTIONS, ChangeStreamTable, reads_stream, stream_table
-from streams.catalog.stream_writes import check_readable
-from streams.catalog.system_tables import SYSTEM_TABLES
-from streams.catalog.table_entry import PROVIDER, TableEntry, damaged_entry, entry_of
-from streams.read.read_options import ReadOptions
-from streams.read.relation.callbacks import Callback, callback, check_methods
-from streams.read.stream_mark import MARK
+from weft.storage.errors import InvalidInput, NotFound, TableError
+from weft.streams.catalog import definitions, procedures, writing
+from weft.streams.catalog.catalog_context import CatalogContext
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.changelog import TableChangelog
+from weft.streams.catalog.changes import SINCE
+from weft.streams.catalog.lake import Lake, Names
+from weft.streams.catalog.metadata_columns import METADATA, MetadataTable, names_metadata
+from weft.streams.catalog.relations import Reading, RelationFunction, Relations
+from weft.streams.catalog.statement_options import check_options
+from weft.streams.catalog.stream_table import STREAM_OPTIONS, ChangeStreamTable, reads_stream, stream_table
+from weft.streams.catalog.stream_writes import check_readable
+from weft.streams.catalog.system_tables import SYSTEM_TABLES
+from weft.streams.catalog.table_entry import PROVIDER, TableEntry, damaged_entry, entry_of
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.callbacks import Callback, callback, check_methods
+from weft.streams.read.stream_mark import MARK
 
 _STATE_OPTIONS: Final = (*ReadOptions.model_fields, METADATA, *STREAM_OPTIONS)
 READ_OPTIONS: Final = tuple(name for name in _STATE_OPTIONS if name != MARK)
@@ -277,7 +277,7 @@ class LakeCatalog(Callback):
             return damaged_entry(self.jvm, self._full(names), self.lake.location(names), error)
 
     def changes(self, names: Names, options: Mapping[str, str]) -> Any:
-        """A logical plan over the changes of a table; `streams.catalog.changes` has the options.
+        """A logical plan over the changes of a table; `weft.streams.catalog.changes` has the options.
 
         Raises:
             NotFound: There is no such table.

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from streams.catalog.lake import Lake
-from streams.catalog.register import register_catalog
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.read.sql_query import SqlSession, spark_errors
-from streams.spark.session import temporary_session
+from weft.streams.catalog.lake import Lake
+from weft.streams.catalog.register import register_catalog
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.read.sql_query import SqlSession, spark_errors
+from weft.streams.spark.session import temporary_session
 
 CATALOG: Final = "weft"
 """Name of the catalog, which queries need not give: ``shop.orders`` is ``weft.shop.orders``."""

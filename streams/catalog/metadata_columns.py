@@ -23,14 +23,14 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage.core.schema.state_columns import state_columns
-from storage.core.schema.table_schema import TableSchema
-from storage.read.bucket_numbers import bucket_numbers
-from streams.read.native_or_merged import PinnedSnapshot
-from streams.read.relation.callbacks import Callback, callback
-from streams.read.relation.jvm import Jvm
-from streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
-from streams.read.relation.spark_scan import LiveTable, LiveView, PruningScanBuilder
+from weft.storage.core.schema.state_columns import state_columns
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.read.bucket_numbers import bucket_numbers
+from weft.streams.read.native_or_merged import PinnedSnapshot
+from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.jvm import Jvm
+from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
+from weft.streams.read.relation.spark_scan import LiveTable, LiveView, PruningScanBuilder
 
 METADATA: Final = "metadata_columns"
 """Option of a read without a statement: ``spark.read.option("metadata_columns", True).table(...)``."""

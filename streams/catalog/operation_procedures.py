@@ -1,4 +1,4 @@
-"""Procedures that run one operation of a table: made from the declarations in `storage.operations`."""
+"""Procedures that run one operation of a table: made from the declarations in `weft.storage.operations`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Final
 from pydantic.fields import FieldInfo
 from pyspark.errors import PySparkException
 
-from storage import Table
-from storage.config.config_file import parse_fields
-from storage.errors import InvalidInput
-from storage.operations.all_operations import OPERATIONS
-from storage.operations.operation import Context, Face, Finished, Operation, type_of
-from storage.services.steps.tasks import one_by_one
-from storage.table_facts import open_table_unchecked
-from streams.catalog.procedure import SQL_TYPES, Parameter, Procedure, Row, Session, check_confirmed, open_table
-from streams.read.sql_function import SqlFunction
-from streams.read.sql_query import short_message
-from streams.spark.run_tasks import spark_executor
+from weft.storage import Table
+from weft.storage.config.config_file import parse_fields
+from weft.storage.errors import InvalidInput
+from weft.storage.operations.all_operations import OPERATIONS
+from weft.storage.operations.operation import Context, Face, Finished, Operation, type_of
+from weft.storage.services.steps.tasks import one_by_one
+from weft.storage.table_facts import open_table_unchecked
+from weft.streams.catalog.procedure import SQL_TYPES, Parameter, Procedure, Row, Session, check_confirmed, open_table
+from weft.streams.read.sql_function import SqlFunction
+from weft.streams.read.sql_query import short_message
+from weft.streams.spark.run_tasks import spark_executor
 
 
 def procedure_of(operation: Operation[Any, Any]) -> Procedure:

@@ -1,6 +1,6 @@
-"""What a procedure of the catalog is. `streams.catalog.procedure_table` lists all.
+"""What a procedure of the catalog is. `weft.streams.catalog.procedure_table` lists all.
 
-A procedure is one function, which calls what `storage.Table` and the command line use. Its signature is that of the
+A procedure is one function, which calls what `weft.Table` and the command line use. Its signature is that of the
 procedure: names, types and defaults of the parameters; its docstring describes it. It returns one row (a mapping) or
 several, with the columns that it is declared with.
 
@@ -19,10 +19,10 @@ from typing import Any, Final, Protocol, get_args, get_origin, get_type_hints
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from storage import Table
-from storage.core.types import parse_type
-from storage.errors import InvalidInput
-from streams.pipeline.file.model import TableLocation
+from weft.storage import Table
+from weft.storage.core.types import parse_type
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.model import TableLocation
 
 Row = Mapping[str, Any]
 SQL_TYPES: Final[Mapping[Any, str]] = {
@@ -106,7 +106,7 @@ class Procedure:
 
         Raises:
             InvalidInput: An argument is missing, unknown or NULL without reason, or has a wrong value.
-            TableError: The procedure failed; see the method of `storage.Table`.
+            TableError: The procedure failed; see the method of `weft.Table`.
         """
         known = {parameter.name: parameter for parameter in self.parameters}
         for name in arguments:
@@ -165,7 +165,7 @@ def open_table(session: Session, table: str) -> Table:
     """Open a table by its name in the catalog.
 
     Raises:
-        TableError: See `storage.Table.open`.
+        TableError: See `weft.Table.open`.
     """
     location = session.locate(table)
     return Table.open(location.uri, storage_options=location.storage_options)

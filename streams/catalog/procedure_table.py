@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.errors import NotFound
-from streams.catalog import row_procedures, schema_procedures
-from streams.catalog.operation_procedures import OPERATION_PROCEDURES
-from streams.catalog.procedure import Procedure
+from weft.storage.errors import NotFound
+from weft.streams.catalog import row_procedures, schema_procedures
+from weft.streams.catalog.operation_procedures import OPERATION_PROCEDURES
+from weft.streams.catalog.procedure import Procedure
 
 PROCEDURES: Final = {
     **OPERATION_PROCEDURES,

@@ -1,4 +1,6 @@
-"""CALL weft.system.<name>(...): procedures as Spark calls them; `streams.catalog.procedure_table` has what they do."""
+"""CALL weft.system.<name>(...): procedures as Spark calls them; `weft.streams.catalog.procedure_table` has what they
+do.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,15 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from storage.errors import InvalidInput, NotFound
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.procedure import Parameter, Procedure
-from streams.catalog.procedure_table import PROCEDURES, find_procedure
-from streams.pipeline.file.model import TableLocation
-from streams.read.relation.callbacks import Callback, WithoutMetrics, callback
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.procedure import Parameter, Procedure
+from weft.streams.catalog.procedure_table import PROCEDURES, find_procedure
+from weft.streams.pipeline.file.model import TableLocation
+from weft.streams.read.relation.callbacks import Callback, WithoutMetrics, callback
 
 if TYPE_CHECKING:
-    from streams.catalog.catalog_context import CatalogContext
+    from weft.streams.catalog.catalog_context import CatalogContext
 
 NAMESPACE: Final = ("system",)
 

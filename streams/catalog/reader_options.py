@@ -1,8 +1,8 @@
 """Refuses unknown options of ``spark.read.option(...).table("weft.shop.orders_wide")``, and of ``spark.readStream``.
 
 Spark passes on only options that the catalog knows, and drops the others, so a misspelt option would change nothing
-without a word. A statement has its text (`streams.catalog.statement_options`); for a DataFrame this module looks at
-the reader in PySpark, before Spark does.
+without a word. A statement has its text (`weft.streams.catalog.statement_options`); for a DataFrame this module looks
+at the reader in PySpark, before Spark does.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from storage.errors import NotFound
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.lake import Lake
-from streams.catalog.statement_options import check_names
-from streams.read.stream_mark import MARK
+from weft.storage.errors import NotFound
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.lake import Lake
+from weft.streams.catalog.statement_options import check_names
+from weft.streams.read.stream_mark import MARK
 
 _MARK: Final = "weft_options"
 

@@ -15,19 +15,19 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from storage.errors import InvalidInput
-from storage.foreign_text import parse_json
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.changes import changes_arguments
-from streams.catalog.lake import Lake, Names
-from streams.catalog.lake_catalog import READ_OPTIONS, LakeCatalog
-from streams.catalog.reader_options import check_readers
-from streams.catalog.stream_table import mark_tables
-from streams.catalog.stream_to_table import route_streams
-from streams.read.relation.callbacks import Callback, callback
-from streams.read.relation.jvm import UnsupportedSessionError
-from streams.read.stream_mark import mark_streams
-from streams.read.table_source import register as register_format
+from weft.storage.errors import InvalidInput
+from weft.storage.foreign_text import parse_json
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.changes import changes_arguments
+from weft.streams.catalog.lake import Lake, Names
+from weft.streams.catalog.lake_catalog import READ_OPTIONS, LakeCatalog
+from weft.streams.catalog.reader_options import check_readers
+from weft.streams.catalog.stream_table import mark_tables
+from weft.streams.catalog.stream_to_table import route_streams
+from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.jvm import UnsupportedSessionError
+from weft.streams.read.stream_mark import mark_streams
+from weft.streams.read.table_source import register as register_format
 
 SETTING: Final = "spark.weft.catalog."
 """With the name of a catalog its root; with ``.storage_options`` after the name a JSON object."""
@@ -43,7 +43,7 @@ _catalogs: weakref.WeakValueDictionary[tuple[str, str], LakeCatalog] = weakref.W
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("weft")`` (`streams.read.table_source`) and the catalogs of the settings in a session.
+    """Register ``format("weft")`` (`weft.streams.read.table_source`) and the catalogs of the settings in a session.
 
     Raises:
         InvalidInput: See `register_configured`.
@@ -88,7 +88,7 @@ def register_catalog_of(spark: SparkSession, name: str, lake: Lake) -> None:
     except UnsupportedSessionError as error:
         raise InvalidInput(
             f"catalog {name!r} cannot be registered: {error}",
-            hint="the catalog needs a classic session of Spark 4.3; streams.snapshot reads a table without it",
+            hint="the catalog needs a classic session of Spark 4.3; weft.snapshot reads a table without it",
         ) from error
     _lakes.setdefault(spark.sparkContext, {})[name] = lake
     _follow_sessions()

@@ -3,7 +3,7 @@
 A use of a table in a query is resolved in two steps:
 
     LakeCatalog.loadTable      a view whose text is SELECT * FROM weft_catalog_<name>('shop/orders?as_of=...')
-    RelationFunction.apply     the plan over a `LiveView`, as for a view of `streams.create_view`
+    RelationFunction.apply     the plan over a `LiveView`, as for a view of `weft.create_view`
 
 The text names the relation completely, so the same use always finds the same `LiveView`. Spark compares plans by it:
 `CACHE TABLE` finds cached data, and all uses in one query share one snapshot.
@@ -20,20 +20,20 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from pyspark.sql.types import StructType
 
-from storage import Snapshot, Table
-from storage.errors import InvalidInput
-from streams.catalog.catalog_jvm import CatalogJvm, ChangesRange
-from streams.catalog.changelog import CHANGELOG, ChangelogPlanner, TableChangelog, range_options
-from streams.catalog.changes import SINCE, UNTIL, ChangesPlanner
-from streams.catalog.lake import Lake, Names
-from streams.catalog.metadata_columns import METADATA, MetadataPlanner, MetadataTable, PinnedMetadata
-from streams.catalog.system_tables import SystemTablePlanner
-from streams.read.native_or_merged import PinnedSnapshot
-from streams.read.read_options import ReadOptions
-from streams.read.relation.callbacks import Callback, callback
-from streams.read.relation.planner_interface import Planner
-from streams.read.relation.spark_scan import LiveView
-from streams.read.view import table_planner
+from weft.storage import Snapshot, Table
+from weft.storage.errors import InvalidInput
+from weft.streams.catalog.catalog_jvm import CatalogJvm, ChangesRange
+from weft.streams.catalog.changelog import CHANGELOG, ChangelogPlanner, TableChangelog, range_options
+from weft.streams.catalog.changes import SINCE, UNTIL, ChangesPlanner
+from weft.streams.catalog.lake import Lake, Names
+from weft.streams.catalog.metadata_columns import METADATA, MetadataPlanner, MetadataTable, PinnedMetadata
+from weft.streams.catalog.system_tables import SystemTablePlanner
+from weft.streams.read.native_or_merged import PinnedSnapshot
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.planner_interface import Planner
+from weft.streams.read.relation.spark_scan import LiveView
+from weft.streams.read.view import table_planner
 
 KEPT: Final = 256
 """Relations that are remembered. Without a limit, each time of a query AS OF a time would be."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from storage.core.types import format_type
-from storage.operations.points import parse_point
-from storage.read.explain.explanation import EXPLANATION_SCHEMA
-from streams.catalog.procedure import Session, open_table, procedure
-from streams.read.text_values import parse_key, split_keys
+from weft.storage.core.types import format_type
+from weft.storage.operations.points import parse_point
+from weft.storage.read.explain.explanation import EXPLANATION_SCHEMA
+from weft.streams.catalog.procedure import Session, open_table, procedure
+from weft.streams.read.text_values import parse_key, split_keys
 
 
 @procedure({field.name: format_type(field.type) for field in EXPLANATION_SCHEMA}, reads=True)

@@ -1,4 +1,4 @@
-"""Procedures that change a schema: one for each kind of change in `storage.alter`, with its fields as parameters.
+"""Procedures that change a schema: one for each kind of change in `weft.storage.alter`, with its fields as parameters.
 
 Names are separated by commas, ``columns`` of add_group is ``map('tip', 'double')``, and a value is JSON or plain text.
 """
@@ -9,10 +9,10 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
-from storage.alter import CHANGES
-from storage.config.table_properties import parse_names
-from streams.catalog.procedure import Parameter, Procedure, Row, Session, open_table
-from streams.read.change_arguments import Form, change_arguments, change_of
+from weft.storage.alter import CHANGES
+from weft.storage.config.table_properties import parse_names
+from weft.streams.catalog.procedure import Parameter, Procedure, Row, Session, open_table
+from weft.streams.read.change_arguments import Form, change_arguments, change_of
 
 _OTHER_NAMES: Final = {"table": "other_table"}
 """Fields whose names are those of other parameters: ``table`` is the table that is changed."""

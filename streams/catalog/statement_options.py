@@ -2,7 +2,7 @@
 
 Spark passes on only options that the catalog knows, and drops the others. A misspelt option would change nothing
 without a word, so the names are read from the text of the statement. For DataFrames, which have no text, see
-`streams.catalog.reader_options`.
+`weft.streams.catalog.reader_options`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from storage.errors import InvalidInput
+from weft.storage.errors import InvalidInput
 
 _TEXT: Final = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\""""
 _OPTION: Final = re.compile(rf"""\s*({_TEXT}|[\w.`-]+)\s*(?:=\s*)?({_TEXT}|[^\s,()'"]+)\s*([,)])""")

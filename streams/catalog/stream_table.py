@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.lake import Lake, Names
-from streams.read.change_stream import ChangeOptions
-from streams.read.relation.callbacks import PlainTable, callback
-from streams.read.stream_mark import MARK, SOURCE
-from streams.read.table_source import register
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.lake import Lake, Names
+from weft.streams.read.change_stream import ChangeOptions
+from weft.streams.read.relation.callbacks import PlainTable, callback
+from weft.streams.read.stream_mark import MARK, SOURCE
+from weft.streams.read.table_source import register
 
 STREAM_OPTIONS: Final = (MARK, "starting", "max_commits_per_trigger", "columns", "before")
 _MARKED: Final = "weft_tables"

@@ -1,4 +1,4 @@
-"""``df.writeStream.toTable("weft.shop.orders_wide.payments")`` starts `streams.write_stream` for a stream of a catalog.
+"""``df.writeStream.toTable("weft.shop.orders_wide.payments")`` starts `weft.write_stream` for a stream of a catalog.
 
 Spark's own `toTable` needs a writer in the JVM for each task. So this module replaces the method in PySpark, for names
 of these catalogs only. Options, trigger, name and output mode are those of the stream writer.
@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from storage.errors import InvalidInput
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.lake import Lake
-from streams.catalog.stream_writes import choose_stream
-from streams.pipeline.file.model import OnError
-from streams.write.sink import write_stream
+from weft.storage.errors import InvalidInput
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.lake import Lake
+from weft.streams.catalog.stream_writes import choose_stream
+from weft.streams.pipeline.file.model import OnError
+from weft.streams.write.sink import write_stream
 
 _MARK: Final = "weft_streams"
 _CHECKPOINT: Final = "checkpointlocation"
@@ -70,7 +70,7 @@ def _start(
 
     Raises:
         InvalidInput: An option is unknown or missing, or the output mode is not append.
-        TableError: See `streams.write_stream`.
+        TableError: See `weft.write_stream`.
     """
     named = dict(zip(("format", "outputMode", "partitionBy", "queryName"), given, strict=False)) | options
     for argument in ("format", "partitionBy"):

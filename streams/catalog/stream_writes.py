@@ -16,14 +16,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage import Commit, Table
-from storage.core.merge.events import OP_COLUMN
-from storage.core.model import Stream
-from storage.core.predicate import Condition
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput, NotFound
-from streams.spark.sql_parts import Kind, parts
-from streams.spark.sql_text import quoted
+from weft.storage import Commit, Table
+from weft.storage.core.merge.events import OP_COLUMN
+from weft.storage.core.model import Stream
+from weft.storage.core.predicate import Condition
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.spark.sql_parts import Kind, parts
+from weft.streams.spark.sql_text import quoted
 
 _QUERY_WORDS: Final = ("SELECT", "WITH", "FROM", "TABLE", "VALUES")
 NO_CONSTRAINTS: Final = (

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage import Snapshot
-from storage.errors import NotFound
-from storage.services.inspect.inspect import Inspection
-from streams.catalog.fixed_rows import FixedRows
-from streams.read.relation.planner_interface import PinnedPlanner
+from weft.storage import Snapshot
+from weft.storage.errors import NotFound
+from weft.storage.services.inspect.inspect import Inspection
+from weft.streams.catalog.fixed_rows import FixedRows
+from weft.streams.read.relation.planner_interface import PinnedPlanner
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _NAMES: Final = pa.list_(pa.string())

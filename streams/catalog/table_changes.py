@@ -1,4 +1,5 @@
-"""ALTER TABLE: the changes of a statement as changes of `storage.alter`, which the table makes together or not at all.
+"""ALTER TABLE: the changes of a statement as changes of `weft.storage.alter`, which the table makes together or not at
+all.
 
     ADD COLUMN tip double AFTER paid             a column of the group of ``paid``; the last one of the table
     ALTER COLUMN paid TYPE ...                   a wider type
@@ -16,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage import Table
-from storage.alter import (
+from weft.storage import Table
+from weft.storage.alter import (
     AddColumn,
     AddReference,
     AddStream,
@@ -28,9 +29,9 @@ from storage.alter import (
     SetOverlays,
     SetTtl,
 )
-from storage.config.table_config import TableConfig, configuration, load_config
-from storage.config.table_properties import SqlColumn, config_from_properties, schema_properties
-from storage.errors import InvalidInput
+from weft.storage.config.table_config import TableConfig, configuration, load_config
+from weft.storage.config.table_properties import SqlColumn, config_from_properties, schema_properties
+from weft.storage.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)

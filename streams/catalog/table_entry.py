@@ -1,6 +1,7 @@
 """What commands such as DESCRIBE, SHOW CREATE TABLE and SHOW TBLPROPERTIES show of a table.
 
-The columns and properties are those with which CREATE TABLE would create it again (`storage.config.table_properties`).
+The columns and properties are those with which CREATE TABLE would create it again
+(`weft.storage.config.table_properties`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import Any, Final
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from storage import Table
-from storage.config.table_properties import schema_properties
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import format_type
-from storage.errors import InvalidInput, TableError
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.system_tables import system_table
-from streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
+from weft.storage import Table
+from weft.storage.config.table_properties import schema_properties
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput, TableError
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.system_tables import system_table
+from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
 
 PROVIDER: Final = "weft"
 _CURRENT_DEFAULT: Final = "CURRENT_DEFAULT"

@@ -14,20 +14,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from storage import Table
-from storage.errors import InvalidInput, NotFound
-from storage.store.open_store import check_reachable
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.lake import Lake, Names
-from streams.catalog.lake_session import CATALOG
-from streams.catalog.procedure_table import PROCEDURES
-from streams.catalog.register import register_catalog_of
-from streams.catalog.system_tables import SYSTEM_TABLES
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.read.read_only import READ_ONLY, ReadOnlyQueries
-from streams.read.read_options import ReadOptions
-from streams.read.sql_query import SqlSession, spark_errors, view_names
-from streams.spark.session import temporary_session
+from weft.storage import Table
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.store.open_store import check_reachable
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.lake import Lake, Names
+from weft.streams.catalog.lake_session import CATALOG
+from weft.streams.catalog.procedure_table import PROCEDURES
+from weft.streams.catalog.register import register_catalog_of
+from weft.streams.catalog.system_tables import SYSTEM_TABLES
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.read.read_only import READ_ONLY, ReadOnlyQueries
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.sql_query import SqlSession, spark_errors, view_names
+from weft.streams.spark.session import temporary_session
 
 READING: Final = frozenset(name for name, each in PROCEDURES.items() if each.reads)
 """Procedures that change nothing."""

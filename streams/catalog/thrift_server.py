@@ -1,7 +1,7 @@
 """Spark's Thrift server, for JDBC and beeline: each of its connections has the catalogs of the application.
 
 Spark makes the session of a connection in the JVM. Here the server gets a session that makes each new one known to
-Python before the connection uses it, and `streams.catalog.register` gives it the catalogs.
+Python before the connection uses it, and `weft.streams.catalog.register` gives it the catalogs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from storage.errors import InvalidInput
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.read.relation.callbacks import Callback, callback
-from streams.read.relation.jvm import UnsupportedSessionError
-from streams.spark.java_classes import CannotCompile, new_object
-from streams.spark.sql_text import error_text
+from weft.storage.errors import InvalidInput
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.jvm import UnsupportedSessionError
+from weft.streams.spark.java_classes import CannotCompile, new_object
+from weft.streams.spark.sql_text import error_text
 
 _SERVER = "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"
 _SHARED = "spark.sql.hive.thriftServer.singleSession"
@@ -44,7 +44,7 @@ def start_thrift_server(spark: SparkSession) -> None:
         session: Any = spark._jsparkSession  # noqa: SLF001 - no public way to the JVM
         if str(spark.conf.get(_SHARED, "false")).lower() != "true":
             prepare = jvm.some(_NewSession(jvm)).get()  # as an object of the JVM
-            session = new_object(spark.sparkContext, "streams.read", "ConnectionSessions", session, prepare)
+            session = new_object(spark.sparkContext, "weft.streams.read", "ConnectionSessions", session, prepare)
             for name in ("hive.server2.thrift.bind.host", "hive.server2.thrift.port"):
                 if (value := spark.conf.get(name, None)) is not None:
                     session.conf().set(name, value)
@@ -68,7 +68,7 @@ class _NewSession(Callback):
 
     @callback
     def accept(self, session: Any) -> None:
-        SparkSession(self.jvm.spark.sparkContext, session)  # see `streams.catalog.register`
+        SparkSession(self.jvm.spark.sparkContext, session)  # see `weft.streams.catalog.register`
 
     class Java:
         implements = ("java.util.function.Consumer",)

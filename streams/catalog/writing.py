@@ -1,6 +1,6 @@
 """INSERT, writeTo and DELETE: a stream of a table as a table of Spark that can be written.
 
-Spark is told that any schema is accepted, and `streams.catalog.stream_writes` matches the columns. Otherwise Spark
+Spark is told that any schema is accepted, and `weft.streams.catalog.stream_writes` matches the columns. Otherwise Spark
 would write NULL to columns that the statement does not name, where a group without columns has to stay as it is.
 """
 
@@ -16,11 +16,11 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
-from storage.core.merge.events import OP_COLUMN
-from storage.core.predicate import And, Condition
-from storage.errors import InvalidInput, NotFound
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.stream_writes import (
+from weft.storage.core.merge.events import OP_COLUMN
+from weft.storage.core.predicate import And, Condition
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.stream_writes import (
     check_delete,
     check_statement,
     choose_stream,
@@ -29,16 +29,16 @@ from streams.catalog.stream_writes import (
     delete_rows,
     is_by_position,
 )
-from streams.catalog.table_entry import shown_columns
-from streams.read.arrow_filters import translate
-from streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
-from streams.read.relation.pushed_filters import parse_predicate
-from streams.spark.sql_text import sql_name
-from streams.write.sink_task import HINT
-from streams.write.write_batch import write_batch
+from weft.streams.catalog.table_entry import shown_columns
+from weft.streams.read.arrow_filters import translate
+from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
+from weft.streams.read.relation.pushed_filters import parse_predicate
+from weft.streams.spark.sql_text import sql_name
+from weft.streams.write.sink_task import HINT
+from weft.streams.write.write_batch import write_batch
 
 if TYPE_CHECKING:
-    from streams.catalog.catalog_context import CatalogContext
+    from weft.streams.catalog.catalog_context import CatalogContext
 
 _SUPPLIED: Final = "_supplied"
 _TRUE: Final = "ALWAYS_TRUE"
@@ -140,10 +140,10 @@ class StreamTable(PlainTable, WithoutMetrics):
 
         Args:
             frame: Its columns are those of the stream, or some of them.
-            options: ``query_id`` and ``batch`` make the append idempotent, as in `streams.write_batch`.
+            options: ``query_id`` and ``batch`` make the append idempotent, as in `weft.write_batch`.
 
         Raises:
-            TableError: See `streams.write_batch`.
+            TableError: See `weft.write_batch`.
         """
         target = column_order(self._schema, self._stream, frame.columns, by_position=self._by_position)
         kinds = {field.name: field.dataType for field in self._struct()}

@@ -1,7 +1,7 @@
 """``weft alter``: schema changes while writers run. A change that would break stored data or writers is refused.
 
-There is one command for each kind of change in `storage.alter`, with its fields as arguments and options. A field is an
-argument if it is required and has a single value.
+There is one command for each kind of change in `weft.storage.alter`, with its fields as arguments and options. A field
+is an argument if it is required and has a single value.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic.fields import FieldInfo
 
-from storage.alter import CHANGES
-from storage.errors import InvalidInput
-from streams.cli import completion
-from streams.cli.arguments import Json, StorageOption, Target, column_names, console, open_table, usage_errors
-from streams.cli.examples import examples
-from streams.cli.output import print_result
-from streams.read.change_arguments import Form, change_arguments, change_of
+from weft.storage.alter import CHANGES
+from weft.storage.errors import InvalidInput
+from weft.streams.cli import completion
+from weft.streams.cli.arguments import Json, StorageOption, Target, column_names, console, open_table, usage_errors
+from weft.streams.cli.examples import examples
+from weft.streams.cli.output import print_result
+from weft.streams.read.change_arguments import Form, change_arguments, change_of
 
 alter = typer.Typer(
     no_args_is_help=True, help="Change a table's schema while it is written. Writers that know the old schema continue."

@@ -1,7 +1,8 @@
 """Arguments that commands share, the printing of errors, and exit codes.
 
 Exit codes: 0 success; 1 failure; 2 the command line or the pipeline file is wrong, and nothing was done. `weft check`
-also uses 3, see `streams.cli.check_command`, and `weft run` 4, see `streams.pipeline.run.supervisor.ending_of_all`.
+also uses 3, see `weft.streams.cli.check_command`, and `weft run` 4, see
+`weft.streams.pipeline.run.supervisor.ending_of_all`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from typer.core import TyperGroup
 
-from storage import Table
-from storage.errors import InvalidInput, NotFound, TableError
-from storage.foreign_text import parse_json
-from streams.cli.completion import places
-from streams.pipeline.file.file_problems import FileProblem, WrongFile
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.pipeline.file.pipeline import load_settings
+from weft.storage import Table
+from weft.storage.errors import InvalidInput, NotFound, TableError
+from weft.storage.foreign_text import parse_json
+from weft.streams.cli.completion import places
+from weft.streams.pipeline.file.file_problems import FileProblem, WrongFile
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.pipeline.file.pipeline import load_settings
 
 Section = TypeVar("Section", bound=BaseModel)
 
@@ -142,7 +143,7 @@ def load_target(target: str, storage_option: Sequence[str] | None, *sections: st
     Args:
         target: A pipeline file, or a table's location.
         storage_option: Options of the command line; they win over those of the file.
-        sections: Sections of the file that the command uses, see `streams.pipeline.file.pipeline.load_settings`.
+        sections: Sections of the file that the command uses, see `weft.streams.pipeline.file.pipeline.load_settings`.
 
     Raises:
         typer.Exit: With code `USAGE`; the error was printed.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from streams.cli.arguments import errors
+from weft.streams.cli.arguments import errors
 
 T = TypeVar("T")
 

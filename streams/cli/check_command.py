@@ -9,17 +9,17 @@ from typing import Annotated, Final
 
 import typer
 
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import NotFound, TableError
-from storage.plural import counted
-from streams.cli.arguments import USAGE, Json, console, errors, print_problem, usage_errors
-from streams.cli.completion import pipeline_files
-from streams.cli.examples import examples
-from streams.cli.output import print_json
-from streams.cli.progress import Quiet, progress
-from streams.pipeline.file.check_file import CheckedFile, check_file
-from streams.pipeline.file.file_problems import FileProblem, placed
-from streams.pipeline.file.model import WriterSpec
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import NotFound, TableError
+from weft.storage.plural import counted
+from weft.streams.cli.arguments import USAGE, Json, console, errors, print_problem, usage_errors
+from weft.streams.cli.completion import pipeline_files
+from weft.streams.cli.examples import examples
+from weft.streams.cli.output import print_json
+from weft.streams.cli.progress import Quiet, progress
+from weft.streams.pipeline.file.check_file import CheckedFile, check_file
+from weft.streams.pipeline.file.file_problems import FileProblem, placed
+from weft.streams.pipeline.file.model import WriterSpec
 
 check_command = typer.Typer()
 
@@ -89,7 +89,7 @@ def _has_problem(name: str, checked: CheckedFile) -> bool:
 def _look_at_messages(
     writers: Mapping[str, WriterSpec], schema: TableSchema | None, out: _Output, *, quiet: bool
 ) -> None:
-    from streams.pipeline.infer.check_messages import check_messages
+    from weft.streams.pipeline.infer.check_messages import check_messages
 
     with progress("looking at messages", quiet=quiet):
         found = check_messages(writers, schema)
@@ -106,8 +106,8 @@ def _look_at_messages(
 
 
 def _expression_problems(checked: CheckedFile, writers: Iterable[WriterSpec]) -> Iterator[TableError]:
-    from streams.spark.session import temporary_session
-    from streams.write.check_expressions import expression_problems
+    from weft.streams.spark.session import temporary_session
+    from weft.streams.write.check_expressions import expression_problems
 
     # Without the settings of the file: those for a cluster do not matter for the analysis.
     with temporary_session("weft check", {}) as spark:

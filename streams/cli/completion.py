@@ -13,9 +13,9 @@ from typing import Annotated, Final, Literal
 import typer
 from typer.completion import get_completion_inspect_parameters, get_completion_script  # type: ignore[attr-defined]
 
-from storage import Table
-from streams.cli.examples import examples
-from streams.pipeline.file.pipeline import is_pipeline, load_settings
+from weft.storage import Table
+from weft.streams.cli.examples import examples
+from weft.streams.pipeline.file.pipeline import is_pipeline, load_settings
 
 completing = typer.Typer()
 get_completion_inspect_parameters()  # typer learns the shells by it; else only apps with its own two options do

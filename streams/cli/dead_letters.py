@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from storage.errors import NotFound
-from storage.plural import counted
-from streams.cli.arguments import Json, console, errors, open_location, usage_errors
-from streams.cli.completion import pipeline_files
-from streams.cli.examples import examples
-from streams.cli.operation_commands import Yes, confirm
-from streams.cli.output import limit_note, print_json, print_result, print_rows
-from streams.cli.progress import Quiet, progress, watched
-from streams.letters.letter_files import Letter, parse_name
-from streams.letters.letter_folder import LetterFolder, State, Survey
-from streams.pipeline.file.letter_places import LetterPlace, choose_places, load_letter_places
+from weft.storage.errors import NotFound
+from weft.storage.plural import counted
+from weft.streams.cli.arguments import Json, console, errors, open_location, usage_errors
+from weft.streams.cli.completion import pipeline_files
+from weft.streams.cli.examples import examples
+from weft.streams.cli.operation_commands import Yes, confirm
+from weft.streams.cli.output import limit_note, print_json, print_result, print_rows
+from weft.streams.cli.progress import Quiet, progress, watched
+from weft.streams.letters.letter_files import Letter, parse_name
+from weft.streams.letters.letter_folder import LetterFolder, State, Survey
+from weft.streams.pipeline.file.letter_places import LetterPlace, choose_places, load_letter_places
 
 if TYPE_CHECKING:
-    from streams.write.replay import ReplayResult
+    from weft.streams.write.replay import ReplayResult
 
 letters = typer.Typer(no_args_is_help=True, help="Messages that could not be stored: show, replay or drop them.")
 
@@ -158,13 +158,13 @@ def replay(
     began. Messages keep their Kafka timestamp and offset, so they do not win over newer ones; only in groups without
     ordering columns the replayed message is the newest.
     """
-    from streams.pipeline.file.check_sources import check_sources
-    from streams.pipeline.file.pipeline import load_pipeline
-    from streams.spark.running_tasks import running_tasks
-    from streams.spark.session import check_java, temporary_session
-    from streams.write.replay import replay as replay_letters
-    from streams.write.replay import replayable
-    from streams.write.replay_frame import check_condition, choose_where, spark_run
+    from weft.streams.pipeline.file.check_sources import check_sources
+    from weft.streams.pipeline.file.pipeline import load_pipeline
+    from weft.streams.spark.running_tasks import running_tasks
+    from weft.streams.spark.session import check_java, temporary_session
+    from weft.streams.write.replay import replay as replay_letters
+    from weft.streams.write.replay import replayable
+    from weft.streams.write.replay_frame import check_condition, choose_where, spark_run
 
     with usage_errors():
         loaded = load_pipeline(pipeline)
@@ -236,8 +236,8 @@ def _folders(pipeline: Path, only: str | None, where: str | None) -> Iterator[tu
     if where is None:
         yield folders, _by_state
         return
-    from streams.spark.session import temporary_session
-    from streams.write.replay_frame import check_condition, letters_where
+    from weft.streams.spark.session import temporary_session
+    from weft.streams.write.replay_frame import check_condition, letters_where
 
     with temporary_session("weft dead-letters", {}) as spark:
         with usage_errors():

@@ -14,10 +14,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from storage.plural import counted
-from streams.pipeline.run.event_log import Format, open_event_log
-from streams.pipeline.run.status_fields import reason_of, status_fields, unordered_words, waiting_for
-from streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.storage.plural import counted
+from weft.streams.pipeline.run.event_log import Format, open_event_log
+from weft.streams.pipeline.run.status_fields import reason_of, status_fields, unordered_words, waiting_for
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 
 LINE_SECONDS: Final = 5.0  # seconds between two plain lines of a running job, if anything has changed
 UNCHANGED_SECONDS: Final = 300.0  # and if nothing has

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from storage.errors import InvalidInput
-from storage.plural import counted
-from streams.cli.arguments import FAILED, Json, StorageOption, load_target, usage_errors
-from streams.cli.examples import examples
-from streams.cli.output import print_json
-from streams.cli.progress import Quiet, progress
-from streams.doctor.finding import Finding, Level
-from streams.pipeline.file.pipeline import is_pipeline, load_pipeline
-from streams.pipeline.run.run import choose_part
+from weft.storage.errors import InvalidInput
+from weft.storage.plural import counted
+from weft.streams.cli.arguments import FAILED, Json, StorageOption, load_target, usage_errors
+from weft.streams.cli.examples import examples
+from weft.streams.cli.output import print_json
+from weft.streams.cli.progress import Quiet, progress
+from weft.streams.doctor.finding import Finding, Level
+from weft.streams.pipeline.file.pipeline import is_pipeline, load_pipeline
+from weft.streams.pipeline.run.run import choose_part
 
 doctoring = typer.Typer()
 
@@ -47,7 +47,7 @@ def doctor(
     if is_pipeline(target):
         found = _of_pipeline(target, only, sample, storage_option, quiet=quiet)
     else:
-        from streams.doctor.lake_checks import diagnose_lake
+        from weft.streams.doctor.lake_checks import diagnose_lake
 
         with usage_errors():
             if only is not None or sample is not None:
@@ -73,7 +73,7 @@ def doctor(
 def _of_pipeline(
     path: str, only: str | None, sample: int | None, storage_option: list[str] | None, *, quiet: bool
 ) -> list[Finding]:
-    from streams.doctor.diagnose import SAMPLE, diagnose
+    from weft.streams.doctor.diagnose import SAMPLE, diagnose
 
     with usage_errors():
         if storage_option:

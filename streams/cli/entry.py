@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from streams.cli.exit_codes import INTERRUPTED
+from weft.streams.cli.exit_codes import INTERRUPTED
 
 
 def main() -> None:
     """Run the command line."""
     try:
-        from streams.cli.main import main as run
+        from weft.streams.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     run()

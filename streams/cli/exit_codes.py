@@ -1,4 +1,4 @@
-"""Exit codes of ``weft``. Imports nothing, so that `streams.cli.entry` is quick.
+"""Exit codes of ``weft``. Imports nothing, so that `weft.streams.cli.entry` is quick.
 
 Success is 0, and `weft check` and `weft doctor` have codes of their own (`weft --help` lists all).
 """

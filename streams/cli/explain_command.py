@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from storage.operations.points import parse_point
-from streams.cli import completion
-from streams.cli.arguments import Json, StorageOption, Target, open_table, usage_errors
-from streams.cli.examples import examples
-from streams.cli.output import print_result
-from streams.read.as_of import warn_if_unsettled
-from streams.read.text_values import parse_key
+from weft.storage.operations.points import parse_point
+from weft.streams.cli import completion
+from weft.streams.cli.arguments import Json, StorageOption, Target, open_table, usage_errors
+from weft.streams.cli.examples import examples
+from weft.streams.cli.output import print_result
+from weft.streams.read.as_of import warn_if_unsettled
+from weft.streams.read.text_values import parse_key
 
 explaining = typer.Typer()
 

@@ -8,19 +8,19 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from storage.config.table_config import load_config
-from storage.errors import InvalidInput
-from storage.imports.foreign_table import ForeignTable, open_foreign
-from storage.imports.import_table import ImportResult, import_table
-from storage.imports.table_text import TableText, read_table_text
-from storage.imports.translate import to_yaml, translate
-from storage.imports.translation import Declared, Translation
-from storage.plural import counted
-from storage.store.open_store import check_reachable
-from streams.cli.arguments import Json, StorageOption, column_names, parse_storage_options, usage_errors
-from streams.cli.examples import examples
-from streams.cli.output import print_json, print_result
-from streams.cli.progress import Quiet, progress
+from weft.storage.config.table_config import load_config
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.foreign_table import ForeignTable, open_foreign
+from weft.storage.imports.import_table import ImportResult, import_table
+from weft.storage.imports.table_text import TableText, read_table_text
+from weft.storage.imports.translate import to_yaml, translate
+from weft.storage.imports.translation import Declared, Translation
+from weft.storage.plural import counted
+from weft.storage.store.open_store import check_reachable
+from weft.streams.cli.arguments import Json, StorageOption, column_names, parse_storage_options, usage_errors
+from weft.streams.cli.examples import examples
+from weft.streams.cli.output import print_json, print_result
+from weft.streams.cli.progress import Quiet, progress
 
 import_command = typer.Typer()
 

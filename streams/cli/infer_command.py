@@ -9,19 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from storage.config.config_file import errors_at
-from storage.errors import InvalidInput
-from streams.cli.arguments import errors, usage_errors
-from streams.cli.completion import pipeline_files
-from streams.cli.examples import examples
-from streams.cli.progress import Quiet, progress
-from streams.formats.registry import check_registry_settings
-from streams.pipeline.file.model import FilesSection, KafkaSection, PipelineConfig, WriterSection
-from streams.pipeline.file.pipeline import kafka_options, read_fields
-from streams.pipeline.file.pipeline_file import read_file, resolve_location
-from streams.pipeline.file.yaml_comments import dump
-from streams.pipeline.infer.infer import Fields, Proposal, propose
-from streams.pipeline.infer.infer_key import Messages, fields_of
+from weft.storage.config.config_file import errors_at
+from weft.storage.errors import InvalidInput
+from weft.streams.cli.arguments import errors, usage_errors
+from weft.streams.cli.completion import pipeline_files
+from weft.streams.cli.examples import examples
+from weft.streams.cli.progress import Quiet, progress
+from weft.streams.formats.registry import check_registry_settings
+from weft.streams.pipeline.file.model import FilesSection, KafkaSection, PipelineConfig, WriterSection
+from weft.streams.pipeline.file.pipeline import kafka_options, read_fields
+from weft.streams.pipeline.file.pipeline_file import read_file, resolve_location
+from weft.streams.pipeline.file.yaml_comments import dump
+from weft.streams.pipeline.infer.infer import Fields, Proposal, propose
+from weft.streams.pipeline.infer.infer_key import Messages, fields_of
 
 infer_command = typer.Typer()
 
@@ -96,14 +96,14 @@ def read_messages(name: str, section: WriterSection, given: PipelineConfig, fold
     """
     source, stream = section.source, section.stream or name
     if isinstance(source, FilesSection):
-        from streams.pipeline.infer.infer_files import file_messages
+        from weft.streams.pipeline.infer.infer_files import file_messages
 
         location = resolve_location(source.path, folder)
         return file_messages(stream, source.format, location, source.options, count)
-    from streams.kafka.options import parse_options
-    from streams.kafka.sample import impatient, load_topics, read_newest
-    from streams.pipeline.infer.infer_messages import kafka_messages, keys_and_values
-    from streams.pipeline.infer.infer_registry import Kafka
+    from weft.streams.kafka.options import parse_options
+    from weft.streams.kafka.sample import impatient, load_topics, read_newest
+    from weft.streams.pipeline.infer.infer_messages import kafka_messages, keys_and_values
+    from weft.streams.pipeline.infer.infer_registry import Kafka
 
     assert isinstance(source, KafkaSection), "the caller chooses them"
     with usage_errors():

@@ -10,20 +10,20 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from storage.config.config_file import parse_fields as parse_sections
-from storage.errors import InvalidInput, TableError
-from streams.cli.arguments import column_names, errors, print_error, usage_errors
-from streams.cli.examples import examples
-from streams.cli.infer_command import read_messages
-from streams.cli.progress import Quiet, progress
-from streams.formats import FORMATS, check_format
-from streams.formats.registry import uses_registry
-from streams.kafka.closest_topic import ask_for_closest
-from streams.pipeline.file.model import PipelineConfig
-from streams.pipeline.file.pipeline import SECTIONS
-from streams.pipeline.infer.infer_key import Fields, Messages, choose_ordering, fields_of
-from streams.pipeline.infer.matching_key import matching_field, matching_fields
-from streams.pipeline.infer.new_pipeline import (
+from weft.storage.config.config_file import parse_fields as parse_sections
+from weft.storage.errors import InvalidInput, TableError
+from weft.streams.cli.arguments import column_names, errors, print_error, usage_errors
+from weft.streams.cli.examples import examples
+from weft.streams.cli.infer_command import read_messages
+from weft.streams.cli.progress import Quiet, progress
+from weft.streams.formats import FORMATS, check_format
+from weft.streams.formats.registry import uses_registry
+from weft.streams.kafka.closest_topic import ask_for_closest
+from weft.streams.pipeline.file.model import PipelineConfig
+from weft.streams.pipeline.file.pipeline import SECTIONS
+from weft.streams.pipeline.infer.infer_key import Fields, Messages, choose_ordering, fields_of
+from weft.streams.pipeline.infer.matching_key import matching_field, matching_fields
+from weft.streams.pipeline.infer.new_pipeline import (
     NewPipeline,
     NewStream,
     build,
@@ -177,7 +177,7 @@ class _Conversation:
             brokers = _required(text)
             if not self._looks:
                 return brokers
-            from streams.kafka.sample import topic_names
+            from weft.streams.kafka.sample import topic_names
 
             try:
                 with progress(f"looking for topics at {brokers}", quiet=self._quiet):
@@ -187,7 +187,7 @@ class _Conversation:
                     brokers,
                     error.message,
                     "give another address, or the same again to go on without looking at messages; one for trying "
-                    "out: python -m streams.demo.broker --topic NAME",
+                    "out: python -m weft.streams.demo.broker --topic NAME",
                 )
                 if self._given.brokers is not None or not self._asks:
                     errors.print(f"no message was looked at: {error.message}", style="yellow", soft_wrap=True)

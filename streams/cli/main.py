@@ -17,11 +17,11 @@ from typing import Annotated
 
 import typer
 
-from storage.errors import InvalidInput
-from storage.services.inspect.inspect import Inspection
-from storage.store.open_store import check_reachable
-from streams.cli.alter import alter
-from streams.cli.arguments import (
+from weft.storage.errors import InvalidInput
+from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.store.open_store import check_reachable
+from weft.streams.cli.alter import alter
+from weft.streams.cli.arguments import (
     Commands,
     Http,
     Json,
@@ -35,33 +35,33 @@ from streams.cli.arguments import (
     print_free_port,
     usage_errors,
 )
-from streams.cli.check_command import check_command
-from streams.cli.completion import completing, pipeline_files
-from streams.cli.dead_letters import letters
-from streams.cli.display import show_and_log, stored_words
-from streams.cli.doctor import doctoring
-from streams.cli.examples import examples
-from streams.cli.exit_codes import INTERRUPTED
-from streams.cli.explain_command import explaining
-from streams.cli.import_command import import_command
-from streams.cli.infer_command import infer_command
-from streams.cli.init_command import init_command
-from streams.cli.operation_commands import operation_commands
-from streams.cli.output import print_result
-from streams.cli.package import package
-from streams.cli.read_commands import reads
-from streams.cli.run_report import RunReport
-from streams.cli.savepoint_command import savepoints
-from streams.cli.show import What, show_parts, show_plot, show_table
-from streams.cli.sql_command import sql_command
-from streams.cli.table_services import table_services
-from streams.cli.ui_command import ui_command
-from streams.pipeline.file.pipeline import is_pipeline, load_pipeline
-from streams.pipeline.run.error_kinds import Ending
-from streams.pipeline.run.http_status import StatusPage, parse_address, serve_status
-from streams.pipeline.run.supervisor import JobStatus
-from streams.pipeline.run.table_watch import TableWatch
-from streams.spark.session import check_java
+from weft.streams.cli.check_command import check_command
+from weft.streams.cli.completion import completing, pipeline_files
+from weft.streams.cli.dead_letters import letters
+from weft.streams.cli.display import show_and_log, stored_words
+from weft.streams.cli.doctor import doctoring
+from weft.streams.cli.examples import examples
+from weft.streams.cli.exit_codes import INTERRUPTED
+from weft.streams.cli.explain_command import explaining
+from weft.streams.cli.import_command import import_command
+from weft.streams.cli.infer_command import infer_command
+from weft.streams.cli.init_command import init_command
+from weft.streams.cli.operation_commands import operation_commands
+from weft.streams.cli.output import print_result
+from weft.streams.cli.package import package
+from weft.streams.cli.read_commands import reads
+from weft.streams.cli.run_report import RunReport
+from weft.streams.cli.savepoint_command import savepoints
+from weft.streams.cli.show import What, show_parts, show_plot, show_table
+from weft.streams.cli.sql_command import sql_command
+from weft.streams.cli.table_services import table_services
+from weft.streams.cli.ui_command import ui_command
+from weft.streams.pipeline.file.pipeline import is_pipeline, load_pipeline
+from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.http_status import StatusPage, parse_address, serve_status
+from weft.streams.pipeline.run.supervisor import JobStatus
+from weft.streams.pipeline.run.table_watch import TableWatch
+from weft.streams.spark.session import check_java
 
 PipelineFile = Annotated[
     Path,
@@ -105,7 +105,7 @@ def demo(context: typer.Context) -> None:
     """A self-contained demo: an embedded Kafka broker, four writers, compaction, SQL; see weft demo --help."""
     # Only this command imports the demo and parses its options.
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    command.command()(importlib.import_module("streams.demo.command").demo)
+    command.command()(importlib.import_module("weft.streams.demo.command").demo)
     command(context.args, prog_name="weft demo")
 
 
@@ -116,7 +116,7 @@ def create(pipeline: PipelineFile, as_json: Json = False) -> None:
     weft run creates the table as well. Create it beforehand where the processes that run may not, or to see early that
     the store and the file are right. Exit code 1, and nothing is changed, if the table differs from the file.
     """
-    from streams.pipeline.run.run import create_table
+    from weft.streams.pipeline.run.run import create_table
 
     with usage_errors():
         loaded = load_pipeline(pipeline)
@@ -167,8 +167,8 @@ def run(
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
     called compaction, ttl, publish or clean, the service of that name is called compaction-service, and so on.
     """
-    from streams.pipeline.file.check_sources import check_sources
-    from streams.pipeline.run.run import COMPACTION, choose_part, run_pipeline, watches_table
+    from weft.streams.pipeline.file.check_sources import check_sources
+    from weft.streams.pipeline.run.run import COMPACTION, choose_part, run_pipeline, watches_table
 
     with usage_errors():
         loaded = load_pipeline(pipeline)

@@ -1,4 +1,4 @@
-"""Commands that run one operation of a table: made from the declarations in `storage.operations`.
+"""Commands that run one operation of a table: made from the declarations in `weft.storage.operations`.
 
 A command whose effect cannot be undone asks for confirmation; without a terminal it needs ``--yes``.
 """
@@ -16,16 +16,16 @@ from typing import Annotated, Any, Final
 import typer
 from annotated_types import Ge
 
-from storage import Table
-from storage.errors import InvalidInput
-from storage.operations.all_operations import OPERATIONS
-from storage.operations.operation import Context, Finished, Operation, Request, type_of
-from storage.plural import counted
-from storage.services.steps.tasks import Execute
-from storage.store.open_store import check_reachable
-from storage.table_facts import open_table_unchecked
-from streams.cli import completion
-from streams.cli.arguments import (
+from weft.storage import Table
+from weft.storage.errors import InvalidInput
+from weft.storage.operations.all_operations import OPERATIONS
+from weft.storage.operations.operation import Context, Finished, Operation, Request, type_of
+from weft.storage.plural import counted
+from weft.storage.services.steps.tasks import Execute
+from weft.storage.store.open_store import check_reachable
+from weft.storage.table_facts import open_table_unchecked
+from weft.streams.cli import completion
+from weft.streams.cli.arguments import (
     FAILED,
     Concurrency,
     Json,
@@ -41,15 +41,15 @@ from streams.cli.arguments import (
     validated,
     with_flags,
 )
-from streams.cli.examples import examples
-from streams.cli.key_files import read_keys
-from streams.cli.output import print_result
-from streams.cli.progress import Quiet, progress
-from streams.pipeline.file.letter_places import expire_letters, load_letter_places, retentions_of
-from streams.pipeline.file.model import CommandSettings, CompactionSection
-from streams.pipeline.file.pipeline import is_pipeline
-from streams.pipeline.run.services import COMPACTION
-from streams.read.plain_values import json_value
+from weft.streams.cli.examples import examples
+from weft.streams.cli.key_files import read_keys
+from weft.streams.cli.output import print_result
+from weft.streams.cli.progress import Quiet, progress
+from weft.streams.pipeline.file.letter_places import expire_letters, load_letter_places, retentions_of
+from weft.streams.pipeline.file.model import CommandSettings, CompactionSection
+from weft.streams.pipeline.file.pipeline import is_pipeline
+from weft.streams.pipeline.run.services import COMPACTION
+from weft.streams.read.plain_values import json_value
 
 operation_commands = typer.Typer()
 
@@ -230,7 +230,7 @@ def _executor(
     """The `Execute` that runs the tasks of a command: on a cluster, or within limits in this process."""
     if not on_cluster:
         return nullcontext(limits.execute)
-    from streams.write.cluster_job import cluster_executor
+    from weft.streams.write.cluster_job import cluster_executor
 
     return cluster_executor(what, settings)
 
@@ -246,7 +246,7 @@ def _keys(file: Any, table: Table) -> Any:
 
 def _function(stack: ExitStack, settings: CommandSettings, column: str, expression: str, kind: Any) -> Any:
     """The function of an expression, in a Spark session that ends with the stack."""
-    from streams.read.sql_function import sql_function
+    from weft.streams.read.sql_function import sql_function
 
     return stack.enter_context(sql_function(settings.spark, column, expression, kind))
 

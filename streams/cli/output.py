@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from storage.plural import counted
-from streams.cli.arguments import console
-from streams.read.plain_values import json_value
+from weft.storage.plural import counted
+from weft.streams.cli.arguments import console
+from weft.streams.read.plain_values import json_value
 
 T = TypeVar("T")
 

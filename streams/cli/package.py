@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from storage.plural import counted
-from streams.cli.arguments import Json
-from streams.cli.examples import examples
-from streams.cli.output import print_result
-from streams.cli.progress import Quiet, progress
+from weft.storage.plural import counted
+from weft.streams.cli.arguments import Json
+from weft.streams.cli.examples import examples
+from weft.streams.cli.output import print_result
+from weft.streams.cli.progress import Quiet, progress
 
 package = typer.Typer()
 
@@ -39,7 +39,7 @@ def package_environment(
 
     PySpark is left out, because executors have it. They need the same version of Python.
     """
-    from streams.spark.environment_archive import pack_environment
+    from weft.streams.spark.environment_archive import pack_environment
 
     with progress(f"packing {output}", quiet=quiet):
         packed = pack_environment(
@@ -64,7 +64,7 @@ def class_archive(quiet: Quiet = False, as_json: Json = False) -> None:
     ~/.cache/weft; writers use it from then on. Make it again after an update of Java or PySpark.
     """
     # Only then are the demo and its broker imported.
-    make = importlib.import_module("streams.demo.train_classes").make_class_archive
+    make = importlib.import_module("weft.streams.demo.train_classes").make_class_archive
     with progress("running a writer", quiet=quiet):
         path: Path = make()
     size = path.stat().st_size

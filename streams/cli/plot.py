@@ -13,10 +13,10 @@ from typing import Final
 
 from rich.text import Text
 
-from storage.core.names import TABLE_LANE
-from storage.plural import counted
-from storage.services.inspect.inspect import LaneReport, Overview, TimelineEntry
-from streams.pipeline.file.quantities import duration, size
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.plural import counted
+from weft.storage.services.inspect.inspect import LaneReport, Overview, TimelineEntry
+from weft.streams.pipeline.file.quantities import duration, size
 
 ENTRIES: Final = 5_000
 """The newest entries of the log that are drawn."""

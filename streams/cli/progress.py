@@ -16,9 +16,9 @@ import typer
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from storage.services.steps.progress import OnStage, Stage
-from streams.cli.arguments import errors
-from streams.pipeline.file.quantities import size
+from weft.storage.services.steps.progress import OnStage, Stage
+from weft.streams.cli.arguments import errors
+from weft.streams.pipeline.file.quantities import size
 
 BAR_WIDTH: Final = 20  # with the facts beside it a bar fits into 80 columns
 POLL_SECONDS: Final = 0.5

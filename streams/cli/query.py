@@ -20,16 +20,16 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from storage.errors import InvalidInput
-from storage.plural import counted
-from streams.cli.arguments import PIPE_WIDTH, console, errors
-from streams.cli.output import draw_rows, limit_note, print_json, print_rows
-from streams.cli.progress import watched
-from streams.read.plain_values import csv_cell, json_value
+from weft.storage.errors import InvalidInput
+from weft.storage.plural import counted
+from weft.streams.cli.arguments import PIPE_WIDTH, console, errors
+from weft.streams.cli.output import draw_rows, limit_note, print_json, print_rows
+from weft.streams.cli.progress import watched
+from weft.streams.read.plain_values import csv_cell, json_value
 
 if TYPE_CHECKING:
-    from streams.read.scan_facts import ScanFacts
-    from streams.read.sql_query import PlannedQuery, SqlSession
+    from weft.streams.read.scan_facts import ScanFacts
+    from weft.streams.read.sql_query import PlannedQuery, SqlSession
 
 Format = Literal["table", "csv", "json", "parquet"]
 DEFAULT_LIMIT: Final = 100

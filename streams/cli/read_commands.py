@@ -7,15 +7,24 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from storage.core.python_values import python_rows
-from storage.operations.points import parse_point
-from storage.plural import counted
-from streams.cli import completion
-from streams.cli.arguments import Json, StorageOption, Target, column_names, console, errors, open_table, usage_errors
-from streams.cli.examples import examples
-from streams.cli.output import limit_note, print_rows
-from streams.cli.progress import Quiet, progress
-from streams.read.as_of import EARLIEST, warn_if_unsettled
+from weft.storage.core.python_values import python_rows
+from weft.storage.operations.points import parse_point
+from weft.storage.plural import counted
+from weft.streams.cli import completion
+from weft.streams.cli.arguments import (
+    Json,
+    StorageOption,
+    Target,
+    column_names,
+    console,
+    errors,
+    open_table,
+    usage_errors,
+)
+from weft.streams.cli.examples import examples
+from weft.streams.cli.output import limit_note, print_rows
+from weft.streams.cli.progress import Quiet, progress
+from weft.streams.read.as_of import EARLIEST, warn_if_unsettled
 
 reads = typer.Typer()
 

@@ -13,15 +13,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from storage.errors import TableError
-from storage.plural import counted
-from streams.cli.arguments import errors, open_location
-from streams.letters.recent import RecentLetters, recent_letters
-from streams.pipeline.file.letter_places import load_letter_places
-from streams.pipeline.file.pipeline import Pipeline
-from streams.pipeline.run.error_kinds import Ending
-from streams.pipeline.run.status_fields import unordered_words
-from streams.pipeline.run.supervisor import JobStatus, ending_of_all
+from weft.storage.errors import TableError
+from weft.storage.plural import counted
+from weft.streams.cli.arguments import errors, open_location
+from weft.streams.letters.recent import RecentLetters, recent_letters
+from weft.streams.pipeline.file.letter_places import load_letter_places
+from weft.streams.pipeline.file.pipeline import Pipeline
+from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.status_fields import unordered_words
+from weft.streams.pipeline.run.supervisor import JobStatus, ending_of_all
 
 _TELL_SECONDS: Final = 5.0  # for a store that does not answer at the end of a run
 _WAYS_ON: Final = """\

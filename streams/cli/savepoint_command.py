@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from storage.errors import InvalidInput
-from storage.operations.savepoint import RELEASE, SAVEPOINT, SavepointRequest
-from streams.cli import completion
-from streams.cli.arguments import Json, StorageOption, Target, errors, open_table, usage_errors
-from streams.cli.examples import examples
-from streams.cli.operation_commands import run_command
-from streams.cli.output import print_result
+from weft.storage.errors import InvalidInput
+from weft.storage.operations.savepoint import RELEASE, SAVEPOINT, SavepointRequest
+from weft.streams.cli import completion
+from weft.streams.cli.arguments import Json, StorageOption, Target, errors, open_table, usage_errors
+from weft.streams.cli.examples import examples
+from weft.streams.cli.operation_commands import run_command
+from weft.streams.cli.output import print_result
 
 savepoints = typer.Typer()
 _FIELDS = SavepointRequest.model_fields

@@ -1,4 +1,4 @@
-"""``weft show``: prints the results of `storage.services.inspect.inspect` as tables or as JSON lines."""
+"""``weft show``: prints the results of `weft.storage.services.inspect.inspect` as tables or as JSON lines."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from enum import StrEnum
 from rich.table import Table as Grid
 from rich.text import Text
 
-from storage.core.model import Ttl
-from storage.core.names import TABLE_LANE
-from storage.core.types import format_type
-from storage.plural import counted
-from storage.services.inspect.inspect import FileReport, Inspection, LaneReport, Overview, TimelineEntry
-from storage.services.inspect.references import ReferenceReport
-from storage.services.inspect.stream_report import StreamReport
-from storage.store.open_store import open_store
-from streams.cli.arguments import console
-from streams.cli.output import draw, print_json
-from streams.cli.plot import ENTRIES, MOST_WIDTH, draw_plot
-from streams.pipeline.file.pipeline import Pipeline
-from streams.pipeline.file.quantities import age, duration, moment, size
-from streams.pipeline.run.part_states import PartState, read_parts, stored_reports
-from streams.pipeline.run.run import make_jobs
+from weft.storage.core.model import Ttl
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.core.types import format_type
+from weft.storage.plural import counted
+from weft.storage.services.inspect.inspect import FileReport, Inspection, LaneReport, Overview, TimelineEntry
+from weft.storage.services.inspect.references import ReferenceReport
+from weft.storage.services.inspect.stream_report import StreamReport
+from weft.storage.store.open_store import open_store
+from weft.streams.cli.arguments import console
+from weft.streams.cli.output import draw, print_json
+from weft.streams.cli.plot import ENTRIES, MOST_WIDTH, draw_plot
+from weft.streams.pipeline.file.pipeline import Pipeline
+from weft.streams.pipeline.file.quantities import age, duration, moment, size
+from weft.streams.pipeline.run.part_states import PartState, read_parts, stored_reports
+from weft.streams.pipeline.run.run import make_jobs
 
 
 class What(StrEnum):

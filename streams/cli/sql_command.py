@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage import Table
-from storage.errors import InvalidInput, NotFound, TableError
-from storage.store.open_store import check_reachable
-from streams.cli import completion
-from streams.cli.arguments import (
+from weft.storage import Table
+from weft.storage.errors import InvalidInput, NotFound, TableError
+from weft.storage.store.open_store import check_reachable
+from weft.streams.cli import completion
+from weft.streams.cli.arguments import (
     FAILED,
     Json,
     StorageOption,
@@ -27,17 +27,17 @@ from streams.cli.arguments import (
     tables_nearby,
     usage_errors,
 )
-from streams.cli.cancellation import run_until_ctrl_c, start_until_ctrl_c
-from streams.cli.examples import examples
-from streams.cli.exit_codes import INTERRUPTED
-from streams.cli.progress import Quiet, progress
-from streams.cli.query import Answer, Format, explain_query, run_query
-from streams.cli.statements import Statement, split_statements
-from streams.pipeline.file.model import CommandSettings
-from streams.read.read_options import ReadOptions
+from weft.streams.cli.cancellation import run_until_ctrl_c, start_until_ctrl_c
+from weft.streams.cli.examples import examples
+from weft.streams.cli.exit_codes import INTERRUPTED
+from weft.streams.cli.progress import Quiet, progress
+from weft.streams.cli.query import Answer, Format, explain_query, run_query
+from weft.streams.cli.statements import Statement, split_statements
+from weft.streams.pipeline.file.model import CommandSettings
+from weft.streams.read.read_options import ReadOptions
 
 if TYPE_CHECKING:
-    from streams.read.sql_query import SqlSession
+    from weft.streams.read.sql_query import SqlSession
 
 sql_command = typer.Typer()
 
@@ -146,7 +146,7 @@ def _run(
             raise typer.Exit(INTERRUPTED) from None
         run = functools.partial(explain_query if explain else run_query, session, answer)
         if statements is None:
-            from streams.cli.sql_prompt import run_prompt
+            from weft.streams.cli.sql_prompt import run_prompt
 
             run_prompt(settings.table.name, session.names, run, session.cancel)
             return
@@ -164,14 +164,14 @@ def _run(
 
 def _session(settings: CommandSettings, options: ReadOptions) -> AbstractContextManager[SqlSession]:
     """A session over the table at the location, or over the tables below it."""
-    from streams.read.sql_query import sql_session
+    from weft.streams.read.sql_query import sql_session
 
     location = settings.table
     try:
         with tables_nearby():
             Table.open(location.uri, storage_options=location.storage_options)
     except NotFound:
-        from streams.catalog.lake_session import is_lake, lake_session, note_on_empty
+        from weft.streams.catalog.lake_session import is_lake, lake_session, note_on_empty
 
         if not is_lake(location):
             raise

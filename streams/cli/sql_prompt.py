@@ -13,10 +13,10 @@ from prompt_toolkit.completion import Completer, WordCompleter
 from prompt_toolkit.history import FileHistory, History
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from storage.errors import TableError
-from streams.cli.arguments import errors, print_error
-from streams.cli.cancellation import run_until_ctrl_c
-from streams.cli.statements import is_complete, split_statements
+from weft.storage.errors import TableError
+from weft.streams.cli.arguments import errors, print_error
+from weft.streams.cli.cancellation import run_until_ctrl_c
+from weft.streams.cli.statements import is_complete, split_statements
 
 _LEAVE: Final = frozenset({"exit", "quit", "\\q"})
 _CONTINUATION: Final = "   -> "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from streams.spark.sql_parts import Kind, parts, without_comments
+from weft.streams.spark.sql_parts import Kind, parts, without_comments
 
 
 @dataclass(frozen=True, slots=True)

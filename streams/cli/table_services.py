@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from storage import Table
-from storage.errors import TableError
-from streams.cli.arguments import (
+from weft.storage import Table
+from weft.storage.errors import TableError
+from weft.streams.cli.arguments import (
     FAILED,
     Concurrency,
     Http,
@@ -30,20 +30,20 @@ from streams.cli.arguments import (
     print_free_port,
     usage_errors,
 )
-from streams.cli.display import show_and_log
-from streams.cli.examples import examples
-from streams.letters.retention import Retention
-from streams.pipeline.file.letter_places import load_letter_places, retentions_of
-from streams.pipeline.file.model import CleanSection, CompactionSection, TableLocation
-from streams.pipeline.file.pipeline import is_pipeline, load_settings
-from streams.pipeline.file.reference_retention import read_kept, shorter_retentions
-from streams.pipeline.file.table_list import list_tables
-from streams.pipeline.run.http_status import StatusPage, parse_address, serve_status
-from streams.pipeline.run.many_tables import MAX_OPENING, ManyTables, TableSettings, serve_tables
-from streams.pipeline.run.publishing import DaemonThreads
-from streams.pipeline.run.services import CLEAN, COMPACTION, PUBLISH, TTL
-from streams.pipeline.run.status import stop_signals
-from streams.pipeline.run.supervisor import JobStatus
+from weft.streams.cli.display import show_and_log
+from weft.streams.cli.examples import examples
+from weft.streams.letters.retention import Retention
+from weft.streams.pipeline.file.letter_places import load_letter_places, retentions_of
+from weft.streams.pipeline.file.model import CleanSection, CompactionSection, TableLocation
+from weft.streams.pipeline.file.pipeline import is_pipeline, load_settings
+from weft.streams.pipeline.file.reference_retention import read_kept, shorter_retentions
+from weft.streams.pipeline.file.table_list import list_tables
+from weft.streams.pipeline.run.http_status import StatusPage, parse_address, serve_status
+from weft.streams.pipeline.run.many_tables import MAX_OPENING, ManyTables, TableSettings, serve_tables
+from weft.streams.pipeline.run.publishing import DaemonThreads
+from weft.streams.pipeline.run.services import CLEAN, COMPACTION, PUBLISH, TTL
+from weft.streams.pipeline.run.status import stop_signals
+from weft.streams.pipeline.run.supervisor import JobStatus
 
 table_services = typer.Typer()
 

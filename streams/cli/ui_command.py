@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from storage.errors import NotFound
-from streams.cli.arguments import StorageOption, errors, load_target
-from streams.cli.completion import places
-from streams.cli.examples import examples
-from streams.pipeline.file.pipeline import is_pipeline
+from weft.storage.errors import NotFound
+from weft.streams.cli.arguments import StorageOption, errors, load_target
+from weft.streams.cli.completion import places
+from weft.streams.cli.examples import examples
+from weft.streams.pipeline.file.pipeline import is_pipeline
 
 ui_command = typer.Typer()
 
@@ -55,8 +55,8 @@ def ui(
     """
     shown = [(load_target(each, storage_option, "spark", "compaction"), is_pipeline(each) and each) for each in targets]
     try:
-        from streams.ui.listed_tables import Shown
-        from streams.ui.serve import Serving, serve
+        from weft.streams.ui.listed_tables import Shown
+        from weft.streams.ui.serve import Serving, serve
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"starlette", "uvicorn", "jinja2", "anyio"}:
             raise

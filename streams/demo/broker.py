@@ -1,6 +1,7 @@
 """An embedded Kafka broker: the mock cluster of librdkafka, which is part of confluent-kafka.
 
-``python -m streams.demo.broker --topic orders`` runs it for people without a Kafka (`streams.demo.broker_command`).
+``python -m weft.streams.demo.broker --topic orders`` runs it for people without a Kafka
+(`weft.streams.demo.broker_command`).
 
 It listens on loopback and speaks the Kafka protocol, so other processes (Spark's Python workers, writer jobs) use it
 like Kafka. Nothing is installed and no JVM is started. A client with ``test.mock.num.brokers`` would start the same
@@ -239,4 +240,4 @@ class EmbeddedBroker:
 
 
 if __name__ == "__main__":
-    importlib.import_module("streams.demo.broker_command").main()
+    importlib.import_module("weft.streams.demo.broker_command").main()

@@ -1,4 +1,4 @@
-"""``python -m streams.demo.broker``: the embedded broker for people who have no Kafka, until Ctrl+C."""
+"""``python -m weft.streams.demo.broker``: the embedded broker for people who have no Kafka, until Ctrl+C."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from typing import Final
 import typer
 from confluent_kafka import Consumer, TopicPartition
 
-from storage.errors import Conflict, InvalidInput, NotFound, TableError
-from storage.plural import counted
-from streams.demo.broker import EmbeddedBroker
-from streams.demo.send import ADDRESS, Message, parse_lines, send
+from weft.storage.errors import Conflict, InvalidInput, NotFound, TableError
+from weft.storage.plural import counted
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.send import ADDRESS, Message, parse_lines, send
 
 HOST: Final = "127.0.0.1"
 PORT: Final = int(ADDRESS.rpartition(":")[2])
@@ -153,7 +153,7 @@ def run(given: argparse.Namespace) -> None:
             "It is not for production: all is in memory and gone when it ends, it keeps about 5 MB of a partition and",
             "then drops the oldest messages, and it serves this machine only.",
             "Send messages from another terminal, one JSON object a line (--key FIELD sets Kafka's key):",
-            f"  echo '{{\"order_id\": 1}}' | python -m streams.demo.send --topic {topics[0]}{brokers}",
+            f"  echo '{{\"order_id\": 1}}' | python -m weft.streams.demo.send --topic {topics[0]}{brokers}",
         )
         _tell("Ctrl+C ends it.")
         stopped.get()
@@ -163,9 +163,9 @@ def run(given: argparse.Namespace) -> None:
 def main() -> None:
     """Run what the command line says."""
     parser = argparse.ArgumentParser(
-        prog="python -m streams.demo.broker",
+        prog="python -m weft.streams.demo.broker",
         description="Run a Kafka broker in memory, for trying weft without a Kafka, until Ctrl+C. Messages come from "
-        "--file, or from any Kafka client, such as python -m streams.demo.send.",
+        "--file, or from any Kafka client, such as python -m weft.streams.demo.send.",
     )
     parser.add_argument("--topic", action="append", default=[], help="a topic to create; may be repeated")
     parser.add_argument(

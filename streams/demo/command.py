@@ -36,16 +36,16 @@ def demo(
     """
     from rich.console import Console
 
-    from storage.errors import TableError
-    from streams.demo import shop
-    from streams.demo.outcome import DemoFailed, Unfinished
-    from streams.demo.run_demo import run_demo
+    from weft.storage.errors import TableError
+    from weft.streams.demo import shop
+    from weft.streams.demo.outcome import DemoFailed, Unfinished
+    from weft.streams.demo.run_demo import run_demo
 
     # A pipe or a file has no width.
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     error_console = Console(stderr=True, style="red", highlight=False, soft_wrap=True)
     if feed is not None:
-        from streams.demo.given_broker import feed_broker
+        from weft.streams.demo.given_broker import feed_broker
 
         try:
             feed_broker(feed, rows, console, seed=seed, seconds=feed_seconds)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from storage.errors import StoreUnavailable
-from storage.services.lane_observer import LaneObserver
-from streams.demo.workload import Topic
+from weft.storage.errors import StoreUnavailable
+from weft.storage.services.lane_observer import LaneObserver
+from weft.streams.demo.workload import Topic
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer

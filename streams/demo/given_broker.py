@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 
-from storage.errors import Conflict, StoreUnavailable, TableError
-from storage.plural import counted
-from streams.demo.feed import Feed
-from streams.demo.workload import plan_topics
+from weft.storage.errors import Conflict, StoreUnavailable, TableError
+from weft.storage.plural import counted
+from weft.streams.demo.feed import Feed
+from weft.streams.demo.workload import plan_topics
 
 BROKER_DEFAULT: Final = -1
 """Partitions of a new topic: as many as the cluster is set to give it."""

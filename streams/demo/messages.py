@@ -1,6 +1,6 @@
 """Formats the messages of the demo as JSON, from columns of numbers. Each topic has other conventions.
 
-Pure functions. The pipeline file in `streams.demo.shop` reads these messages.
+Pure functions. The pipeline file in `weft.streams.demo.shop` reads these messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pandas as pd
 
 Ints = npt.NDArray[np.int64]
 Columns = dict[str, Ints]
-"""Parallel columns with one number per message; `streams.demo.workload` creates them."""
+"""Parallel columns with one number per message; `weft.streams.demo.workload` creates them."""
 
 START: Final = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 """Time of the first events."""

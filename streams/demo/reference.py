@@ -16,7 +16,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-import streams.kafka
+import weft.streams.kafka
 
 MAX_EXAMPLES: Final = 5
 
@@ -88,7 +88,7 @@ def load_topics(spark: SparkSession, bootstrap_servers: str, folder: Path) -> in
     Raises:
         pyspark.errors.PySparkException: A message could not be decoded, or the broker has deleted messages.
     """
-    streams.kafka.register(spark)
+    weft.streams.kafka.register(spark)
     raw = (
         spark.read.format("weft_kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)

@@ -4,7 +4,7 @@
                        |                                         |
                        +--> Spark: dedupe + joins ====== ? == live view
 
-The demo uses what users use: a pipeline file, `streams.pipeline.run.run`, the supervisor, a view. It ends when the
+The demo uses what users use: a pipeline file, `weft.streams.pipeline.run.run`, the supervisor, a view. It ends when the
 table has all messages, not after some time: only if nothing is done any more for a while, it gives up. However it ends,
 also by Ctrl-C, it says what is missing, and no process is left, and no file unless the user wants to keep them.
 """
@@ -23,19 +23,19 @@ from typing import Final
 
 from rich.console import Console
 
-from storage.errors import InvalidInput
-from streams.cli.display import show_jobs
-from streams.demo import shop
-from streams.demo.broker import EmbeddedBroker
-from streams.demo.feed import Feed, TableProgress
-from streams.demo.outcome import DemoFailed, Unfinished, missing_messages, unfinished
-from streams.demo.verdict import judge
-from streams.demo.watch import Interrupted, Watch, watch_signals
-from streams.demo.workload import plan_topics
-from streams.pipeline.file.pipeline import Pipeline, load_pipeline
-from streams.pipeline.run.run import COMPACTION, make_jobs, open_table
-from streams.pipeline.run.supervisor import ENDED, JobStatus, Supervisor
-from streams.spark.session import check_java
+from weft.storage.errors import InvalidInput
+from weft.streams.cli.display import show_jobs
+from weft.streams.demo import shop
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.feed import Feed, TableProgress
+from weft.streams.demo.outcome import DemoFailed, Unfinished, missing_messages, unfinished
+from weft.streams.demo.verdict import judge
+from weft.streams.demo.watch import Interrupted, Watch, watch_signals
+from weft.streams.demo.workload import plan_topics
+from weft.streams.pipeline.file.pipeline import Pipeline, load_pipeline
+from weft.streams.pipeline.run.run import COMPACTION, make_jobs, open_table
+from weft.streams.pipeline.run.supervisor import ENDED, JobStatus, Supervisor
+from weft.streams.spark.session import check_java
 
 VICTIM: Final = "orders"
 """The writer that is killed. Its deletes hide whole rows."""

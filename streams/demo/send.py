@@ -1,7 +1,7 @@
 """Sends JSON lines to a topic of Kafka, such as one of the broker for trying things out.
 
-echo '{"order_id": 1, "status": "new"}' | python -m streams.demo.send --topic orders
-python -m streams.demo.send --topic orders --key order_id orders.jsonl
+echo '{"order_id": 1, "status": "new"}' | python -m weft.streams.demo.send --topic orders
+python -m weft.streams.demo.send --topic orders --key order_id orders.jsonl
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Final
 import typer
 from confluent_kafka import KafkaException, Producer
 
-from storage.errors import Conflict, InvalidInput, NotFound, StoreUnavailable, TableError
-from storage.foreign_text import parse_json
-from storage.plural import counted
-from streams.demo.given_broker import BROKER_DEFAULT, GivenBroker, Unsupported
-from streams.kafka.closest_topic import ask_for_closest
+from weft.storage.errors import Conflict, InvalidInput, NotFound, StoreUnavailable, TableError
+from weft.storage.foreign_text import parse_json
+from weft.storage.plural import counted
+from weft.streams.demo.given_broker import BROKER_DEFAULT, GivenBroker, Unsupported
+from weft.streams.kafka.closest_topic import ask_for_closest
 
 ADDRESS: Final = "127.0.0.1:9092"
-"""Where `python -m streams.demo.broker` listens by default."""
+"""Where `python -m weft.streams.demo.broker` listens by default."""
 SECONDS: Final = 30.0
 
 
@@ -97,7 +97,8 @@ def _send_to(address: str, topic: str, names: Sequence[str], key: str | None, *,
         topics = sorted(name for name in producer.list_topics(timeout=SECONDS).topics if not name.startswith("__"))
     except KafkaException:
         raise StoreUnavailable(
-            f"there is no Kafka at {address}", hint="start one for trying: python -m streams.demo.broker --topic NAME"
+            f"there is no Kafka at {address}",
+            hint="start one for trying: python -m weft.streams.demo.broker --topic NAME",
         ) from None
     if topic not in topics:
         if not create:
@@ -121,7 +122,7 @@ def _send_to(address: str, topic: str, names: Sequence[str], key: str | None, *,
 def main() -> None:
     """Send what the command line says."""
     parser = argparse.ArgumentParser(
-        prog="python -m streams.demo.send",
+        prog="python -m weft.streams.demo.send",
         description="Send JSON lines, of files or standard input, to a topic of Kafka.",
     )
     parser.add_argument("file", nargs="*", help="files with one JSON object a line; default: standard input")

@@ -1,5 +1,5 @@
-"""Makes the archive of Spark's classes, `streams.spark.class_archive`: a JVM that runs a writer of the demo dumps what
-it has loaded.
+"""Makes the archive of Spark's classes, `weft.streams.spark.class_archive`: a JVM that runs a writer of the demo dumps
+what it has loaded.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from storage.errors import StoreUnavailable
-from streams.demo import shop
-from streams.demo.broker import EmbeddedBroker
-from streams.demo.feed import Feed
-from streams.demo.workload import MIN_ROWS, plan_topics
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.run import open_table, writer_job
-from streams.spark.class_archive import CACHE, archive_path
-from streams.spark.session import check_java
-from streams.spark.settings import MAKE_ARCHIVE
+from weft.storage.errors import StoreUnavailable
+from weft.streams.demo import shop
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.feed import Feed
+from weft.streams.demo.workload import MIN_ROWS, plan_topics
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.run import open_table, writer_job
+from weft.streams.spark.class_archive import CACHE, archive_path
+from weft.streams.spark.session import check_java
+from weft.streams.spark.settings import MAKE_ARCHIVE
 
 WRITER: Final = "orders"
 LIMIT_SECONDS: Final = 1_800.0  # half a minute on two idle cores, of which the JVM needs some to write the archive

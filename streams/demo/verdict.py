@@ -3,7 +3,7 @@
 Shows the results of a few queries, the times of the view and of the join, and whether both are equal. That is a process
 of its own, which can be ended in the middle of a request to Spark, together with its JVM:
 
-    python -m streams.demo.verdict PIPELINE BOOTSTRAP_SERVERS MESSAGES
+    python -m weft.streams.demo.verdict PIPELINE BOOTSTRAP_SERVERS MESSAGES
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import IO, TYPE_CHECKING, Final
 from rich.console import Console
 from rich.table import Table
 
-from streams.demo import shop
-from streams.demo.outcome import DemoFailed
-from streams.demo.watch import Watch
-from streams.pipeline.file.pipeline import Pipeline, load_pipeline
+from weft.streams.demo import shop
+from weft.streams.demo.outcome import DemoFailed
+from weft.streams.demo.watch import Watch
+from weft.streams.pipeline.file.pipeline import Pipeline, load_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streams.demo.reference import Comparison
+    from weft.streams.demo.reference import Comparison
 
 RUNS: Final = 2
 """Number of times that each query is timed. The fastest counts: the first one includes the warm-up of the JVM."""
@@ -105,13 +105,13 @@ def _show_lines(output: IO[str], console: Console, shown: list[str]) -> None:
 
 def _judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Console) -> bool:
     """Query and compare in this process."""
-    import streams
-    from streams.demo import reference
-    from streams.spark.session import build_session
+    import weft.streams
+    from weft.streams.demo import reference
+    from weft.streams.spark.session import build_session
 
     folder = pipeline.state / "reference"
     spark = build_session("weft demo", {"spark.driver.memory": "2g"}, scratch=pipeline.state / "scratch" / "demo")
-    streams.create_view(spark, pipeline.table.uri, shop.TABLE)
+    weft.streams.create_view(spark, pipeline.table.uri, shop.TABLE)
     for question, query in _QUERIES.items():
         _show(spark, question, query, console)
     console.print("the same with Spark alone: reading the topics from their beginning ...")

@@ -5,7 +5,7 @@ Pure functions (no I/O, clock or global randomness): the same arguments give the
 - *late* messages: they arrive long after newer events of their key have been committed;
 - *duplicates*: delivered twice, the copy later;
 - *ties*: events with the key and time of the event before; a sequence number decides;
-- *deletes*, with another convention in each topic (`streams.demo.shop` reads them);
+- *deletes*, with another convention in each topic (`weft.streams.demo.shop` reads them);
 - keys that only some of the streams have.
 
 Events are columns of numbers; `Topic.messages` formats a range of them as text.
@@ -19,10 +19,10 @@ from typing import Final
 
 import numpy as np
 
-from storage.errors import InvalidInput
-from streams.demo import messages
-from streams.demo.broker import PARTITION_LIMIT_BYTES
-from streams.demo.messages import DAYS, START, Columns, Ints
+from weft.storage.errors import InvalidInput
+from weft.streams.demo import messages
+from weft.streams.demo.broker import PARTITION_LIMIT_BYTES
+from weft.streams.demo.messages import DAYS, START, Columns, Ints
 
 _START_MS: Final = int(START.timestamp() * 1000)
 _SPAN_MS: Final = DAYS * 86_400_000

@@ -7,13 +7,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.config.table_config import build_schema
-from streams import kafka
-from streams.doctor.finding import Finding, Findings, Level
-from streams.doctor.kafka_checks import check_registry, check_source
-from streams.doctor.machine_checks import check_machine
-from streams.doctor.store_checks import check_dead_letters, check_table
-from streams.pipeline.file.pipeline import Pipeline
+from weft.storage.config.table_config import build_schema
+from weft.streams import kafka
+from weft.streams.doctor.finding import Finding, Findings, Level
+from weft.streams.doctor.kafka_checks import check_registry, check_source
+from weft.streams.doctor.machine_checks import check_machine
+from weft.streams.doctor.store_checks import check_dead_letters, check_table
+from weft.streams.pipeline.file.pipeline import Pipeline
 
 SAMPLE: Final = 100
 
@@ -45,7 +45,7 @@ def diagnose(pipeline: Pipeline, writers: Sequence[str], *, sample: int = SAMPLE
             samples[name] = messages
     java = all(finding.level is not Level.PROBLEM for finding in findings.all if finding.check == "java")
     if sample and specs and java:
-        from streams.doctor.message_checks import check_messages
+        from weft.streams.doctor.message_checks import check_messages
 
         check_messages(applications[0], samples, specs, schema, findings)
     elif specs:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from storage.errors import TableError
-from storage.shown import Shown
-from streams.pipeline.run.error_kinds import describe
+from weft.storage.errors import TableError
+from weft.storage.shown import Shown
+from weft.streams.pipeline.run.error_kinds import describe
 
 
 class Level(StrEnum):

@@ -9,13 +9,13 @@ import pyarrow as pa
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from storage.plural import counted
-from streams.doctor.finding import Findings
-from streams.formats.registry import registry_client
-from streams.kafka.offset_plan import Topics
-from streams.kafka.options import KafkaOptions, parse_options
-from streams.kafka.sample import impatient, load_topics, read_newest
-from streams.pipeline.file.model import WriterSpec
+from weft.storage.plural import counted
+from weft.streams.doctor.finding import Findings
+from weft.streams.formats.registry import registry_client
+from weft.streams.kafka.offset_plan import Topics
+from weft.streams.kafka.options import KafkaOptions, parse_options
+from weft.streams.kafka.sample import impatient, load_topics, read_newest
+from weft.streams.pipeline.file.model import WriterSpec
 
 READ: Final = frozenset({"READ", "ALL"})
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from storage.errors import TableError
-from storage.plural import counted
-from streams.catalog.lake import Lake, Names
-from streams.doctor.finding import Finding, Findings
-from streams.doctor.store_checks import check_store
-from streams.pipeline.file.model import TableLocation
+from weft.storage.errors import TableError
+from weft.storage.plural import counted
+from weft.streams.catalog.lake import Lake, Names
+from weft.streams.doctor.finding import Finding, Findings
+from weft.streams.doctor.store_checks import check_store
+from weft.streams.pipeline.file.model import TableLocation
 
 
 def diagnose_lake(location: TableLocation) -> list[Finding]:

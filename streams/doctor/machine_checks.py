@@ -11,15 +11,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from streams.doctor.finding import Findings
-from streams.pipeline.file.pipeline import Pipeline
-from streams.spark.session import check_java
-from streams.spark.settings import ARCHIVES, MASTER, PYTHON, is_local
+from weft.streams.doctor.finding import Findings
+from weft.streams.pipeline.file.pipeline import Pipeline
+from weft.streams.spark.session import check_java
+from weft.streams.spark.settings import ARCHIVES, MASTER, PYTHON, is_local
 
 LITTLE_BYTES: Final = 1_000_000_000  # Spark spills and logs here; checkpoints are small
 TOO_LITTLE_BYTES: Final = 100_000_000
 _PYTHON_SECONDS: Final = 60.0
-_ASK_PYTHON: Final = "import sys, pyarrow, streams; print('%d.%d' % sys.version_info[:2])"
+_ASK_PYTHON: Final = "import sys, pyarrow, weft.streams; print('%d.%d' % sys.version_info[:2])"
 
 
 def check_machine(pipeline: Pipeline, settings: Iterable[dict[str, str]], findings: Findings) -> None:

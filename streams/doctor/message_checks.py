@@ -15,21 +15,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from storage.core.merge.events import count_unordered
-from storage.core.schema.table_schema import TableSchema
-from storage.plural import counted
-from storage.write.write_task import check_columns, find_problems
-from streams.doctor.finding import Findings
-from streams.kafka.kafka_source import columns
-from streams.pipeline.file.check import exact_fields, key_of
-from streams.pipeline.file.model import WriterSpec
-from streams.pipeline.infer.check_ordering import unordered_text
-from streams.spark.for_workers import for_workers
-from streams.spark.session import temporary_session
-from streams.spark.task_errors import raise_task_errors
-from streams.write.dead_letter import IGNORED, SOURCE
-from streams.write.decode_events import decode_events
-from streams.write.left_out import partial_columns
+from weft.storage.core.merge.events import count_unordered
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.plural import counted
+from weft.storage.write.write_task import check_columns, find_problems
+from weft.streams.doctor.finding import Findings
+from weft.streams.kafka.kafka_source import columns
+from weft.streams.pipeline.file.check import exact_fields, key_of
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.pipeline.infer.check_ordering import unordered_text
+from weft.streams.spark.for_workers import for_workers
+from weft.streams.spark.session import temporary_session
+from weft.streams.spark.task_errors import raise_task_errors
+from weft.streams.write.dead_letter import IGNORED, SOURCE
+from weft.streams.write.decode_events import decode_events
+from weft.streams.write.left_out import partial_columns
 
 JOB_SECONDS: Final = 120.0  # a cluster without a free executor never answers
 MAX_REASONS: Final = 3

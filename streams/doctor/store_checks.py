@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from storage import Table
-from storage.config.table_config import build_schema
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import NotFound
-from storage.services.inspect.measure import measure
-from storage.services.inspect.references import reference_reports
-from storage.store.open_store import check_reachable, open_store
-from storage.store.probe_store import probe_store
-from storage.table_facts import clock_lead_ms
-from streams.doctor.finding import Findings
-from streams.letters.letter_files import default_folder, folder_options
-from streams.pipeline.file.check import check_same_table, check_writers, reference_problems, ttl_problems
-from streams.pipeline.file.model import WriterSpec
-from streams.pipeline.file.pipeline import Pipeline
+from weft.storage import Table
+from weft.storage.config.table_config import build_schema
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import NotFound
+from weft.storage.services.inspect.measure import measure
+from weft.storage.services.inspect.references import reference_reports
+from weft.storage.store.open_store import check_reachable, open_store
+from weft.storage.store.probe_store import probe_store
+from weft.storage.table_facts import clock_lead_ms
+from weft.streams.doctor.finding import Findings
+from weft.streams.letters.letter_files import default_folder, folder_options
+from weft.streams.pipeline.file.check import check_same_table, check_writers, reference_problems, ttl_problems
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.pipeline.file.pipeline import Pipeline
 
 SKEW_SECONDS: Final = 5.0
-TOO_MUCH_SKEW_SECONDS: Final = 60.0  # from here on times cannot order commits (`storage.table_facts.clock_lead_ms`)
+TOO_MUCH_SKEW_SECONDS: Final = (
+    60.0  # from here on times cannot order commits (`weft.storage.table_facts.clock_lead_ms`)
+)
 STORES: Final = "storage/STORES.md lists stores that have it"
 
 

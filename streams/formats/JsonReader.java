@@ -51,7 +51,7 @@ import scala.runtime.AbstractFunction1;
  * pair a question mark; and it says neither which field is wrong nor which limit was met. This class walks through
  * objects, arrays and maps itself, keeps the characters of the message, and leaves times and binary values to Spark.
  *
- * Spark's compiler (Janino) compiles this file, see streams.spark.java_classes: no lambdas, and no type arguments.
+ * Spark's compiler (Janino) compiles this file, see weft.streams.spark.java_classes: no lambdas, and no type arguments.
  */
 public final class JsonReader extends AbstractFunction1 implements Serializable {
     private static final long serialVersionUID = 1L;

@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import InvalidInput
+from weft.storage.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from streams.formats.message_format import FormatSettings, MessageFormat
+    from weft.streams.formats.message_format import FormatSettings, MessageFormat
 
 FORMATS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "json": "streams.formats.json_format:JsonFormat",
-        "debezium": "streams.formats.debezium_format:DebeziumFormat",
-        "debezium-avro": "streams.formats.debezium_format:DebeziumAvroFormat",
-        "avro": "streams.formats.avro_format:AvroFormat",
-        "protobuf": "streams.formats.avro_format:ProtobufFormat",
-        "json-schema": "streams.formats.avro_format:JsonSchemaFormat",
+        "json": "weft.streams.formats.json_format:JsonFormat",
+        "debezium": "weft.streams.formats.debezium_format:DebeziumFormat",
+        "debezium-avro": "weft.streams.formats.debezium_format:DebeziumAvroFormat",
+        "avro": "weft.streams.formats.avro_format:AvroFormat",
+        "protobuf": "weft.streams.formats.avro_format:ProtobufFormat",
+        "json-schema": "weft.streams.formats.avro_format:JsonSchemaFormat",
     }
 )
 """Name in a pipeline file to the class of the format, ``module:class``."""
@@ -49,7 +49,7 @@ def load_format(name: str, settings: FormatSettings | None = None) -> MessageFor
     Raises:
         InvalidInput: See `check_format`; or an option is wrong.
     """
-    from streams.formats.message_format import FormatSettings
+    from weft.streams.formats.message_format import FormatSettings
 
     module, _, kind = FORMATS[check_format(name)].partition(":")
     message_format: MessageFormat = getattr(importlib.import_module(module), kind).create(settings or FormatSettings())

@@ -11,16 +11,16 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import StructType
 
-from streams.formats.avro_records import AvroSettings, decode_records
-from streams.formats.format_options import json_schema_options, no_options
-from streams.formats.isolated_decoder import Decode
-from streams.formats.json_format import JsonFormat
-from streams.formats.json_validation import ValidationSettings, validate_values
-from streams.formats.message_format import Extras, FormatSettings
-from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
-from streams.formats.records import rows_type
-from streams.formats.registry import GUID_BYTES, HEADER_BYTES, MOST_SIGNIFICANT, NO_HEADER
-from streams.formats.worker_format import WorkerFormat, in_workers
+from weft.streams.formats.avro_records import AvroSettings, decode_records
+from weft.streams.formats.format_options import json_schema_options, no_options
+from weft.streams.formats.isolated_decoder import Decode
+from weft.streams.formats.json_format import JsonFormat
+from weft.streams.formats.json_validation import ValidationSettings, validate_values
+from weft.streams.formats.message_format import Extras, FormatSettings
+from weft.streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
+from weft.streams.formats.records import rows_type
+from weft.streams.formats.registry import GUID_BYTES, HEADER_BYTES, MOST_SIGNIFICANT, NO_HEADER
+from weft.streams.formats.worker_format import WorkerFormat, in_workers
 
 _MAGIC: Final = b"\0"
 _MAGIC_OF_GUID: Final = b"\1"

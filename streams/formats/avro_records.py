@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from streams.formats.avro_schema import (
+from weft.streams.formats.avro_schema import (
     LARGEST_DEPTH,
     AvroType,
     TooDeep,
@@ -25,11 +25,11 @@ from streams.formats.avro_schema import (
     parse_avro,
     source_type,
 )
-from streams.formats.convert import Unmarked
-from streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader, events_type
-from streams.formats.records import Reader, Rows, make_reader, rows_array
-from streams.formats.registry import RegistryClient, SchemaId, Schemas, Split, UnknownSchema, registry_client
-from streams.formats.source_type import SourceType
+from weft.streams.formats.convert import Unmarked
+from weft.streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader, events_type
+from weft.streams.formats.records import Reader, Rows, make_reader, rows_array
+from weft.streams.formats.registry import RegistryClient, SchemaId, Schemas, Split, UnknownSchema, registry_client
+from weft.streams.formats.source_type import SourceType
 
 LARGEST_EMPTY: Final = 10_000
 """Largest number of parts of a value that have no bytes: a few bytes may say that there are billions of them."""
@@ -60,7 +60,7 @@ class WriterSchema:
     """A schema of a writer.
 
     Attributes:
-        native: As fastavro reads it, see `streams.formats.avro_schema.native_schema`.
+        native: As fastavro reads it, see `weft.streams.formats.avro_schema.native_schema`.
         is_record: Whether its values are records, and not, for example, records or null.
         type: The type of its values.
         without_bytes: Whether there may be values without bytes.
@@ -82,8 +82,8 @@ def decode_records(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
         values: Binary; NULL for a message without a value.
 
     Returns:
-        A struct, see `streams.formats.records.rows_type`. ``schema_id`` is NULL if the value does not have the wire
-        format.
+        A struct, see `weft.streams.formats.records.rows_type`. ``schema_id`` is NULL if the value does not have the
+        wire format.
 
     Raises:
         RegistryUnavailable: The registry does not answer.
@@ -116,7 +116,7 @@ def decode_avro_events(settings: AvroSettings, values: pa.Array) -> pa.StructArr
     """Decode change events of Debezium.
 
     Returns:
-        See `streams.formats.debezium_event.decode_events`, and ``schema_id``.
+        See `weft.streams.formats.debezium_event.decode_events`, and ``schema_id``.
 
     Raises:
         RegistryUnavailable: The registry does not answer.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from streams.formats.source_type import MEANINGS, Kind, Meaning, SourceType
+from weft.streams.formats.source_type import MEANINGS, Kind, Meaning, SourceType
 
 _KINDS: Final[Mapping[str, Kind]] = {
     "null": "null",

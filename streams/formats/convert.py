@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from streams.formats.source_type import ANY, DECIMALS, SourceType
+from weft.streams.formats.source_type import ANY, DECIMALS, SourceType
 
 Convert = Callable[[Any], Any]
 
@@ -100,7 +100,7 @@ def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked:
 
     Args:
         name: Name of the field.
-        target: Declared type, as `storage.core.types.parse_type` returns it.
+        target: Declared type, as `weft.storage.core.types.parse_type` returns it.
         source: Type of the values in the message.
         unmarked: How values without a schema are interpreted.
     """
@@ -165,7 +165,7 @@ def _one_by_one(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int
 
 def shown(target: pa.DataType) -> str:
     """A type as the user declares it."""
-    from storage.core.types import format_type
+    from weft.storage.core.types import format_type
 
     return format_type(target)
 

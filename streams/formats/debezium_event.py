@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streams.formats.convert import Unmarked
-from streams.formats.records import Reader, Rows, make_reader, to_struct
-from streams.formats.source_type import ANY, SourceType
+from weft.streams.formats.convert import Unmarked
+from weft.streams.formats.records import Reader, Rows, make_reader, to_struct
+from weft.streams.formats.source_type import ANY, SourceType
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """Default of Debezium's setting ``unavailable.value.placeholder``."""
@@ -199,7 +199,7 @@ def _forms(kind: pa.DataType, placeholder: str) -> list[Any]:
         texts = [placeholder, base64.b64encode(raw).decode("ascii"), str(uuid_form)]
         forms += [*([text] for text in texts), [raw], list(raw)]
     elif pa.types.is_map(kind):
-        # As Avro it is read as pairs, see `streams.formats.avro_schema.native_schema`.
+        # As Avro it is read as pairs, see `weft.streams.formats.avro_schema.native_schema`.
         forms += [{placeholder: placeholder}, [{"key": placeholder, "value": placeholder}]]
     return forms
 

@@ -1,7 +1,8 @@
 """Debezium: change events of a database, as JSON with or without the schema of Kafka Connect, or as Avro.
 
 The declared fields are those of the row: ``after``, or ``before`` of a delete. `select` and `where` also see the struct
-`METADATA`. Workers of Spark decode in Python (`streams.formats.debezium_json`, `streams.formats.avro_records`).
+`METADATA`. Workers of Spark decode in Python (`weft.streams.formats.debezium_json`,
+`weft.streams.formats.avro_records`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from streams.formats.avro_records import AvroSettings, avro_events_type, decode_avro_events
-from streams.formats.debezium_event import SOURCE, events_type
-from streams.formats.debezium_json import DebeziumSettings, decode_json_events
-from streams.formats.format_options import DebeziumOptions, debezium_avro_options, debezium_options
-from streams.formats.isolated_decoder import Decode
-from streams.formats.message_format import Extras, FormatSettings
-from streams.formats.worker_format import WorkerFormat
+from weft.streams.formats.avro_records import AvroSettings, avro_events_type, decode_avro_events
+from weft.streams.formats.debezium_event import SOURCE, events_type
+from weft.streams.formats.debezium_json import DebeziumSettings, decode_json_events
+from weft.streams.formats.format_options import DebeziumOptions, debezium_avro_options, debezium_options
+from weft.streams.formats.isolated_decoder import Decode
+from weft.streams.formats.message_format import Extras, FormatSettings
+from weft.streams.formats.worker_format import WorkerFormat
 
 METADATA: Final = "_debezium"
 """Name of a struct: ``op``, ``ts_ms``, ``source``, ``transaction``, ``before`` and ``unavailable`` of the event."""

@@ -22,9 +22,9 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from streams.formats.convert import Unmarked
-from streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader
-from streams.formats.source_type import ANY, connect_type
+from weft.streams.formats.convert import Unmarked
+from weft.streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader
+from weft.streams.formats.source_type import ANY, connect_type
 
 NOT_UTF8: Final = "the value is not UTF-8"
 NOT_AN_OBJECT: Final = "the value is not one JSON object"
@@ -70,7 +70,7 @@ def decode_json_events(settings: DebeziumSettings, values: pa.Array) -> pa.Struc
         values: Binary; NULL for a message without a value.
 
     Returns:
-        See `streams.formats.debezium_event.decode_events`.
+        See `weft.streams.formats.debezium_event.decode_events`.
     """
     parser = _parser(settings)
     events = [None if value is None else parser.parse(value) for value in values.to_pylist()]

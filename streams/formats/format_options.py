@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, get_args, get_type_hints
 
-from storage.errors import InvalidInput
-from streams.formats.convert import Unmarked
-from streams.formats.debezium_event import PLACEHOLDER
+from weft.storage.errors import InvalidInput
+from weft.streams.formats.convert import Unmarked
+from weft.streams.formats.debezium_event import PLACEHOLDER
 
 
 def no_options(options: Mapping[str, str]) -> None:

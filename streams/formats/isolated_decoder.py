@@ -1,12 +1,12 @@
 """Decodes values in a process that may die, and finds the values that end it.
 
 A value that ends the process that decodes it (SIGSEGV in a library, no memory left) would end Spark's worker, and with
-it the batch, which would be tried again for ever. So after a batch has lost workers (`streams.write.worker_deaths`),
-each task decodes in a process beside its worker. That forks a child for each part of the values. If the child dies,
-another one decodes the first half, and then the other. A value that ends a child alone, twice, is a dead letter. Other
-values are decoded as usual.
+it the batch, which would be tried again for ever. So after a batch has lost workers
+(`weft.streams.write.worker_deaths`), each task decodes in a process beside its worker. That forks a child for each part
+of the values. If the child dies, another one decodes the first half, and then the other. A value that ends a child
+alone, twice, is a dead letter. Other values are decoded as usual.
 
-    worker  -- pickled decoder, then values as Arrow streams -->  python -m streams.formats.isolated_decoder
+    worker  -- pickled decoder, then values as Arrow streams -->  python -m weft.streams.formats.isolated_decoder
             <-- results as Arrow streams, a pickled error, or how the child died --                | fork
                                                                                                    child
 """

@@ -1,4 +1,6 @@
-"""JSON: the value is the UTF-8 text of exactly one JSON object. `streams.formats.json_reader` says how it is read."""
+"""JSON: the value is the UTF-8 text of exactly one JSON object. `weft.streams.formats.json_reader` says how it is
+read.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import Self
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
-from streams.formats.format_options import no_options
-from streams.formats.json_reader import read_json
-from streams.formats.message_format import FormatSettings, MessageFormat
+from weft.streams.formats.format_options import no_options
+from weft.streams.formats.json_reader import read_json
+from weft.streams.formats.message_format import FormatSettings, MessageFormat
 
 
 class JsonFormat(MessageFormat):

@@ -26,8 +26,8 @@ from pyspark import SparkContext
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
-from storage.errors import InvalidInput
-from streams.spark.java_classes import CannotCompile, new_object
+from weft.storage.errors import InvalidInput
+from weft.streams.spark.java_classes import CannotCompile, new_object
 
 __all__ = ["NOT_AN_OBJECT", "NOT_UTF8", "read_json"]
 

@@ -1,4 +1,6 @@
-"""Fields that a JSON Schema declares, see `streams.formats.schema_fields`: the types of Spark's JSON reader. Pure."""
+"""Fields that a JSON Schema declares, see `weft.streams.formats.schema_fields`: the types of Spark's JSON reader.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from streams.formats.schema_fields import (
+from weft.streams.formats.schema_fields import (
     SEVERAL_TYPES,
     WITHIN_ITSELF,
     NoType,

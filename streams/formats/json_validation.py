@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streams.formats.registry import NO_HEADER, RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
+from weft.streams.formats.registry import NO_HEADER, RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
 
 MOST_SECONDS: Final = 1.0
 """CPU time for one value. A value of 1 MB with ordinary rules takes a tenth of it."""

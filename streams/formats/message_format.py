@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
-from streams.formats.format_options import no_options
+from weft.streams.formats.format_options import no_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Extras:
 class MessageFormat(ABC):
     """A message format: Spark expressions that decode values. Stateless.
 
-    `streams.write.decode` evaluates `parse` once per message, and the others on its result. It handles messages without
-    a value (tombstones) and metadata of Kafka itself.
+    `weft.streams.write.decode` evaluates `parse` once per message, and the others on its result. It handles messages
+    without a value (tombstones) and metadata of Kafka itself.
     """
 
     reserved: ClassVar[tuple[str, ...]] = ()

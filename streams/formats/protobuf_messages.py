@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streams.formats.convert import Unmarked
-from streams.formats.records import Reader, Rows, make_reader, rows_array
-from streams.formats.registry import RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
-from streams.formats.source_type import SourceType
+from weft.streams.formats.convert import Unmarked
+from weft.streams.formats.records import Reader, Rows, make_reader, rows_array
+from weft.streams.formats.registry import RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
+from weft.streams.formats.source_type import SourceType
 
 Get = Callable[[Any], Any]
 
@@ -98,8 +98,8 @@ def decode_protobuf(settings: ProtobufSettings, values: pa.Array) -> pa.StructAr
         values: Binary; NULL for a message without a value.
 
     Returns:
-        A struct, see `streams.formats.records.rows_type`. ``schema_id`` is NULL if the value does not have the wire
-        format.
+        A struct, see `weft.streams.formats.records.rows_type`. ``schema_id`` is NULL if the value does not have the
+        wire format.
 
     Raises:
         RegistryUnavailable: The registry does not answer.

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streams.formats.convert import Field, Unmarked, declared_field, to_array
-from streams.formats.source_type import SourceType
+from weft.streams.formats.convert import Field, Unmarked, declared_field, to_array
+from weft.streams.formats.source_type import SourceType
 
 
 @dataclass(frozen=True, slots=True, eq=False)

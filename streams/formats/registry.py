@@ -25,7 +25,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
-from storage.errors import InvalidInput, TableError
+from weft.storage.errors import InvalidInput, TableError
 
 logger = logging.getLogger("weft.registry")
 

@@ -1,7 +1,8 @@
 """Fields that the schema of a message declares, as columns: their SQL types, whether they may be NULL, and their text.
 
-Schemas of Avro, Kafka Connect (in JSON), Protobuf and Arrow; `streams.formats.json_schema` has JSON Schema. The type is
-one that the decoder of the format gives without loss, where there is one. A field without such a type has the reason
+Schemas of Avro, Kafka Connect (in JSON), Protobuf and Arrow; `weft.streams.formats.json_schema` has JSON Schema. The
+type is one that the decoder of the format gives without loss, where there is one. A field without such a type has the
+reason
 instead: a union of several types, a type within itself, or a type that no column has. Pure.
 """
 
@@ -14,11 +15,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage.core.types import format_type
-from storage.imports.column_types import stored_type
-from streams.formats.avro_schema import AvroType, decimal_scale, meaning_of
-from streams.formats.protobuf_messages import WRAPPERS
-from streams.formats.source_type import MEANINGS
+from weft.storage.core.types import format_type
+from weft.storage.imports.column_types import stored_type
+from weft.streams.formats.avro_schema import AvroType, decimal_scale, meaning_of
+from weft.streams.formats.protobuf_messages import WRAPPERS
+from weft.streams.formats.source_type import MEANINGS
 
 _LARGEST_PRECISION: Final = 38
 _TIMESTAMP_TEXTS: Final = frozenset({"io.debezium.time.ZonedTimestamp", "io.debezium.time.IsoTimestamp"})

@@ -12,9 +12,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.formats.isolated_decoder import Decode, MayIsolate
-from streams.formats.message_format import MessageFormat
-from streams.spark.for_workers import for_workers
+from weft.streams.formats.isolated_decoder import Decode, MayIsolate
+from weft.streams.formats.message_format import MessageFormat
+from weft.streams.spark.for_workers import for_workers
 
 
 def in_workers(function: Decode, result: pa.DataType) -> Callable[[Column], Column]:

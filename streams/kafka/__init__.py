@@ -1,6 +1,6 @@
 """Kafka as a Spark source without a JVM connector: the data source ``weft_kafka`` over librdkafka.
 
-    streams.kafka.register(spark)
+    weft.streams.kafka.register(spark)
     spark.readStream.format("weft_kafka").option("kafka.bootstrap.servers", ...).option("subscribe", "orders").load()
 
 Modules: `errors`; `options` (parses options); `recreated_topic` (to which topic offsets belong); `offset_plan` (which
@@ -15,9 +15,9 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from streams.kafka.errors import DataLoss, SourceUnavailable
-from streams.kafka.kafka_source import FORMAT, KafkaSource
-from streams.spark.data_sources import register_source
+from weft.streams.kafka.errors import DataLoss, SourceUnavailable
+from weft.streams.kafka.kafka_source import FORMAT, KafkaSource
+from weft.streams.spark.data_sources import register_source
 
 __all__ = ["FORMAT", "DataLoss", "KafkaSource", "SourceUnavailable", "register"]
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException
 
-from storage.errors import InvalidInput
-from streams.kafka.options import KAFKA_PREFIX
+from weft.storage.errors import InvalidInput
+from weft.streams.kafka.options import KAFKA_PREFIX
 
 _UNKNOWN: Final = "No such configuration property"
 _REFUSALS: Final = (_UNKNOWN, "Invalid value", "Configuration property")

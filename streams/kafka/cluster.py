@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from storage.errors import InvalidInput
-from streams.kafka.closest_topic import ask_for_closest
-from streams.kafka.errors import (
+from weft.storage.errors import InvalidInput
+from weft.streams.kafka.closest_topic import ask_for_closest
+from weft.streams.kafka.errors import (
     SourceRefused,
     SourceUnavailable,
     TopicMissing,
@@ -23,10 +23,10 @@ from streams.kafka.errors import (
     is_refused,
     name_some,
 )
-from streams.kafka.offset_plan import Log, Topics
-from streams.kafka.options import CLIENT_ID, EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
-from streams.kafka.recreated_topic import Identity
-from streams.kafka.topic_ids import TopicIds
+from weft.streams.kafka.offset_plan import Log, Topics
+from weft.streams.kafka.options import CLIENT_ID, EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
+from weft.streams.kafka.recreated_topic import Identity
+from weft.streams.kafka.topic_ids import TopicIds
 
 GROUP_ID: Final = "weft-kafka-source"
 """librdkafka requires a group id, although no group is joined. No permission for it is needed."""

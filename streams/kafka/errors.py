@@ -12,7 +12,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from storage.errors import NotFound, TableError
+from weft.storage.errors import NotFound, TableError
 
 logger = logging.getLogger("weft.kafka")
 

@@ -24,12 +24,12 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, TopicPartition
 
-from streams.kafka.cluster import Connection
-from streams.kafka.errors import is_gone, is_of_group, is_refused, report_losses, report_recreated
-from streams.kafka.offset_plan import Log, OffsetRange, describe_log
-from streams.kafka.options import KafkaOptions
-from streams.kafka.recreated_topic import Identity, find_recreated
-from streams.kafka.topic_ids import TopicIds, shared_topic_ids
+from weft.streams.kafka.cluster import Connection
+from weft.streams.kafka.errors import is_gone, is_of_group, is_refused, report_losses, report_recreated
+from weft.streams.kafka.offset_plan import Log, OffsetRange, describe_log
+from weft.streams.kafka.options import KafkaOptions
+from weft.streams.kafka.recreated_topic import Identity, find_recreated
+from weft.streams.kafka.topic_ids import TopicIds, shared_topic_ids
 
 SCHEMA: Final = pa.schema(
     [

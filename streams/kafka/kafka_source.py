@@ -5,7 +5,7 @@ Where this code runs: `KafkaSource` in a short-lived Python process at ``load()`
 workers of the executors, on an unpickled copy of the reader. So a reader has no connection until it plans.
 
 A new query starts with the empty offset ``{}``. Its first batch only stores the starting offsets in the checkpoint; see
-`streams.kafka.offset_plan` for the reason. So ``Trigger.Once`` reads nothing in a first run; use
+`weft.streams.kafka.offset_plan` for the reason. So ``Trigger.Once`` reads nothing in a first run; use
 ``Trigger.AvailableNow``.
 
 Limits: if retention deletes records of a new partition before the query first sees it, the query starts at the first
@@ -26,11 +26,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from storage.errors import InvalidInput
-from streams.kafka.cluster import Cluster, Connection
-from streams.kafka.errors import SourceRefused, SourceUnavailable, logger, report_losses, report_recreated
-from streams.kafka.fetch import HEADERS, SCHEMA, read_range
-from streams.kafka.offset_plan import (
+from weft.storage.errors import InvalidInput
+from weft.streams.kafka.cluster import Cluster, Connection
+from weft.streams.kafka.errors import SourceRefused, SourceUnavailable, logger, report_losses, report_recreated
+from weft.streams.kafka.fetch import HEADERS, SCHEMA, read_range
+from weft.streams.kafka.offset_plan import (
     Log,
     OffsetRange,
     Offsets,
@@ -47,10 +47,10 @@ from streams.kafka.offset_plan import (
     plan_start,
     restart_recreated,
 )
-from streams.kafka.options import KafkaOptions, parse_options
-from streams.kafka.recreated_topic import find_recreated
-from streams.kafka.skipped_offsets import SKIPPED
-from streams.spark.for_workers import ForWorkers, Source
+from weft.streams.kafka.options import KafkaOptions, parse_options
+from weft.streams.kafka.recreated_topic import find_recreated
+from weft.streams.kafka.skipped_offsets import SKIPPED
+from weft.streams.spark.for_workers import ForWorkers, Source
 
 FORMAT: Final = "weft_kafka"
 
@@ -58,7 +58,9 @@ Json = dict[str, Any]
 
 
 def columns(*, include_headers: bool) -> StructType:
-    """Schema of the source: `streams.kafka.fetch.SCHEMA` with types of Spark, the same as of Spark's Kafka source."""
+    """Schema of the source: `weft.streams.kafka.fetch.SCHEMA` with types of Spark, the same as of Spark's Kafka
+    source.
+    """
     return from_arrow_schema(SCHEMA.append(HEADERS) if include_headers else SCHEMA)
 
 

@@ -11,7 +11,7 @@ Spark stores only the *end* of a batch. If the first offset were computed when t
 offset that retention has left), a replay after a crash could compute another one, and records would be lost silently.
 With this rule every range is between two offsets of the checkpoint. A topic that was deleted and created again starts
 in the same way, if ``failOnDataLoss=false`` allows it: its partitions count as new, and no range is between offsets of
-two topics (`streams.kafka.recreated_topic`).
+two topics (`weft.streams.kafka.recreated_topic`).
 
 Offsets are exclusive ends: ``{t-0: 90}`` means that 90 is the next offset to read.
 """
@@ -25,10 +25,16 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from storage.errors import InvalidInput
-from streams.kafka.errors import name_some
-from streams.kafka.options import ANY_PARTITION, EARLIEST, LATEST, OTHERS, Partition, Starting
-from streams.kafka.recreated_topic import IDENTITY_KEYS, Identity, find_recreated, format_identity, parse_identities
+from weft.storage.errors import InvalidInput
+from weft.streams.kafka.errors import name_some
+from weft.streams.kafka.options import ANY_PARTITION, EARLIEST, LATEST, OTHERS, Partition, Starting
+from weft.streams.kafka.recreated_topic import (
+    IDENTITY_KEYS,
+    Identity,
+    find_recreated,
+    format_identity,
+    parse_identities,
+)
 
 Offsets = dict[Partition, int]
 

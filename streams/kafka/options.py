@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final, Literal, NamedTuple
 
-from storage.errors import InvalidInput
-from storage.foreign_text import parse_json
-from streams.kafka.recreated_topic import IDENTITY_KEYS, Identity, parse_identities
+from weft.storage.errors import InvalidInput
+from weft.storage.foreign_text import parse_json
+from weft.streams.kafka.recreated_topic import IDENTITY_KEYS, Identity, parse_identities
 
 CLIENT_ID: Final = "weft-kafka-source"
 """Client id, unless ``kafka.client.id`` is set."""

@@ -7,10 +7,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from streams.kafka.cluster import Cluster
-from streams.kafka.fetch import HEADERS, SCHEMA, read_range
-from streams.kafka.offset_plan import OffsetRange, Topics
-from streams.kafka.options import KafkaOptions, parse_options
+from weft.streams.kafka.cluster import Cluster
+from weft.streams.kafka.fetch import HEADERS, SCHEMA, read_range
+from weft.streams.kafka.offset_plan import OffsetRange, Topics
+from weft.streams.kafka.options import KafkaOptions, parse_options
 
 ANSWER_SECONDS: Final = 10.0
 """Brokers that take longer count as not answering."""
@@ -41,7 +41,7 @@ def load_topics(options: KafkaOptions) -> Topics:
 
 
 def topic_names(servers: str) -> list[str]:
-    """Names of the topics of brokers that must answer now, see `streams.kafka.cluster.Cluster.topic_names`.
+    """Names of the topics of brokers that must answer now, see `weft.streams.kafka.cluster.Cluster.topic_names`.
 
     Args:
         servers: Addresses of brokers, as Kafka's bootstrap servers.
@@ -67,7 +67,7 @@ def read_newest(options: KafkaOptions, topics: Topics, count: int) -> pa.Table:
         count: How many; 0 for none.
 
     Raises:
-        SourceUnavailable, DataLoss: See `streams.kafka.fetch.read_range`.
+        SourceUnavailable, DataLoss: See `weft.streams.kafka.fetch.read_range`.
     """
     schema = SCHEMA.append(HEADERS) if options.include_headers else SCHEMA
     batches: list[pa.RecordBatch] = []

@@ -29,4 +29,4 @@ class SkippedOffsets:
 
 
 SKIPPED: Final = SkippedOffsets()
-"""The counter of this process. A writer plans its source in its own process (`streams.spark.planning_threads`)."""
+"""The counter of this process. A writer plans its source in its own process (`weft.streams.spark.planning_threads`)."""

@@ -10,8 +10,8 @@ from typing import Final
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from streams.kafka.errors import is_gone, is_refused
-from streams.kafka.options import CLIENT_ID, KafkaOptions
+from weft.streams.kafka.errors import is_gone, is_refused
+from weft.streams.kafka.options import CLIENT_ID, KafkaOptions
 
 RETRY_SECONDS: Final = 0.2
 _LEAST_SECONDS: Final = 0.001  # librdkafka does not accept 0

@@ -1,7 +1,7 @@
-"""Files of dead letters: their names, and the letters in them. `streams.write.dead_letter` writes them.
+"""Files of dead letters: their names, and the letters in them. `weft.streams.write.dead_letter` writes them.
 
     <folder>/<query id>/<batch>-<task>.jsonl            letters of a batch, one JSON object a line
-    <folder>/_plans/<lane>/<number>.json                replays and drops of letters (`streams.letters.plans`)
+    <folder>/_plans/<lane>/<number>.json                replays and drops of letters (`weft.streams.letters.plans`)
 
 A letter is named by its file and its line, for example ``2f1c/7-0:3``. The lines of a file never move: a letter that is
 dropped leaves an empty line.
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from storage.core.names import Path
-from storage.errors import CorruptData, InvalidInput, StoreUnavailable
-from storage.foreign_text import parse_json
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
+from weft.storage.core.names import Path
+from weft.storage.errors import CorruptData, InvalidInput, StoreUnavailable
+from weft.storage.foreign_text import parse_json
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 SUFFIX: Final = ".jsonl"
 _FILE: Final = re.compile(r"([^/_.][^/]*)/(\d+)-(\d+)\.jsonl")
@@ -53,7 +53,7 @@ class Letter:
     Attributes:
         file: Path of its file in the folder.
         line: Its line, from 1.
-        content: What `streams.write.dead_letter.DeadLetterFile` wrote.
+        content: What `weft.streams.write.dead_letter.DeadLetterFile` wrote.
     """
 
     file: str

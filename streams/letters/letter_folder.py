@@ -13,8 +13,8 @@ of a letter follows from the folder and the table alone:
 2. **A restore or an undo** that rolls back the commit of a replay makes its letters wait again. One that rolls back the
    batch of a letter makes the letter not final: its message is read from its source again.
 3. **A replay that has not committed is void after a restore of the lane**, because letters of it may not be final any
-   more. It commits nothing then (`streams.write.replay`), and its letters wait again. The same holds if somebody closed
-   its lane.
+   more. It commits nothing then (`weft.streams.write.replay`), and its letters wait again. The same holds if somebody
+   closed its lane.
 4. **Letters of a replay** (messages that failed again) are in a folder for each run of the replay, and the commit names
    the run. Folders of other runs, which were killed or fenced, are not letters.
 """
@@ -28,14 +28,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from storage import Table
-from storage.core.names import Path
-from storage.errors import Conflict, StoreUnavailable
-from storage.store.object_store import ObjectStore
-from storage.table_facts import is_closed
-from storage.write.lane_progress import LaneProgress, lane_progress
-from streams.letters.letter_files import Letter, LetterFile, list_files, read_letters, read_object
-from streams.letters.plans import Kind, Plan, Span, publish_plan, read_plans, spans_of
+from weft.storage import Table
+from weft.storage.core.names import Path
+from weft.storage.errors import Conflict, StoreUnavailable
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.table_facts import is_closed
+from weft.storage.write.lane_progress import LaneProgress, lane_progress
+from weft.streams.letters.letter_files import Letter, LetterFile, list_files, read_letters, read_object
+from weft.streams.letters.plans import Kind, Plan, Span, publish_plan, read_plans, spans_of
 
 REPLAY: Final = "replay"
 """Field of the ``source`` of a replay's commit: the folder of the letters of its run."""
@@ -64,7 +64,8 @@ class LetterFolder:
     """The letters of one lane.
 
     Attributes:
-        store: The folder, from `streams.write.dead_letter.open_dead_letters` or `storage.store.open_store.open_store`.
+        store: The folder, from `weft.streams.write.dead_letter.open_dead_letters` or
+            `weft.storage.store.open_store.open_store`.
         lane: The lane.
         progress: Returns the end of a lane of the table.
         is_closed: Returns whether a lane of the table is closed.

@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from storage.errors import TableError
-from storage.store.object_store import ObjectStore
-from streams.letters.letter_files import list_files, read_letters
+from weft.storage.errors import TableError
+from weft.storage.store.object_store import ObjectStore
+from weft.streams.letters.letter_files import list_files, read_letters
 
 _COUNTED: Final = 10_000  # letters whose reasons are counted for the message
 _NAMED: Final = 3

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
 
-from storage.core.names import LaneName, Path, lane_name
-from storage.errors import CorruptData, StoreUnavailable
-from storage.foreign_text import parse_json
-from storage.store.object_store import ObjectStore
-from streams.letters.letter_files import read_object
+from weft.storage.core.names import LaneName, Path, lane_name
+from weft.storage.errors import CorruptData, StoreUnavailable
+from weft.storage.foreign_text import parse_json
+from weft.storage.store.object_store import ObjectStore
+from weft.streams.letters.letter_files import read_object
 
 FOLDER: Final = "_plans"
 Span = tuple[int, int]
@@ -50,8 +50,8 @@ class Plan:
         kind: ``replay`` or ``drop``.
         made_at_ms: When it was made, since 1970.
         where: The condition that chose the letters; empty if there was none.
-        fenced: `storage.write.lane_progress.LaneProgress.fenced` of the lane when it was made: it changes with each
-            restore.
+        fenced: `weft.storage.write.lane_progress.LaneProgress.fenced` of the lane when it was made: it changes with
+            each restore.
         letters: Lines by file.
     """
 

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streams.letters.letter_files import Letter, read_letters
-from streams.letters.letter_folder import Survey
+from weft.streams.letters.letter_files import Letter, read_letters
+from weft.streams.letters.letter_folder import Survey
 
 _COUNTED: Final = 10_000  # letters whose reasons are counted
 _NAMED: Final = 3

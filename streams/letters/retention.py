@@ -13,10 +13,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from storage.errors import CorruptData
-from streams.letters.letter_files import LetterFile, read_letters
-from streams.letters.letter_folder import LetterFolder, PlanState, Survey, delete
-from streams.letters.plans import plan_path
+from weft.storage.errors import CorruptData
+from weft.streams.letters.letter_files import LetterFile, read_letters
+from weft.streams.letters.letter_folder import LetterFolder, PlanState, Survey, delete
+from weft.streams.letters.plans import plan_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import datasource as spark
 
-from storage.core.predicate import And, Comparison, Condition, In, IsNull, Not, Operator, Or, StartsWith
-from streams.read.relation import pushed_filters
+from weft.storage.core.predicate import And, Comparison, Condition, In, IsNull, Not, Operator, Or, StartsWith
+from weft.streams.read.relation import pushed_filters
 
 _COMPARISONS: Final[dict[type[spark.Filter], Operator]] = {
     spark.EqualTo: "==",

@@ -7,8 +7,8 @@ import logging
 from collections import deque
 from typing import Final
 
-from storage import Snapshot
-from storage.operations.points import Point
+from weft.storage import Snapshot
+from weft.storage.operations.points import Point
 
 _TOLD: Final[deque[tuple[str, dt.datetime, str]]] = deque(maxlen=64)
 """The newest warnings of this process."""

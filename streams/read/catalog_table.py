@@ -16,7 +16,7 @@ from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
-from storage.errors import InvalidInput
+from weft.storage.errors import InvalidInput
 
 _KEY: Final = "weft_table"
 _CREATED: Final = {"provider", "owner"}  # Spark passes these only when a catalog table is created
@@ -75,5 +75,5 @@ def options_kept(schema: StructType, options: Mapping[str, str]) -> dict[str, st
         "format weft needs the table's location, and Spark passes none",
         hint='use .option("path", uri) or .load(uri). Create a table of Spark\'s catalog without a list of columns, '
         "because with one Spark loses the location: DROP TABLE t, then CREATE TABLE t USING weft OPTIONS (path '...'); "
-        "streams.register_catalog has CREATE TABLE for new tables of weft",
+        "weft.register_catalog has CREATE TABLE for new tables of weft",
     )

@@ -1,4 +1,6 @@
-"""The fields of schema changes as arguments of commands and procedures: the same for both, from `storage.alter`."""
+"""The fields of schema changes as arguments of commands and procedures: the same for both, from
+`weft.storage.alter`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from storage.alter import Change
-from storage.core.schema.table_schema import TableSchema
-from streams.read.text_values import parse_default
+from weft.storage.alter import Change
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.streams.read.text_values import parse_default
 
 Form = Literal["text", "names", "map", "flag", "value"]
 _FORMS: Final[Mapping[Any, Form]] = {Sequence: "names", Mapping: "map", bool: "flag", Any: "value"}

@@ -1,7 +1,7 @@
 """Changes of a table as a stream or a batch: ``format("weft")`` with option ``starting``, or ``changes_since``.
 
 Spark asks a Python source for its columns before it says whether the read is a stream. So an option decides: a stream
-begins at ``starting`` (``earliest`` if it is left out, see `streams.read.stream_mark`), a batch of changes at
+begins at ``starting`` (``earliest`` if it is left out, see `weft.streams.read.stream_mark`), a batch of changes at
 ``changes_since``. Options, columns and errors are those of `Table.changes`.
 
 The offset of a query is a cut, which Spark stores in the checkpoint. Cuts never change, so a batch that is planned
@@ -32,20 +32,20 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from storage import Snapshot, Table
-from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
-from storage.errors import InvalidInput, NotOneMoment, OffsetInvalidated
-from storage.operations.points import Point, parse_point
-from storage.read.changes.change_scan import ChangeScan, expiring
-from storage.read.changes.joined import JoinedChangeScan, shows_references
-from storage.read.changes.plan import advance_cut, follows, plan_changes, referenced_cuts
-from storage.read.changes.plan import change_schema as arrow_schema_of_changes
-from storage.read.changes.tasks import ChangeTask
-from streams.pipeline.file.model import TableLocation
-from streams.read.as_of import EARLIEST
-from streams.read.read_options import LOCATION_OPTIONS, split_names
-from streams.read.stream_mark import MARK
-from streams.spark.for_workers import ForWorkers
+from weft.storage import Snapshot, Table
+from weft.storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
+from weft.storage.errors import InvalidInput, NotOneMoment, OffsetInvalidated
+from weft.storage.operations.points import Point, parse_point
+from weft.storage.read.changes.change_scan import ChangeScan, expiring
+from weft.storage.read.changes.joined import JoinedChangeScan, shows_references
+from weft.storage.read.changes.plan import advance_cut, follows, plan_changes, referenced_cuts
+from weft.storage.read.changes.plan import change_schema as arrow_schema_of_changes
+from weft.storage.read.changes.tasks import ChangeTask
+from weft.streams.pipeline.file.model import TableLocation
+from weft.streams.read.as_of import EARLIEST
+from weft.streams.read.read_options import LOCATION_OPTIONS, split_names
+from weft.streams.read.stream_mark import MARK
+from weft.streams.spark.for_workers import ForWorkers
 
 LATEST: Final = "latest"
 _CHANGE_OPTIONS: Final = {"max_commits_per_trigger", "changes_until", "columns", "before"}  # invalid in other reads

@@ -12,7 +12,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from streams.read.relation.planner_interface import ParquetFile
+from weft.streams.read.relation.planner_interface import ParquetFile
 
 _LOCAL: Final = "file"
 """URL scheme of local files, for which no check is needed: every process must have access to a local table anyway."""

@@ -3,23 +3,23 @@
 A query gets one snapshot. For each of its scans these rules decide which reader reads which file group:
 
 1. *Native.* A file group without logs consists of its base file, which Spark's vectorised Parquet reader reads. It
-   must have access to the store (`streams.read.hadoop_access`), and the file must contain the right values of the
-   wanted columns for a reader that does not know weft (`storage.core.schema.evolution.reads_as_it_is`). A base file
-   that several file groups share is read natively only if none of them has logs.
+   must have access to the store (`weft.streams.read.hadoop_access`), and the file must contain the right values of the
+   wanted columns for a reader that does not know weft (`weft.storage.core.schema.evolution.reads_as_it_is`). A base
+   file that several file groups share is read natively only if none of them has logs.
 2. *Merged.* All other file groups are merged by Arrow in tasks.
 3. If a snapshot has both kinds, a query may read them with two scans (`Part`). Which scan reads a file group depends on
    the snapshot only, not on columns or filters. Those may differ between the two scans, and then each scan might leave
    the same file group to the other one. Spark offers aggregates and limits to a single scan alone, and decides on two
    before it has seen the query. So tasks read everything if at least half of the bytes have to be merged anyway.
    A large file group with logs belongs to both, if its logs touch few of the row groups of its base: the native scan
-   reads the others (`storage.read.plan.untouched_rows`).
+   reads the others (`weft.storage.read.plan.untouched_rows`).
 4. *Joined.* Columns of a small referenced table are columns of the scan. If a scan has some of them, all of its file
    groups are read and joined by Arrow in tasks. A large referenced table is joined by Spark
-   (`streams.read.reference_planner`).
+   (`weft.streams.read.reference_planner`).
 5. *Aggregated.* Tasks that merge or join rows also aggregate them, if Spark offers that: handing over the rows takes
    as long as merging them. Spark's own reader and generated code aggregate rows if none needs a merge, unless all
-   aggregates are known without reading rows (`storage.read.pushed.known_aggregates`).
-6. *Filtered when the query runs.* A join gives the values that a column can have (`streams.read.relation`,
+   aggregates are known without reading rows (`weft.storage.read.pushed.known_aggregates`).
+6. *Filtered when the query runs.* A join gives the values that a column can have (`weft.streams.read.relation`,
    ``runtime_filters``). Tasks use those of every column: keys choose file groups, row groups and rows before they are
    merged, others the rows that are handed over. A native scan leaves out file groups, so it uses keys only. Tasks that
    aggregate use those of the columns of GROUP BY: a group is in the join or not, with all of its rows. First rows are
@@ -40,27 +40,27 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage import Snapshot, Table
-from storage.core.log.file_refs import FileGroup, FilePart, FileRef
-from storage.core.names import Path
-from storage.core.plan.slices import FileSlice, LiveFile, base_slices, whole_files
-from storage.core.predicate import And, Condition
-from storage.read.plan.untouched_rows import DividedFileGroup, byte_ranges, divide_by_touch
-from storage.read.pushed.aggregated_scan import AggregatedScan
-from storage.read.pushed.first_rows import FirstRows, FirstRowsScan, in_one_task
-from storage.read.pushed.known_aggregates import known_aggregates
-from storage.read.pushed.partial_aggregates import Aggregation
-from storage.read.references.bound_rows import BoundRows
-from storage.read.references.joined_scan import JoinedScan, choose_joined, uses_references
-from storage.read.request.filter_input import parse_filter
-from storage.read.request.scan_request import ScanRequest
-from storage.read.scan.divide_scan import divide
-from storage.read.scan.scan import Scan
-from streams.read.arrow_filters import translate
-from streams.read.read_options import ReadOptions
-from streams.read.reference_planner import ReferencePlanner, joined_columns, joined_in_tasks, readable_columns
-from streams.read.relation.live_view import JoinedColumns, ParquetFile, Part, PinnedPlanner, ReadPlan
-from streams.read.scan_facts import ARROW, SPARK, ScanFacts
+from weft.storage import Snapshot, Table
+from weft.storage.core.log.file_refs import FileGroup, FilePart, FileRef
+from weft.storage.core.names import Path
+from weft.storage.core.plan.slices import FileSlice, LiveFile, base_slices, whole_files
+from weft.storage.core.predicate import And, Condition
+from weft.storage.read.plan.untouched_rows import DividedFileGroup, byte_ranges, divide_by_touch
+from weft.storage.read.pushed.aggregated_scan import AggregatedScan
+from weft.storage.read.pushed.first_rows import FirstRows, FirstRowsScan, in_one_task
+from weft.storage.read.pushed.known_aggregates import known_aggregates
+from weft.storage.read.pushed.partial_aggregates import Aggregation
+from weft.storage.read.references.bound_rows import BoundRows
+from weft.storage.read.references.joined_scan import JoinedScan, choose_joined, uses_references
+from weft.storage.read.request.filter_input import parse_filter
+from weft.storage.read.request.scan_request import ScanRequest
+from weft.storage.read.scan.divide_scan import divide
+from weft.storage.read.scan.scan import Scan
+from weft.streams.read.arrow_filters import translate
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.reference_planner import ReferencePlanner, joined_columns, joined_in_tasks, readable_columns
+from weft.streams.read.relation.live_view import JoinedColumns, ParquetFile, Part, PinnedPlanner, ReadPlan
+from weft.streams.read.scan_facts import ARROW, SPARK, ScanFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core.schema.table_schema import TableSchema
 
 _FORMULA: Final = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 """How a cell begins that a spreadsheet takes for a formula (OWASP, CSV injection), behind spaces or in full width."""

@@ -13,7 +13,7 @@ Allowed is what is listed here; whatever else a version of Spark has is refused.
 
 Besides, the session lacks what a reader does not need: functions that call Java or open files (`FUNCTIONS`), files as
 tables, Hive, and variables in texts: ``'${env:AWS_SECRET_ACCESS_KEY}'`` would be the value of that one.
-`streams.catalog.table_session` takes Spark's own catalog away, too.
+`weft.streams.catalog.table_session` takes Spark's own catalog away, too.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any, Final, cast
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from storage.errors import InvalidInput
-from streams.spark.java_classes import CannotCompile, new_object
+from weft.storage.errors import InvalidInput
+from weft.streams.spark.java_classes import CannotCompile, new_object
 
 READ_ONLY: Final[Mapping[str, str]] = {
     "spark.sql.catalogImplementation": "in-memory",

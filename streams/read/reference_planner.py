@@ -1,9 +1,9 @@
 """Decides who joins the referenced tables of a view, and plans their scans if Spark does.
 
 Small referenced tables are joined by the tasks that read the table of the view: their columns are columns of the scan
-(`streams.read.native_or_merged`), and a query that uses none of them does not pay for them. A worker process reads the
-referenced rows once for all of its tasks (`storage.read.references.kept_rows`). That is faster than a broadcast by
-Spark, which reads, sends and hashes the rows for every query before it begins to read the table
+(`weft.streams.read.native_or_merged`), and a query that uses none of them does not pay for them. A worker process reads
+the referenced rows once for all of its tasks (`weft.storage.read.references.kept_rows`). That is faster than a
+broadcast by Spark, which reads, sends and hashes the rows for every query before it begins to read the table
 (`tests/benchmarks/dimensions.py`).
 
 Large ones are joined by Spark, which can sort both sides by the key. Such a view joins its table with each referenced
@@ -22,12 +22,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-from storage.errors import TableError
-from storage.read.pushed.first_rows import FirstRows
-from storage.read.pushed.partial_aggregates import Aggregation
-from storage.read.references.referenced_table import ReferencedTable
-from streams.read.relation.live_view import JoinedColumns, Part, PinnedPlanner, ReadPlan
-from streams.read.relation.pushed_filters import columns_of
+from weft.storage.errors import TableError
+from weft.storage.read.pushed.first_rows import FirstRows
+from weft.storage.read.pushed.partial_aggregates import Aggregation
+from weft.storage.read.references.referenced_table import ReferencedTable
+from weft.streams.read.relation.live_view import JoinedColumns, Part, PinnedPlanner, ReadPlan
+from weft.streams.read.relation.pushed_filters import columns_of
 
 SMALL_BYTES: Final = 32 * 1024 * 1024
 """Up to this size of the key and the columns of a reference, every task may have all of its rows. Spark's own limit is

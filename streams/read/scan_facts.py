@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from storage.plural import counted
+from weft.storage.plural import counted
 
 SPARK: Final = "Spark's Parquet reader"
 ARROW: Final = "Arrow in tasks"

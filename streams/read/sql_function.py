@@ -1,4 +1,4 @@
-"""Spark SQL expressions as functions over Arrow arrays, for `storage.Table.rewrite`."""
+"""Spark SQL expressions as functions over Arrow arrays, for `weft.Table.rewrite`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from storage.core.types import format_type
-from storage.errors import InvalidInput
-from streams.read.sql_query import short_message
-from streams.spark.session import temporary_session
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput
+from weft.streams.read.sql_query import short_message
+from weft.streams.spark.session import temporary_session
 
 _ROW: Final = "__row"
 

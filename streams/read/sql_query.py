@@ -12,19 +12,19 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from storage import Table
-from storage.errors import InvalidInput
-from storage.services.steps.progress import Stage
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.read.read_only import ReadOnlyQueries
-from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import create_relation_view
-from streams.read.scan_facts import ScanFacts
-from streams.read.view import planner_of
-from streams.spark.running_tasks import running_tasks
-from streams.spark.session import temporary_session
-from streams.spark.sql_text import quoted
-from streams.spark.task_errors import python_problem
+from weft.storage import Table
+from weft.storage.errors import InvalidInput
+from weft.storage.services.steps.progress import Stage
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.read.read_only import ReadOnlyQueries
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.scan_facts import ScanFacts
+from weft.streams.read.view import planner_of
+from weft.streams.spark.running_tasks import running_tasks
+from weft.streams.spark.session import temporary_session
+from weft.streams.spark.sql_text import quoted
+from weft.streams.spark.task_errors import python_problem
 
 VIEW: Final = "t"
 """Name of the table in every query, besides its folder name."""
@@ -71,7 +71,7 @@ class PlannedQuery:
 
 
 class SqlSession:
-    """A Spark session for queries; from `sql_session`, or from `streams.catalog.lake_session.lake_session`."""
+    """A Spark session for queries; from `sql_session`, or from `weft.streams.catalog.lake_session.lake_session`."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """``spark.read.format("weft")``: a table through Spark's plain Python data source.
 
-For sessions in which `streams.read.view` cannot create a view, such as Spark Connect. Spark does not pass the columns
-that a query needs to such a source, so all are read. A DataFrame is not live either: Spark keeps what the first query
-has planned, so a loaded DataFrame, or a view of it in SQL, is one fixed snapshot.
+For sessions in which `weft.streams.read.view` cannot create a view, such as Spark Connect. Spark does not pass the
+columns that a query needs to such a source, so all are read. A DataFrame is not live either: Spark keeps what the first
+query has planned, so a loaded DataFrame, or a view of it in SQL, is one fixed snapshot.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage import Snapshot, Table
-from storage.core.schema.state_columns import state_columns
-from storage.errors import InvalidInput
-from storage.read.plan.read_task import ReadTask
-from storage.read.references.joined_scan import JoinedScan
-from storage.read.scan.scan import Scan
-from streams.read.catalog_table import keep_options, options_given, options_kept
-from streams.read.change_stream import ChangeBatchReader, ChangeOptions, ChangeStreamReader, change_schema
-from streams.read.read_options import LOCATION_OPTIONS, ReadOptions, location_of
-from streams.read.relation.worker import conformed_batches
-from streams.read.stream_mark import SOURCE, mark_streams
-from streams.spark.data_sources import register_source
-from streams.spark.for_workers import ForWorkers, Source
+from weft.storage import Snapshot, Table
+from weft.storage.core.schema.state_columns import state_columns
+from weft.storage.errors import InvalidInput
+from weft.storage.read.plan.read_task import ReadTask
+from weft.storage.read.references.joined_scan import JoinedScan
+from weft.storage.read.scan.scan import Scan
+from weft.streams.read.catalog_table import keep_options, options_given, options_kept
+from weft.streams.read.change_stream import ChangeBatchReader, ChangeOptions, ChangeStreamReader, change_schema
+from weft.streams.read.read_options import LOCATION_OPTIONS, ReadOptions, location_of
+from weft.streams.read.relation.worker import conformed_batches
+from weft.streams.read.stream_mark import SOURCE, mark_streams
+from weft.streams.spark.data_sources import register_source
+from weft.streams.spark.for_workers import ForWorkers, Source
 
 _PARALLELISM = 16  # Spark does not pass the number of parallel tasks to a source; small file groups share a task anyway
 
@@ -42,10 +42,11 @@ _PARALLELISM = 16  # Spark does not pass the number of parallel tasks to a sourc
 def register(spark: SparkSession) -> None:
     """Register ``format("weft")`` in a session.
 
-    Options: ``path`` (the table), ``storage_options`` (JSON, see `streams.read.read_options.location_of`), those of
-    `streams.read.read_options.ReadOptions`, and for changes those of `streams.read.change_stream.ChangeOptions`. In
+    Options: ``path`` (the table), ``storage_options`` (JSON, see `weft.streams.read.read_options.location_of`), those
+        of t.streams.read.read_options.ReadOptions`, and for changes those of
+        `weft.streams.read.change_stream.ChangeOptions`. In
     SQL: ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``, or ``CREATE TABLE``, see
-    `streams.read.catalog_table`.
+    `weft.streams.read.catalog_table`.
 
     If weft is installed, Spark finds the format by itself (`pyspark_weft`). For streams without the option
     ``starting``, call this function or import weft after pyspark.
@@ -94,10 +95,10 @@ class WeftSource(Source):
         return ChangeStreamReader(location_of(options), ChangeOptions.of(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
-        raise _no_target("streams.write_batch(df, uri, stream)")
+        raise _no_target("weft.write_batch(df, uri, stream)")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's
-        raise _no_target("streams.write_stream(df, uri, stream, checkpoint=...)")
+        raise _no_target("weft.write_stream(df, uri, stream, checkpoint=...)")
 
 
 def _read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -135,7 +136,7 @@ def _check_columns(requested: StructType, snapshot: Snapshot) -> None:
     """Refuse a schema given by the user that does not fit the table.
 
     It may have fewer columns, in another order, and declare them nullable. It may name state columns
-    (`storage.core.schema.state_columns`); there is no other way to read those.
+    (`weft.storage.core.schema.state_columns`); there is no other way to read those.
     """
     schema = snapshot.table_schema
     states = [column.field for column in state_columns(schema).values()]
@@ -160,5 +161,5 @@ def _check_columns(requested: StructType, snapshot: Snapshot) -> None:
 def _no_target(instead: str) -> InvalidInput:
     return InvalidInput(
         "format weft cannot write: only the writer of a lane can",
-        hint=f"use {instead}; for CREATE TABLE and INSERT in SQL a catalog of streams.register_catalog",
+        hint=f"use {instead}; for CREATE TABLE and INSERT in SQL a catalog of weft.register_catalog",
     )

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import format_type
-from storage.errors import InvalidInput
-from storage.foreign_text import parse_json
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput
+from weft.storage.foreign_text import parse_json
 
 
 def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """weft tables as Spark tables: a live view, and one fixed snapshot.
 
-The entry point for reads with Spark. `streams.read.relation.live_view` connects a view to Spark's planner,
-`streams.read.native_or_merged` plans the scans, and `streams.read.read_options` has the options.
+The entry point for reads with Spark. `weft.streams.read.relation.live_view` connects a view to Spark's planner,
+`weft.streams.read.native_or_merged` plans the scans, and `weft.streams.read.read_options` has the options.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from storage import Table
-from storage.operations.points import Point
-from streams.read.hadoop_access import HadoopAccess
-from streams.read.native_or_merged import FixedPlanner, TablePlanner
-from streams.read.read_options import ReadOptions, Through
-from streams.read.relation.live_view import create_relation_view, relation_dataframe
-from streams.read.scan_facts import ScanFacts
+from weft.storage import Table
+from weft.storage.operations.points import Point
+from weft.streams.read.hadoop_access import HadoopAccess
+from weft.streams.read.native_or_merged import FixedPlanner, TablePlanner
+from weft.streams.read.read_options import ReadOptions, Through
+from weft.streams.read.relation.live_view import create_relation_view, relation_dataframe
+from weft.streams.read.scan_facts import ScanFacts
 
 
 def create_view(
@@ -54,7 +54,7 @@ def create_view(
             the streams that feed the groups of ``complete_groups``.
         complete_groups: Groups that ``complete_through`` applies to; all by default. No row is left out.
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
-        moment: Insist that each query reads the table at one moment; see `storage.Table.snapshot`.
+        moment: Insist that each query reads the table at one moment; see `weft.Table.snapshot`.
         push_aggregates: Let the tasks that merge rows also aggregate them, and find the first rows of a LIMIT, where
             the answer is that of Spark. Without it Spark gets all rows.
         storage_options: Options of the fsspec file system.

@@ -2,10 +2,12 @@
 
 A JVM that starts Spark and a streaming query reads some 20,000 classes from jars, checks and prepares them. An archive
 holds them prepared. The JVM maps it into memory, so all writers of a machine share most of its pages, and it is read
-as far as it is used. That needs the option of the JVM which maps it where it was made for (`streams.spark.settings`).
+as far as it is used. That needs the option of the JVM which maps it where it was made for
+(`weft.streams.spark.settings`).
 
-`weft class-archive` makes it once for a machine or an image (`streams.demo.train_classes`). A session uses it if it is
-there, and starts without it as before. The name of the file depends on everything that the JVM compares when it maps an
+`weft class-archive` makes it once for a machine or an image (`weft.streams.demo.train_classes`). A session uses it if
+it is there, and starts without it as before. The name of the file depends on everything that the JVM compares when it
+maps an
 archive: the version of Java and the jars of Spark, with their sizes and times. So an archive that does not fit any more
 is not used, and the next one is another file. The JVM compares as well, and ignores an archive that does not fit.
 """
@@ -17,7 +19,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from storage.errors import NotFound
+from weft.storage.errors import NotFound
 
 CACHE: Final = "WEFT_CACHE"
 """Environment variable: the folder of the archive. The default is ``weft`` in the user's folder for caches."""

@@ -14,8 +14,8 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.udf import _wrap_function
 
-from streams.spark.for_workers import Source, source_for_workers
-from streams.spark.settings import TASK_PYTHON
+from weft.streams.spark.for_workers import Source, source_for_workers
+from weft.streams.spark.settings import TASK_PYTHON
 
 _USER_DEFINED: Final = "org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource"
 
@@ -29,7 +29,7 @@ def register_source(spark: SparkSession, source: type[Source], *, python: str = 
         spark: The session.
         source: The data source.
         python: Path of the Python that plans the source: this one, or
-            `streams.spark.planning_threads.PlanningThreads.python`.
+            `weft.streams.spark.planning_threads.PlanningThreads.python`.
     """
     wrapped = source_for_workers(source)
     if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the server plans

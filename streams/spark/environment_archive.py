@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from storage.errors import Conflict, InvalidInput
+from weft.storage.errors import Conflict, InvalidInput
 
 SUFFIXES: Final = (".tar.gz", ".tgz")
 """Archives that Spark 4.3 unpacks with the program ``tar``. It unpacks ``.tar`` and ``.zip`` itself, and
@@ -34,9 +34,10 @@ then refuses links, or loses the executable bit of files."""
 
 _SITE: Final = "lib/python*/site-packages"
 _LEFT_OUT: Final = ("pyspark/*", "py4j/*", "__pycache__/*", "__editable__*weft*")
-_PACKAGES: Final = ("storage", "streams")
-_AT_THE_TOP: Final = Path("streams", "spark_path")
-"""Packages in this folder of a checkout are installed beside ``streams``."""
+_PACKAGES: Final = ("weft", "weft.storage", "weft.streams")
+"""In a checkout the last two are links in the folder of the first."""
+_AT_THE_TOP: Final = Path("weft", "streams", "spark_path")
+"""Packages in this folder of a checkout are installed beside ``weft``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,21 +198,21 @@ def _check_editable(root: Path) -> None:
         )
 
 
-def _folders(root: Path) -> Iterator[Path]:
-    """Folders of weft's packages that are imported from outside of the environment."""
+def _folders(root: Path) -> Iterator[tuple[Path, Path]]:
+    """Folders of weft's packages that are outside of the environment, and their paths in site-packages."""
     for name in _PACKAGES:
         file = importlib.import_module(name).__file__
         assert file is not None, "weft's packages are not namespace packages"
         folder = Path(file).resolve().parent
         if not folder.is_relative_to(root.resolve()):
-            yield folder
+            yield folder, Path(*name.split("."))
 
 
 def _own_files(root: Path) -> Iterator[tuple[Path, str]]:
     """Files of weft that are not in the environment, and their paths in its site-packages."""
-    for folder in _folders(root):
+    for folder, place in _folders(root):
         for file in sorted(folder.rglob("*")):
-            target = file.relative_to(folder.parent)
+            target = place / file.relative_to(folder)
             if file.is_dir() or "__pycache__" in target.parts or any(part.startswith(".") for part in target.parts):
                 continue
             if target.is_relative_to(_AT_THE_TOP):
@@ -221,4 +222,4 @@ def _own_files(root: Path) -> Iterator[tuple[Path, str]]:
 
 def _installed_copies(root: Path) -> list[str]:
     """Patterns of files in the environment that `_own_files` replaces."""
-    return [f"{_SITE}/{folder.name}/*" for folder in _folders(root)]
+    return [f"{_SITE}/{place.as_posix()}/*" for _, place in _folders(root)]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from streams.spark.settings import is_local
+from weft.streams.spark.settings import is_local
 
 PATIENCE_SECONDS: Final = 15.0
 """A cluster starts executors within seconds. Spark logs its own warning after the same time (its

@@ -1,9 +1,9 @@
 """Sends functions and objects of weft to Spark's Python workers.
 
 They are pickled by name. A worker without weft would fail while it unpickles them, within Spark's code, with ``No
-module named 'storage'`` and no explanation. So they are sent as bytes, together with a small function that is pickled
+module named 'weft'`` and no explanation. So they are sent as bytes, together with a small function that is pickled
 by value and needs only Python: it unpickles them, and turns a failed import into an error with a hint. Errors of weft
-get the note that the driver reads, signed with the key that comes along (`streams.spark.task_errors`).
+get the note that the driver reads, signed with the key that comes along (`weft.streams.spark.task_errors`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from streams.spark.task_errors import INSTALL_HINT, note_errors, signing_key
+from weft.streams.spark.task_errors import INSTALL_HINT, note_errors, signing_key
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -61,7 +61,7 @@ class Source(ForWorkers, DataSource):
 
 
 def source_for_workers(source: type[Source]) -> type[DataSource]:
-    """Wrap a data source for `streams.spark.data_sources.register_source`.
+    """Wrap a data source for `weft.streams.spark.data_sources.register_source`.
 
     A worker whose Python lacks weft then fails with a hint instead of an error of pickle.
     """
@@ -118,8 +118,8 @@ def _loader() -> Callable[[bytes], Any]:
         import sys
 
         try:
-            from streams.spark.task_errors import sign_with
-            from streams.spark.worker_garbage import function_started
+            from weft.streams.spark.task_errors import sign_with
+            from weft.streams.spark.worker_garbage import function_started
 
             sign_with(key)
             function = pickle.loads(payload)  # noqa: S301 - written by our own driver, as all that Spark runs is

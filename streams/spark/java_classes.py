@@ -1,8 +1,9 @@
 """Classes of weft in Java: Spark's own compiler compiles them, and executors get them as a jar.
 
 They are for what Spark asks of a class on executors, or does too slowly or wrongly in Python: columns of tasks
-(`streams.read.relation.columnar_tasks`), and JSON (`streams.formats.json_reader`). Spark brings the compiler (Janino)
-that it uses for its generated code, so no JDK is needed, and a class is always compiled against the Spark that runs it.
+(`weft.streams.read.relation.columnar_tasks`), and JSON (`weft.streams.formats.json_reader`). Spark brings the compiler
+(Janino) that it uses for its generated code, so no JDK is needed, and a class is always compiled against the Spark that
+runs it.
 """
 
 from __future__ import annotations

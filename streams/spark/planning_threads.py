@@ -4,7 +4,7 @@ For a streaming query over a Python data source Spark starts four Python process
 sources, to create the source, to plan its reader, and to get offsets from it. Each of them imports the same modules as
 the driver before the query can start, and runs until the JVM ends.
 
-Spark starts them with the Python path of a function (`streams.spark.data_sources.register_source`) or of the
+Spark starts them with the Python path of a function (`weft.streams.spark.data_sources.register_source`) or of the
 environment. `PlanningThreads.python` is such a path: a shell script. If Spark starts it for one of these purposes, the
 script writes a line into a named pipe, and a thread of this process does the work with Spark's functions, over the
 socket that Spark opened for it. The script then waits until its standard input is closed, so Spark can watch and kill
@@ -40,7 +40,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, Self
 
-from streams.spark.process_alive import is_alive
+from weft.streams.spark.process_alive import is_alive
 
 _LOOKUP: Final = "pyspark.sql.worker.lookup_data_sources"
 _DAEMONS: Final = (_LOOKUP, "pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")

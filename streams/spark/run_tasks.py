@@ -1,4 +1,4 @@
-"""Runs tasks of the services of `storage` on a Spark cluster; implements `storage.services.steps.tasks.Execute`.
+"""Runs tasks of the services of `storage` on a Spark cluster; implements `weft.storage.services.steps.tasks.Execute`.
 
 Executors read and write the files, and return only descriptions of them, so the memory of the driver does not depend on
 the number of rows. Spark repeats a failed task; that is harmless, because only the driver publishes.
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from storage.services.steps.tasks import Execute, Shared, Task
-from streams.spark.for_workers import for_workers
-from streams.spark.task_errors import raise_task_errors
-from streams.spark.task_jobs import plan_jobs
+from weft.storage.services.steps.tasks import Execute, Shared, Task
+from weft.streams.spark.for_workers import for_workers
+from weft.streams.spark.task_errors import raise_task_errors
+from weft.streams.spark.task_jobs import plan_jobs
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
@@ -72,7 +72,7 @@ def _describe(context: SparkContext, text: str) -> Iterator[None]:
 
 
 class _Broadcasts:
-    """Broadcasts the values that tasks share (`storage.services.steps.tasks.Shared`); frees them at the end of the
+    """Broadcasts the values that tasks share (`weft.storage.services.steps.tasks.Shared`); frees them at the end of the
     block.
     """
 

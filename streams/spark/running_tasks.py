@@ -5,7 +5,7 @@ from __future__ import annotations
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from storage.services.steps.progress import Stage
+from weft.storage.services.steps.progress import Stage
 
 
 def running_tasks(spark: SparkSession, what: str) -> Stage | None:

@@ -1,7 +1,7 @@
 """SparkSession for processes that weft starts: a small JVM that starts quickly, with the settings of the user.
 
-`streams.spark.settings` decides which source each setting comes from. A pipeline runs one JVM per writer, so the cost
-of each matters. Measured on 2 cores (Spark 4.3, Java 17, CPU seconds of the JVM; `from_json` over 300 000 small
+`weft.streams.spark.settings` decides which source each setting comes from. A pipeline runs one JVM per writer, so the
+cost of each matters. Measured on 2 cores (Spark 4.3, Java 17, CPU seconds of the JVM; `from_json` over 300 000 small
 messages, first and sixth time; resident memory at most):
 
     JVM flags                      start + first query   decode, cold   warm   memory
@@ -33,10 +33,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from storage.errors import InvalidInput, NotFound, TableError
-from streams.spark.class_archive import find_archive
-from streams.spark.java_causes import java_causes
-from streams.spark.settings import MASTER, SessionSettings, Surroundings, is_local, is_secret, settle
+from weft.storage.errors import InvalidInput, NotFound, TableError
+from weft.streams.spark.class_archive import find_archive
+from weft.streams.spark.java_causes import java_causes
+from weft.streams.spark.settings import MASTER, SessionSettings, Surroundings, is_local, is_secret, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +111,7 @@ def build_session(
         scratch: Folder for Spark's temporary files. It is emptied first, so nothing else may be in it.
         quick_start: For processes that run for a short time: a faster start, but slower later.
         quiet: Write the output of the JVM to a file in ``scratch`` instead of the terminal.
-        planner: Path of the Python that looks up data sources, see `streams.spark.planning_threads`.
+        planner: Path of the Python that looks up data sources, see `weft.streams.spark.planning_threads`.
 
     Raises:
         NotFound: Java is not installed.

@@ -1,6 +1,6 @@
 """The settings of a Spark session of weft: which of them come from weft, from the pipeline file and from spark-submit.
 
-Pure functions. `streams.spark.session` collects what they need and starts the session.
+Pure functions. `weft.streams.spark.session` collects what they need and starts the session.
 
     weft's defaults  <  section `spark` of the pipeline file  <  the writer's own `spark`  <  spark-submit
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from storage.errors import InvalidInput
+from weft.storage.errors import InvalidInput
 
 MASTER: Final = "spark.master"
 APP_NAME: Final = "spark.app.name"
@@ -76,7 +76,8 @@ class Surroundings:
         task_python: ``PYSPARK_PYTHON`` of the environment; empty if it is not set.
         submitted: The configuration that spark-submit passed; None if spark-submit did not start this process.
         script: File name of the script that spark-submit runs, which is its default name of the application.
-        class_archive: Path of the archive of Spark's classes (`streams.spark.class_archive`); empty if there is none.
+        class_archive: Path of the archive of Spark's classes (`weft.streams.spark.class_archive`); empty if there is
+            none.
     """
 
     cores: int

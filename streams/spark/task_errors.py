@@ -4,8 +4,8 @@ Spark passes only the text of a traceback. So an error of weft gets a note with 
 last line of that text. The receiver parses that line; all other lines are for people.
 
 The text may also contain values of messages. So a note is signed with a key that each driver makes for itself and sends
-to its workers with their functions (`streams.spark.for_workers`); a line without a valid signature means nothing. The
-key never appears in a text.
+to its workers with their functions (`weft.streams.spark.for_workers`); a line without a valid signature means nothing.
+The key never appears in a text.
 
 A worker that cannot import weft (another version of Python, or a missing package) cannot send such a line. Such errors
 are recognised by the class of the JVM's exception and its text, and only if no function of weft has raised them.
@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar, cast
 
-from storage.errors import InvalidInput, TableError, error_from_dict
-from streams.spark.java_causes import JavaCause, java_causes
+from weft.storage.errors import InvalidInput, TableError, error_from_dict
+from weft.streams.spark.java_causes import JavaCause, java_causes
 
 INSTALL_HINT: Final = (
     "install weft where the executors run, or send a packed environment along: weft package -o weft-env.tar.gz, then "
@@ -113,7 +113,7 @@ def _note_errors(items: Iterator[Any]) -> Iterator[Any]:
 def error_in(text: str) -> TableError | None:
     """The error of weft in the text of a Spark error, the last one if there are several; None if there is none.
 
-    Errors of other packages, such as `streams.kafka.errors`, are found if their module is imported.
+    Errors of other packages, such as `weft.streams.kafka.errors`, are found if their module is imported.
     """
     for plain in _signed_notes(text):
         if plain is not None:

@@ -16,7 +16,7 @@ def function_started() -> None:
     """Exclude existing objects from garbage collections, once the second function starts in a Python worker of Spark.
 
     The first one has imported what functions need. It is done once, so that it can keep no more than the garbage of one
-    task. Other processes run functions of workers, too (`streams.spark.planning_threads`): nothing changes there.
+    task. Other processes run functions of workers, too (`weft.streams.spark.planning_threads`): nothing changes there.
     """
     global _starts  # noqa: PLW0603 - a worker runs one function after the other
     _starts += 1

@@ -1,1 +1,3 @@
-"""The page ``weft ui``: a local web application that shows a table and its pipeline. Start at `streams.ui.serve`."""
+"""The page ``weft ui``: a local web application that shows a table and its pipeline. Start at
+`weft.streams.ui.serve`.
+"""

@@ -19,12 +19,12 @@ from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from storage.errors import TableError
-from streams.ui import check_pages, letter_pages, live_events, row_pages, sql_pages, start_page, table_pages
-from streams.ui.guard import SECURITY_HEADERS, Access, Guard
-from streams.ui.listed_tables import PREFIX, TableList
-from streams.ui.site import SITE, Site, render, render_error
-from streams.ui.table_summaries import TableSummaries
+from weft.storage.errors import TableError
+from weft.streams.ui import check_pages, letter_pages, live_events, row_pages, sql_pages, start_page, table_pages
+from weft.streams.ui.guard import SECURITY_HEADERS, Access, Guard
+from weft.streams.ui.listed_tables import PREFIX, TableList
+from weft.streams.ui.site import SITE, Site, render, render_error
+from weft.streams.ui.table_summaries import TableSummaries
 
 ASSETS: Final = Path(__file__).with_name("assets")
 

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from streams.doctor.finding import Level
-from streams.ui.site import render, site_of
+from weft.streams.doctor.finding import Level
+from weft.streams.ui.site import render, site_of
 
 
 def checks(request: Request) -> Response:

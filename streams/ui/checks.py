@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage.errors import Conflict
-from streams.doctor.finding import Finding, Findings, Level
-from streams.pipeline.file.model import TableLocation
+from weft.storage.errors import Conflict
+from weft.streams.doctor.finding import Finding, Findings, Level
+from weft.streams.pipeline.file.model import TableLocation
 
 _WORST_FIRST: Final = (Level.PROBLEM, Level.WARNING, Level.SKIPPED, Level.OK)
 
@@ -64,11 +64,11 @@ class Checks:
 
     def _examine(self) -> list[Finding]:
         if self._pipeline is None:
-            from streams.doctor.lake_checks import diagnose_lake
+            from weft.streams.doctor.lake_checks import diagnose_lake
 
             return diagnose_lake(self._location)
-        from streams.doctor.diagnose import diagnose
-        from streams.pipeline.file.pipeline import load_pipeline
+        from weft.streams.doctor.diagnose import diagnose
+        from weft.streams.pipeline.file.pipeline import load_pipeline
 
         pipeline = load_pipeline(self._pipeline)
         return diagnose(pipeline, list(pipeline.writers), sample=0)

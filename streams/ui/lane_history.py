@@ -17,11 +17,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from storage.core.names import TABLE_LANE, LaneName
-from storage.errors import TableError
-from storage.services.inspect.inspect import Inspection, TimelineEntry
-from streams.letters.plans import is_replay_lane
-from streams.ui.plan_spans import PlanSpan, PlanSpans
+from weft.storage.core.names import TABLE_LANE, LaneName
+from weft.storage.errors import TableError
+from weft.storage.services.inspect.inspect import Inspection, TimelineEntry
+from weft.streams.letters.plans import is_replay_lane
+from weft.streams.ui.plan_spans import PlanSpan, PlanSpans
 
 Ints = npt.NDArray[np.int64]
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage import Table
-from storage.errors import Conflict, NotFound
-from streams.letters.letter_files import Letter, parse_name
-from streams.letters.letter_folder import State
-from streams.pipeline.file.letter_places import LetterPlace, load_letter_places
-from streams.pipeline.file.model import TableLocation
+from weft.storage import Table
+from weft.storage.errors import Conflict, NotFound
+from weft.streams.letters.letter_files import Letter, parse_name
+from weft.streams.letters.letter_folder import State
+from weft.streams.pipeline.file.letter_places import LetterPlace, load_letter_places
+from weft.streams.pipeline.file.model import TableLocation
 
 _COUNT_SECONDS: Final = 5.0
 _OUTPUT_LINES: Final = 200
@@ -123,7 +123,7 @@ class LetterBook:
             if self.replayed is not None and self.replayed.exit_code is None:
                 raise Conflict("a replay is running", hint="wait until it has ended")
             self.replayed = Replay(only)
-        command = [sys.executable, "-m", "streams.cli.main", "dead-letters", "replay", self._pipeline]
+        command = [sys.executable, "-m", "weft.streams.cli.main", "dead-letters", "replay", self._pipeline]
         command += ["--only", only] if only is not None else []
         threading.Thread(target=self._run, args=(command, self.replayed), name="weft-ui-replay", daemon=True).start()
         return self.replayed

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from storage.errors import InvalidInput
-from streams.letters.letter_folder import State
-from streams.pipeline.file.letter_places import choose_places
-from streams.ui.letter_book import LetterBook, hex_lines, text_of
-from streams.ui.site import render, site_of
+from weft.storage.errors import InvalidInput
+from weft.streams.letters.letter_folder import State
+from weft.streams.pipeline.file.letter_places import choose_places
+from weft.streams.ui.letter_book import LetterBook, hex_lines, text_of
+from weft.streams.ui.site import render, site_of
 
 _SHOWN: Final = 100
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from storage.errors import NotFound
-from storage.store.open_store import check_reachable
-from streams.catalog.lake import Lake
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.ui.letter_book import LetterBook
-from streams.ui.site import Frame, Site
-from streams.ui.source_lag import SourceLag
-from streams.ui.spark_turn import SparkTurn
-from streams.ui.watched_table import WatchedTable
+from weft.storage.errors import NotFound
+from weft.storage.store.open_store import check_reachable
+from weft.streams.catalog.lake import Lake
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.ui.letter_book import LetterBook
+from weft.streams.ui.site import Frame, Site
+from weft.streams.ui.source_lag import SourceLag
+from weft.streams.ui.spark_turn import SparkTurn
+from weft.streams.ui.watched_table import WatchedTable
 
 PREFIX: Final = "/tables"
 MOST_OPEN: Final = 32

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from storage.errors import TableError
-from streams.ui.site import Site, site_of
+from weft.storage.errors import TableError
+from weft.streams.ui.site import Site, site_of
 
 _EVERY_SECONDS: Final = 1.0
 SLOW_SECONDS: Final = 10.0  # for as long nobody is told that the store has not answered

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from storage.services.inspect.stream_report import StreamReport
-from streams.pipeline.file.quantities import duration
+from weft.storage.services.inspect.stream_report import StreamReport
+from weft.streams.pipeline.file.quantities import duration
 
 TOP: Final = 30
 _MARGIN: Final = 0.06  # of the axis, on both sides

@@ -7,7 +7,7 @@ import datetime as dt
 import re
 from typing import Any, Final
 
-from storage.operations.points import parse_point
+from weft.storage.operations.points import parse_point
 
 EXAMPLE: Final = "2026-11-20 10:30:00 (in UTC), 15 min ago, 1 h ago or 2 d ago"
 _AGO: Final = re.compile(r"(\d{1,6}) ?(s|min|h|d) ago")

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from storage.services.inspect.inspect import TimelineEntry
+from weft.storage.services.inspect.inspect import TimelineEntry
 
 MOST: Final = 1_000
 """Bars of one answer."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from storage.plural import counted
-from streams.doctor.finding import Finding, Level
-from streams.pipeline.file.quantities import age, duration
-from streams.pipeline.run.part_states import PartState
-from streams.ui.stream_rows import StreamRow
-from streams.ui.watched_table import Look
+from weft.storage.plural import counted
+from weft.streams.doctor.finding import Finding, Level
+from weft.streams.pipeline.file.quantities import age, duration
+from weft.streams.pipeline.run.part_states import PartState
+from weft.streams.ui.stream_rows import StreamRow
+from weft.streams.ui.watched_table import Look
 
 AMPLIFICATION: Final = 3.0
 WAITING_COMMITS: Final = 10_000

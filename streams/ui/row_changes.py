@@ -8,11 +8,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
-from storage import Table
-from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
-from storage.core.python_values import python_rows
-from storage.errors import InvalidInput
-from streams.ui.page_times import page_point
+from weft.storage import Table
+from weft.storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
+from weft.storage.core.python_values import python_rows
+from weft.storage.errors import InvalidInput
+from weft.streams.ui.page_times import page_point
 
 _SECONDS: Final = 20.0
 
@@ -69,7 +69,7 @@ def find_changes(table: Table, since: str, until: str, limit: int, created_at_ms
 
     Raises:
         InvalidInput: ``since`` is missing or not before ``until``.
-        NotFound, OffsetExpired, OffsetInvalidated: See `storage.Table.changes`.
+        NotFound, OffsetExpired, OffsetInvalidated: See `weft.Table.changes`.
     """
     if not since.strip():
         raise InvalidInput("since when?", hint="a time such as 2026-11-20T10:30:00Z, a savepoint or a cut")

@@ -16,15 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from storage.core.python_values import python_rows
-from storage.errors import InvalidInput, TableError
-from storage.services.inspect.inspect import Inspection
-from streams.read.plain_values import spreadsheet_cell
-from streams.read.text_values import parse_key, split_key
-from streams.ui.page_times import page_point
-from streams.ui.row_changes import find_changes
-from streams.ui.row_picture import BELOW, LINE, LOWER, UPPER, draw_groups
-from streams.ui.row_query import (
+from weft.storage.core.python_values import python_rows
+from weft.storage.errors import InvalidInput, TableError
+from weft.storage.services.inspect.inspect import Inspection
+from weft.streams.read.plain_values import spreadsheet_cell
+from weft.streams.read.text_values import parse_key, split_key
+from weft.streams.ui.page_times import page_point
+from weft.streams.ui.row_changes import find_changes
+from weft.streams.ui.row_picture import BELOW, LINE, LOWER, UPPER, draw_groups
+from weft.streams.ui.row_query import (
     MOST_DOWNLOADED,
     MOST_SHOWN,
     OPERATORS,
@@ -34,7 +34,7 @@ from streams.ui.row_query import (
     parse_limit,
     parse_query,
 )
-from streams.ui.site import fields_of, render, site_of
+from weft.streams.ui.site import fields_of, render, site_of
 
 _CHANGES: Final = 200
 _EMPTY_CLAUSES: Final = 2

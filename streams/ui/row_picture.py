@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from storage.read.explain.explanation import Explanation, StoredVersion
-from streams.ui.site import cell_text
+from weft.storage.read.explain.explanation import Explanation, StoredVersion
+from weft.streams.ui.site import cell_text
 
 MOST: Final = 40  # events of a group that are drawn: the newest
 _STEP: Final = 124

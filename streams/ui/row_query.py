@@ -12,10 +12,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage import Snapshot, Table
-from storage.core.types import format_type
-from storage.errors import InvalidInput
-from streams.ui.page_times import EXAMPLE, page_point, page_time
+from weft.storage import Snapshot, Table
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput
+from weft.streams.ui.page_times import EXAMPLE, page_point, page_time
 
 OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "contains", "starts with", "is null", "is not null")
 _COMPARE: Final = {
@@ -119,7 +119,7 @@ def parse_limit(text: str, default: int, most: int) -> int:
 
 
 def take_snapshot(table: Table, as_of: str) -> Snapshot:
-    """The snapshot of a field ``as_of``; raises what `storage.Table.snapshot` raises."""
+    """The snapshot of a field ``as_of``; raises what `weft.Table.snapshot` raises."""
     return table.snapshot(page_point(as_of))
 
 

@@ -21,11 +21,11 @@ from typing import Final
 
 import uvicorn
 
-from storage.errors import InvalidInput, NotFound
-from streams.ui.application import build_application, build_list_application
-from streams.ui.guard import Access, parse_authority
-from streams.ui.listed_tables import Shown, TableList, is_folder, open_site
-from streams.ui.site import Site
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.ui.application import build_application, build_list_application
+from weft.streams.ui.guard import Access, parse_authority
+from weft.streams.ui.listed_tables import Shown, TableList, is_folder, open_site
+from weft.streams.ui.site import Site
 
 LOCAL: Final = "127.0.0.1"
 TOKEN_VARIABLE: Final = "WEFT_UI_TOKEN"  # noqa: S105 - the name of a variable

@@ -17,24 +17,24 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from storage import Table
-from storage.core.python_values import python_rows
-from storage.core.types import format_type
-from storage.errors import NotFound, StoreUnavailable, TableError
-from storage.plural import counted
-from streams.pipeline.file.model import CommandSettings
-from streams.pipeline.file.quantities import age, duration, moment, size
-from streams.pipeline.run.part_states import PartState
-from streams.read.plain_values import json_value
-from streams.ui.checks import Checks
-from streams.ui.lane_history import LaneHistory
-from streams.ui.letter_book import LetterBook
-from streams.ui.problems import Problem, find_problems
-from streams.ui.source_lag import SourceLag
-from streams.ui.spark_turn import SparkTurn
-from streams.ui.sql_box import SqlBox
-from streams.ui.stream_rows import StreamRow, stream_rows
-from streams.ui.watched_table import Look, WatchedTable
+from weft.storage import Table
+from weft.storage.core.python_values import python_rows
+from weft.storage.core.types import format_type
+from weft.storage.errors import NotFound, StoreUnavailable, TableError
+from weft.storage.plural import counted
+from weft.streams.pipeline.file.model import CommandSettings
+from weft.streams.pipeline.file.quantities import age, duration, moment, size
+from weft.streams.pipeline.run.part_states import PartState
+from weft.streams.read.plain_values import json_value
+from weft.streams.ui.checks import Checks
+from weft.streams.ui.lane_history import LaneHistory
+from weft.streams.ui.letter_book import LetterBook
+from weft.streams.ui.problems import Problem, find_problems
+from weft.streams.ui.source_lag import SourceLag
+from weft.streams.ui.spark_turn import SparkTurn
+from weft.streams.ui.sql_box import SqlBox
+from weft.streams.ui.stream_rows import StreamRow, stream_rows
+from weft.streams.ui.watched_table import Look, WatchedTable
 
 VIEWS: Final = (
     ("overview", "/", "Overview"),
@@ -306,7 +306,7 @@ def _number(value: float | None) -> str:
 @cache
 def _templates() -> Environment:
     made = Environment(
-        loader=PackageLoader("streams.ui"),
+        loader=PackageLoader("weft.streams.ui"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from storage.errors import TableError
-from storage.services.inspect.inspect import LaneReport
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
-from streams.kafka.options import parse_options
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.lag import Lag, LagMeter, kafka_offsets
-from streams.pipeline.run.part_states import PartState, read_parts, stored_reports
-from streams.pipeline.run.run import make_jobs
+from weft.storage.errors import TableError
+from weft.storage.services.inspect.inspect import LaneReport
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
+from weft.streams.kafka.options import parse_options
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.lag import Lag, LagMeter, kafka_offsets
+from weft.streams.pipeline.run.part_states import PartState, read_parts, stored_reports
+from weft.streams.pipeline.run.run import make_jobs
 
 _EVERY_SECONDS: Final = 5.0
 
@@ -94,7 +94,7 @@ class SourceLag:
         return read_parts(self._state, self._parts, self._stored)
 
     def _start(self, meters: dict[str, LagMeter]) -> None:
-        from streams import kafka
+        from weft.streams import kafka
 
         pipeline = load_pipeline(self._pipeline)
         self._store = open_store(pipeline.table.uri, pipeline.table.storage_options)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from storage.errors import Conflict, InvalidInput, NotFound, TableError
-from streams.pipeline.file.model import CommandSettings
-from streams.ui.page_times import page_point
-from streams.ui.spark_turn import SparkTurn
+from weft.storage.errors import Conflict, InvalidInput, NotFound, TableError
+from weft.streams.pipeline.file.model import CommandSettings
+from weft.streams.ui.page_times import page_point
+from weft.streams.ui.spark_turn import SparkTurn
 
 if TYPE_CHECKING:
-    from streams.read.sql_query import SqlSession
+    from weft.streams.read.sql_query import SqlSession
 
 KEPT: Final = 20
 MOST_ROWS: Final = 10_000
@@ -248,13 +248,13 @@ class SqlBox:
 
     @contextlib.contextmanager
     def _new_session(self) -> Iterator[SqlSession]:
-        from streams.catalog.table_session import table_session
+        from weft.streams.catalog.table_session import table_session
 
         with table_session(self._settings) as session:
             yield session
 
     def _run(self, session: SqlSession, item: SqlAnswer) -> None:
-        from streams.read.read_options import ReadOptions
+        from weft.streams.read.read_options import ReadOptions
 
         with self._lock:
             if item.phase is Phase.CANCELLED:
@@ -286,7 +286,7 @@ class SqlBox:
             return True
 
     def _fail(self, item: SqlAnswer, error: Exception) -> None:
-        from streams.spark.sql_text import error_text
+        from weft.streams.spark.sql_text import error_text
 
         if not item.open:
             return

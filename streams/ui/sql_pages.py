@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from storage.errors import InvalidInput, NotFound
-from streams.ui.row_pages import send_table
-from streams.ui.row_query import parse_limit
-from streams.ui.site import render, site_of
-from streams.ui.sql_box import LONGEST, MOST_ROWS, MOST_WHOLE, SqlAnswer
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.ui.row_pages import send_table
+from weft.streams.ui.row_query import parse_limit
+from weft.streams.ui.site import render, site_of
+from weft.streams.ui.sql_box import LONGEST, MOST_ROWS, MOST_WHOLE, SqlAnswer
 
 _LIMIT: Final = 1_000
 SYSTEM_TABLES: Final = ("commits", "streams", "files", "slices", "savepoints", "snapshots", "watermarks")
-"""Those of `streams.catalog.system_tables`, which needs Spark; a test compares them."""
+"""Those of `weft.streams.catalog.system_tables`, which needs Spark; a test compares them."""
 SHOWN: Final = 200
 
 

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from streams.ui.listed_tables import MOST_TABLES, PREFIX, TableList
-from streams.ui.live_events import follow
-from streams.ui.site import render
-from streams.ui.table_summaries import TableSummaries, worst_first
+from weft.streams.ui.listed_tables import MOST_TABLES, PREFIX, TableList
+from weft.streams.ui.live_events import follow
+from weft.streams.ui.site import render
+from weft.streams.ui.table_summaries import TableSummaries, worst_first
 
 
 def start(request: Request) -> Response:

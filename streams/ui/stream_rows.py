@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from storage.services.inspect.inspect import LaneReport
-from streams.pipeline.run.lag import Lag
-from streams.ui.lane_history import LaneHistory
-from streams.ui.watched_table import Look
+from weft.storage.services.inspect.inspect import LaneReport
+from weft.streams.pipeline.run.lag import Lag
+from weft.streams.ui.lane_history import LaneHistory
+from weft.streams.ui.watched_table import Look
 
 RATE_SECONDS: Final = 60
 _RECENT_MS: Final = 900_000
@@ -26,7 +26,7 @@ class StreamRow:
         name: Its name.
         lanes: Its open lanes.
         closed_lanes: Number of lanes without a writer: closed, or finished.
-        writer: State of its writers, the worst one: see `storage.services.inspect.inspect.LaneReport`.
+        writer: State of its writers, the worst one: see `weft.storage.services.inspect.inspect.LaneReport`.
         heartbeat_at_ms: Last heartbeat of that writer.
         rate: Rows per second in the last `RATE_SECONDS`.
         committed_at_ms: Time of the last commit.

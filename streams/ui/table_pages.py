@@ -10,14 +10,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from storage.core.names import TABLE_LANE, lane_name
-from storage.errors import InvalidInput, NotComplete, NotFound
-from streams.ui.lane_history import KINDS, LABELS, MEANINGS
-from streams.ui.mark_picture import draw_marks, is_behind
-from streams.ui.page_times import page_value
-from streams.ui.problems import Problem, Severity
-from streams.ui.site import mark_text, render, site_of
-from streams.ui.watched_table import Look
+from weft.storage.core.names import TABLE_LANE, lane_name
+from weft.storage.errors import InvalidInput, NotComplete, NotFound
+from weft.streams.ui.lane_history import KINDS, LABELS, MEANINGS
+from weft.streams.ui.mark_picture import draw_marks, is_behind
+from weft.streams.ui.page_times import page_value
+from weft.streams.ui.problems import Problem, Severity
+from weft.streams.ui.site import mark_text, render, site_of
+from weft.streams.ui.watched_table import Look
 
 _RATE_PARTS: Final = 120
 _NEWEST: Final = 50

@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from storage.errors import CorruptData, NotFound, TableError
-from streams.ui.lane_history import LaneHistory
-from streams.ui.listed_tables import Shown, TableList
-from streams.ui.problems import Problem, Severity, find_problems
-from streams.ui.stream_rows import StreamRow, stream_rows
-from streams.ui.watched_table import Look, WatchedTable
+from weft.storage.errors import CorruptData, NotFound, TableError
+from weft.streams.ui.lane_history import LaneHistory
+from weft.streams.ui.listed_tables import Shown, TableList
+from weft.streams.ui.problems import Problem, Severity, find_problems
+from weft.streams.ui.stream_rows import StreamRow, stream_rows
+from weft.streams.ui.watched_table import Look, WatchedTable
 
 EVERY_SECONDS: Final = 5.0
 PAUSE: Final = 2.0

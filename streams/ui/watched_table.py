@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Final, TypeVar
 
-from storage import DuePolicy, Snapshot, Table
-from storage.errors import CorruptData, NotFound, TableError
-from storage.services.inspect.inspect import FileReport, Inspection, LaneReport, Overview
-from storage.services.inspect.measure import TableMeasures, measure
-from storage.table_facts import clock_lead_ms
-from streams.pipeline.file.model import TableLocation
+from weft.storage import DuePolicy, Snapshot, Table
+from weft.storage.errors import CorruptData, NotFound, TableError
+from weft.storage.services.inspect.inspect import FileReport, Inspection, LaneReport, Overview
+from weft.storage.services.inspect.measure import TableMeasures, measure
+from weft.storage.table_facts import clock_lead_ms
+from weft.streams.pipeline.file.model import TableLocation
 
 LOOK_SECONDS: Final = 1.0  # a look that is younger is shown again
 PAUSE: Final = 4.0  # and one that is younger than this many times what it took to read it

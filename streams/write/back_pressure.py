@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.plan.read_cost import ReadCost
+from weft.storage.core.plan.read_cost import ReadCost
 
 MAX_DELAY_SECONDS: Final = 60.0
 
@@ -22,7 +22,7 @@ class BackPressure:
 
     Attributes:
         max_read_amplification: When a read of the table fetches more than this many times the bytes that it would fetch
-            if the table was compacted (`storage.core.plan.read_cost.ReadCost`); more than 1. None: no limit.
+            if the table was compacted (`weft.storage.core.plan.read_cost.ReadCost`); more than 1. None: no limit.
         max_commits: Or when it opens the files of more than this many commits. None: no limit.
         max_delay: Longest wait before a batch, in seconds.
         every: Shortest time between two looks at the table, in seconds.

@@ -16,18 +16,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
-from storage.core.merge.events import OP_COLUMN
-from storage.core.model import Stream
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput, NotFound
-from storage.write.write_task import check_columns
-from streams import kafka
-from streams.kafka.kafka_source import columns as kafka_columns
-from streams.pipeline.file.check import key_of
-from streams.pipeline.file.model import WriterSpec
-from streams.spark.sql_text import quoted, spark_message
-from streams.write.decode_events import decode_events
-from streams.write.file_source import message_columns
+from weft.storage.core.merge.events import OP_COLUMN
+from weft.storage.core.model import Stream
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.write.write_task import check_columns
+from weft.streams import kafka
+from weft.streams.kafka.kafka_source import columns as kafka_columns
+from weft.streams.pipeline.file.check import key_of
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.spark.sql_text import quoted, spark_message
+from weft.streams.write.decode_events import decode_events
+from weft.streams.write.file_source import message_columns
 
 _CONSTANT = "1"  # a column that every message has, for the check of a condition alone
 
@@ -73,7 +73,7 @@ def expression_problems(spark: SparkSession, writer: WriterSpec, schema: TableSc
     if schema is not None:
         try:
             stream = schema.stream(writer.stream)
-        except NotFound:  # reported by `streams.pipeline.file.check.writer_problems`
+        except NotFound:  # reported by `weft.streams.pipeline.file.check.writer_problems`
             return
         yield from column_problems(f"{where}.{section}", schema, stream, types)
 
@@ -100,7 +100,7 @@ def _key(writer: WriterSpec, schema: TableSchema | None) -> Mapping[str, str] | 
         return writer.key
     try:
         return key_of(writer, schema)
-    except InvalidInput:  # reported by `streams.pipeline.file.check.writer_problems`
+    except InvalidInput:  # reported by `weft.streams.pipeline.file.check.writer_problems`
         return writer.key
 
 
@@ -108,7 +108,7 @@ def _events(
     rows: DataFrame, writer: WriterSpec, select: Mapping[str, str], where: str | None, key: Mapping[str, str] | None
 ) -> StructType:
     """The schema of what the sink would get."""
-    if writer.tombstones == "delete" and key is None:  # reported by `streams.pipeline.file.check.writer_problems`
+    if writer.tombstones == "delete" and key is None:  # reported by `weft.streams.pipeline.file.check.writer_problems`
         writer = replace(writer, tombstones="ignore")
     try:
         return decode_events(rows, replace(writer, select=select, where=where), key).schema
@@ -121,7 +121,7 @@ def column_problems(
     where: str, schema: TableSchema, stream: Stream, types: Mapping[str, pa.DataType]
 ) -> Iterator[InvalidInput]:
     """Columns whose type the table does not take, by the check of every batch:
-    `storage.write.write_task.check_columns`.
+    `weft.storage.write.write_task.check_columns`.
 
     Args:
         where: What the messages begin with.

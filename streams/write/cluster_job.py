@@ -1,9 +1,9 @@
 """The compaction service of a pipeline as a Spark application: this process is the driver, executors do the merging.
 
-    python -m streams.write.cluster_job PIPELINE [--once]
+    python -m weft.streams.write.cluster_job PIPELINE [--once]
 
 ``weft run`` starts it if the file has ``compaction: {on: cluster}``. With spark-submit it is started by its module
-name, like a writer (`streams.write.writer_job`). Its rounds are those of `streams.pipeline.run.services`.
+name, like a writer (`weft.streams.write.writer_job`). Its rounds are those of `weft.streams.pipeline.run.services`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from storage.services.steps.tasks import Execute
-from streams.pipeline.file.pipeline import CommandSettings, Pipeline
-from streams.pipeline.run.outage import JobOutages
-from streams.pipeline.run.services import COMPACTION, run_service
-from streams.pipeline.run.status import Reporter, StopSignal, end_process
-from streams.pipeline.run.writer_outage import tell_executors
-from streams.spark.executors import HINT, ExecutorWatch
-from streams.spark.run_tasks import spark_executor
-from streams.spark.session import build_session
-from streams.write.repeated_call import call_every
+from weft.storage.services.steps.tasks import Execute
+from weft.streams.pipeline.file.pipeline import CommandSettings, Pipeline
+from weft.streams.pipeline.run.outage import JobOutages
+from weft.streams.pipeline.run.services import COMPACTION, run_service
+from weft.streams.pipeline.run.status import Reporter, StopSignal, end_process
+from weft.streams.pipeline.run.writer_outage import tell_executors
+from weft.streams.spark.executors import HINT, ExecutorWatch
+from weft.streams.spark.run_tasks import spark_executor
+from weft.streams.spark.session import build_session
+from weft.streams.write.repeated_call import call_every
 
 WATCH_SECONDS: Final = 2.0  # between two checks whether a job waits for an executor
 
@@ -35,7 +35,9 @@ WATCH_SECONDS: Final = 2.0  # between two checks whether a job waits for an exec
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service; returns the exit code of the process."""
     stop, reporter = StopSignal(ends_start=True), Reporter.from_environment()
-    parser = argparse.ArgumentParser(prog="streams.write.cluster_job", description="Compaction on a Spark cluster.")
+    parser = argparse.ArgumentParser(
+        prog="weft.streams.write.cluster_job", description="Compaction on a Spark cluster."
+    )
     parser.add_argument("pipeline")
     parser.add_argument("--once", action="store_true", help="compact all file groups that have logs; then exit")
     options = parser.parse_args(arguments)
@@ -69,7 +71,7 @@ def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
 
     Raises:
         NotFound: Java is not installed.
-        InvalidInput, SparkNotStarted: See `streams.spark.session.build_session`.
+        InvalidInput, SparkNotStarted: See `weft.streams.spark.session.build_session`.
     """
     with (
         tempfile.TemporaryDirectory(prefix="weft-") as folder,

@@ -1,7 +1,7 @@
 """Services of a table on a Spark cluster: tasks merge file groups or check files, and the driver publishes.
 
 They need a session with a Spark context (not Spark Connect), and return the same results as the methods of
-`storage.Table`.
+`weft.Table`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from storage import DuePolicy, Table, verify_table
-from storage.services.compaction.compaction import CompactionResult
-from storage.services.due_work import Only, every_group
-from storage.services.fold.fold import FoldResult
-from storage.services.steps.progress import OnStage, unobserved
-from storage.services.verify.findings import VerifyReport
-from streams.spark.run_tasks import spark_executor
+from weft.storage import DuePolicy, Table, verify_table
+from weft.storage.services.compaction.compaction import CompactionResult
+from weft.storage.services.due_work import Only, every_group
+from weft.storage.services.fold.fold import FoldResult
+from weft.storage.services.steps.progress import OnStage, unobserved
+from weft.storage.services.verify.findings import VerifyReport
+from weft.streams.spark.run_tasks import spark_executor
 
 
 def compact(
@@ -39,7 +39,7 @@ def compact(
         storage_options: Options of the table's store.
 
     Raises:
-        CorruptData, SnapshotExpired, Conflict: As in `storage.Table.compact`.
+        CorruptData, SnapshotExpired, Conflict: As in `weft.Table.compact`.
         StoreUnavailable, CommitUnknown: The store does not answer, although Spark has repeated the tasks, and weft the
             commit for a minute. What was published remains; call it again.
         InvalidInput: The executors cannot run weft.
@@ -64,7 +64,7 @@ def fold(
         storage_options: Options of the table's store.
 
     Raises:
-        CorruptData, SnapshotExpired, Conflict: As in `storage.Table.fold`.
+        CorruptData, SnapshotExpired, Conflict: As in `weft.Table.fold`.
         StoreUnavailable, CommitUnknown: As in `compact`.
         InvalidInput: The executors cannot run weft.
     """
@@ -80,7 +80,7 @@ def verify(
     storage_options: Mapping[str, Any] | None = None,
     progress: OnStage = unobserved,
 ) -> VerifyReport:
-    """Verify a table. Spark tasks read the contents of files, the driver reads entries. See `storage.verify_table`.
+    """Verify a table. Spark tasks read the contents of files, the driver reads entries. See `weft.verify_table`.
 
     Args:
         spark: Session with a Spark context.

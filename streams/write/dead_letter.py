@@ -5,12 +5,12 @@
 1. **Exactly once.** The name of a file follows from query, batch and task alone, and the file is created atomically. A
    batch or task that runs again replaces the file of the run before. `discard_others` removes files that an earlier run
    has written under task numbers that the later run did not use. If another query reads the messages of a batch again
-   (`streams.write.resume`), the files of that batch are removed first.
+   (`weft.streams.write.resume`), the files of that batch are removed first.
 2. **Durable before the commit.** A task reports its rows only after its file is closed and synced. So when a batch is
    committed, every message of it is either in the table or in a file of dead letters.
 3. A task without dead letters writes no file.
 
-`streams.letters` reads these files, and `streams.write.replay` replays them.
+`weft.streams.letters` reads these files, and `weft.streams.write.replay` replays them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
-from storage.core.names import Path
-from storage.errors import InvalidInput, StoreUnavailable
-from storage.store.object_store import ObjectStore
-from streams.letters.letter_files import open_folder
+from weft.storage.core.names import Path
+from weft.storage.errors import InvalidInput, StoreUnavailable
+from weft.storage.store.object_store import ObjectStore
+from weft.streams.letters.letter_files import open_folder
 
 SOURCE: Final = "__weft_source"
-"""Hidden column of a frame (`streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``, ``timestamp``
-(milliseconds since 1970) and ``headers`` of the message that a row came from, its ``key`` and ``value`` as they came,
-and the ``reason`` why it could not be decoded (null if it was decoded). With a schema registry also ``schema_id``."""
+"""Hidden column of a frame (`weft.streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``,
+``timestamp`` (milliseconds since 1970) and ``headers`` of the message that a row came from, its ``key`` and ``value``
+as they came, and the ``reason`` why it could not be decoded (null if it was decoded). With a schema registry also
+``schema_id``."""
 IGNORED: Final = "the message has no value (a tombstone), and is ignored"
 """The ``reason`` of messages that are skipped: tasks drop and count them, without a dead letter."""
 _FILE: Final = re.compile(r"(\d+)-(\d+)\.jsonl")

@@ -3,11 +3,12 @@
     value  --format-->  message fields  --where-->  wanted rows  --select-->  columns of a stream
 
 1. **No message is lost silently.** A message is decoded as a whole, or it is *undecodable*: the format gives a reason
-   (`streams.formats`), or the value is null and tombstones are dead letters (`streams.write.tombstones`). Only `where`
-   drops rows, and it is not applied to undecodable messages.
-2. **Undecodable messages remain rows.** With ``keep_source`` they go to the sink (`streams.write.sink`) in the hidden
-   column `SOURCE`; the sink stores them as dead letters or stops. So do messages for which an expression of `select` or
-   `where` fails (in Spark's ANSI mode: an overflow, a bad cast). Without ``keep_source`` the query fails at the first.
+   (`weft.streams.formats`), or the value is null and tombstones are dead letters (`weft.streams.write.tombstones`).
+   Only `where` drops rows, and it is not applied to undecodable messages.
+2. **Undecodable messages remain rows.** With ``keep_source`` they go to the sink (`weft.streams.write.sink`) in the
+   hidden column `SOURCE`; the sink stores them as dead letters or stops. So do messages for which an expression of
+   `select` or `where` fails (in Spark's ANSI mode: an overflow, a bad cast). Without ``keep_source`` the query fails at
+   the first.
 3. **Values are parsed once.** Spark copies an expensive expression into every filter above it, but never a generator
    (`inline`).
 """
@@ -37,17 +38,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from storage.core.merge.events import OP_COLUMN
-from storage.errors import InvalidInput
-from streams.formats import load_format
-from streams.formats.message_format import Extras, FormatSettings, MessageFormat
-from streams.formats.registry import KEY_HEADER, VALUE_HEADER
-from streams.pipeline.file.check import KAFKA, KEY
-from streams.pipeline.file.model import Tombstones
-from streams.spark.sql_text import quoted, spark_message
-from streams.write.dead_letter import IGNORED, SOURCE
-from streams.write.left_out import ABSENT, OPERATION, REASON, UNAVAILABLE, leave_out
-from streams.write.tombstones import DECODED_KEY, KEY_REASON, NO_KEY, add_key
+from weft.storage.core.merge.events import OP_COLUMN
+from weft.storage.errors import InvalidInput
+from weft.streams.formats import load_format
+from weft.streams.formats.message_format import Extras, FormatSettings, MessageFormat
+from weft.streams.formats.registry import KEY_HEADER, VALUE_HEADER
+from weft.streams.pipeline.file.check import KAFKA, KEY
+from weft.streams.pipeline.file.model import Tombstones
+from weft.streams.spark.sql_text import quoted, spark_message
+from weft.streams.write.dead_letter import IGNORED, SOURCE
+from weft.streams.write.left_out import ABSENT, OPERATION, REASON, UNAVAILABLE, leave_out
+from weft.streams.write.tombstones import DECODED_KEY, KEY_REASON, NO_KEY, add_key
 
 METADATA: Final = ("topic", "partition", "offset", "timestamp", "key", "headers")
 """Fields of the struct `KAFKA`. The struct contains those that the source has."""
@@ -105,24 +106,24 @@ def decode_messages(
         df: Messages with the columns of a Kafka source: ``value`` (binary or string), and any columns of `METADATA`;
             optionally `UNREADABLE`.
         schema: Fields of the message and their Spark SQL types, nested types too.
-        message_format: Name of the format of the value, see `streams.formats`.
+        message_format: Name of the format of the value, see `weft.streams.formats`.
         format_options: Options of the format.
         registry: Settings of the schema registry's client, for formats that need one.
         select: Column name to SQL expression over the message's fields and `KAFKA`, for example
             ``{"order_id": "id", "status": "lower(status)", "seen": "_kafka.timestamp"}``. All fields by default.
         where: SQL condition over the same names; rows for which it is not true are dropped.
-        keep_source: Add the column `SOURCE`, which `streams.write.sink` needs to write undecodable messages as dead
-            letters. Without it the first of them fails the query.
-        tombstones: How messages without a value are handled, see `streams.write.tombstones`. With ``delete`` the column
-            ``_op`` is added if ``select`` does not have it.
+        keep_source: Add the column `SOURCE`, which `weft.streams.write.sink` needs to write undecodable messages as
+            dead letters. Without it the first of them fails the query.
+        tombstones: How messages without a value are handled, see `weft.streams.write.tombstones`. With ``delete`` the
+            column ``_op`` is added if ``select`` does not have it.
         key: Fields of the Kafka key and their types. `select` and `where` see them as ``_key``; fields of the message
             of the same name get their value in a tombstone. ``delete`` needs them, unless every key column of the
             table is an expression over ``_kafka``.
         key_format: Name of the format of the key. With ``json`` the key may also be a single value, see
-            `streams.write.tombstones`; a key that cannot be decoded is NULL. With any other format such a message is
-            undecodable.
-        partial: Columns that an event may leave as they are (`streams.write.left_out`). It matters only for formats
-            whose messages can lack values of the row.
+            `weft.streams.write.tombstones`; a key that cannot be decoded is NULL. With any other format such a message
+            is undecodable.
+        partial: Columns that an event may leave as they are (`weft.streams.write.left_out`). It matters only for
+            formats whose messages can lack values of the row.
         exact: Fields of the message that name a row: nothing of them is rounded.
 
     Returns:
@@ -218,7 +219,7 @@ def _parse_rows(
         message_format: Format of the value.
         message: Fields of the value.
         key: Fields of the key.
-        key_format: Format of the key; None: see `streams.write.tombstones`.
+        key_format: Format of the key; None: see `weft.streams.write.tombstones`.
         tombstones: How messages without a value are handled.
         every_key: Decode the key of every message, not only of tombstones.
     """
@@ -279,7 +280,8 @@ def _parse_rows(
 
 
 def _frame(part: str, header: str, types: Mapping[str, DataType]) -> Column:
-    """The value or the key, with its schema before the data also if a header has it: see `streams.formats.registry`.
+    """The value or the key, with its schema before the data also if a header has it: see
+    `weft.streams.formats.registry`.
 
     Args:
         part: ``value`` or ``key``.
@@ -307,7 +309,7 @@ def _extra_columns(extras: Extras) -> dict[str, Column]:
 def _origin(types: Mapping[str, DataType], columns: Mapping[str, Column]) -> list[Column]:
     """Hidden columns for the fields of `SOURCE` except the reason; NULL for those that the messages do not have.
 
-    No headers are an empty list: a column of null lists slows Spark down (`streams.write.sink.LIST_BATCH_ROWS`).
+    No headers are an empty list: a column of null lists slows Spark down (`weft.streams.write.sink.LIST_BATCH_ROWS`).
 
     Args:
         types: Types of the columns of the messages.

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 
 from pyspark.sql import DataFrame
 
-from streams.pipeline.file.model import WriterSpec
-from streams.spark.sql_text import quoted
-from streams.write.decode import decode_messages
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.spark.sql_text import quoted
+from weft.streams.write.decode import decode_messages
 
 
 def decode_events(
@@ -20,16 +20,16 @@ def decode_events(
     partial: AbstractSet[str] = frozenset(),
     exact: AbstractSet[str] = frozenset(),
 ) -> DataFrame:
-    """Decode messages as a writer of a pipeline does, with the column `streams.write.dead_letter.SOURCE`.
+    """Decode messages as a writer of a pipeline does, with the column `weft.streams.write.dead_letter.SOURCE`.
 
     Without a message schema the rows of the source are the messages; then there is no such column.
 
     Args:
         rows: The rows of the source.
         writer: The writer.
-        key: Fields of the Kafka key, from `streams.pipeline.file.check.key_of`.
-        partial: From `streams.write.left_out.partial_columns`, for a format other than JSON.
-        exact: From `streams.pipeline.file.check.exact_fields`.
+        key: Fields of the Kafka key, from `weft.streams.pipeline.file.check.key_of`.
+        partial: From `weft.streams.write.left_out.partial_columns`, for a format other than JSON.
+        exact: From `weft.streams.pipeline.file.check.exact_fields`.
 
     Raises:
         InvalidInput: See `decode_messages`.

@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from storage.errors import InvalidInput
-from streams.pipeline.file.model import WriterSpec
-from streams.spark.sql_text import quoted
-from streams.write.decode import UNREADABLE
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.spark.sql_text import quoted
+from weft.streams.write.decode import UNREADABLE
 
 NOT_THE_FIELDS: Final = "the line does not have the declared fields and types"
 _LINE: Final = "__weft_line"

@@ -1,6 +1,6 @@
 """Events that lack values of their row: which columns stay as they are.
 
-Some formats have messages without some values of the row (`streams.formats.message_format.Extras`): a value is
+Some formats have messages without some values of the row (`weft.streams.formats.message_format.Extras`): a value is
 *unavailable* (Debezium's placeholder for a column that Postgres stores out of line and that did not change), or the
 field is *absent* from the message. An expression of `select` may use several fields.
 
@@ -22,9 +22,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from storage.core.merge.events import OP_COLUMN
-from storage.core.model import Stream
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core.merge.events import OP_COLUMN
+from weft.storage.core.model import Stream
+from weft.storage.core.schema.table_schema import TableSchema
 
 REASON: Final = "__weft_reason"
 """Why a message is undecodable; NULL if it is not."""

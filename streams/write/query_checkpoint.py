@@ -19,8 +19,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from storage.errors import InvalidInput
-from streams.spark.settings import in_cluster_mode, is_local
+from weft.storage.errors import InvalidInput
+from weft.streams.spark.settings import in_cluster_mode, is_local
 
 __all__ = [
     "Checkpoint",
@@ -85,8 +85,9 @@ def check_place(spark: SparkSession, folder: str) -> None:
     """Check that a restarted query will find the folder of its checkpoint.
 
     The driver writes a checkpoint, through Hadoop. Executors write only the state of stateful operators into it
-    (`streams.write.stateful_frame`). So a local disk is right if the driver always starts on the same machine, which is
-    not so in spark-submit's cluster mode. A path without a scheme may lie in HDFS: Hadoop's ``fs.defaultFS`` decides.
+    (`weft.streams.write.stateful_frame`). So a local disk is right if the driver always starts on the same machine,
+    which is not so in spark-submit's cluster mode. A path without a scheme may lie in HDFS: Hadoop's ``fs.defaultFS``
+    decides.
 
     Raises:
         InvalidInput: The driver runs in cluster mode, and the folder is on its local disk.

@@ -1,6 +1,6 @@
 """Replays dead letters through the pipeline of today, each exactly once.
 
-    1. plan     the letters that wait are written to a plan, by put if absent      `streams.letters.plans`
+    1. plan     the letters that wait are written to a plan, by put if absent      `weft.streams.letters.plans`
     2. claim    a lane of its own, ``<lane>-replay-<id of the plan>``
     3. write    letters -> messages -> decode -> log files; what fails again becomes a letter of this run
     4. commit   batch 0 of query ``replay-<id>``, which names the run                <- all or nothing is decided here
@@ -21,9 +21,9 @@ remains to show that a letter is never in two plans that commit:
   files of these never change. Events are merged by their ordering values, as if they had arrived now.
 - *A drop at once* does not choose letters of an open plan, and its plan is of the same sequence of numbers.
 - *A restore or an undo* between 1 and 4 may roll back the batch of a letter, whose message is then read again. It
-  changes `storage.write.lane_progress.LaneProgress.fenced` of the lane, which the plan has recorded, and a run compares
-  the two after its claim. If the restore comes later, it fences the run. Afterwards the plan is void. A restore that
-  rolls back the commit makes the letters wait again.
+  changes `weft.storage.write.lane_progress.LaneProgress.fenced` of the lane, which the plan has recorded, and a run
+  compares the two after its claim. If the restore comes later, it fences the run. Afterwards the plan is void. A
+  restore that rolls back the commit makes the letters wait again.
 
 **What fails again** becomes a letter in a folder with the number of the claim, ``replay-<id>-<epoch>``. The commit
 names this folder, so letters of killed runs and of fenced ones that still write do not count. These letters have the
@@ -41,15 +41,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from storage import Commit, Table
-from storage.errors import Conflict
-from storage.write.write_task import WriteTicket
-from streams.letters.letter_files import Letter, list_files
-from streams.letters.letter_folder import REPLAY, LetterFolder, PlanState, State, Survey
-from streams.letters.plans import Plan, count_lines
-from streams.write.dead_letter import DeadLetters
-from streams.write.sink_task import TaskReport
-from streams.write.write_batch import send_heartbeats
+from weft.storage import Commit, Table
+from weft.storage.errors import Conflict
+from weft.storage.write.write_task import WriteTicket
+from weft.streams.letters.letter_files import Letter, list_files
+from weft.streams.letters.letter_folder import REPLAY, LetterFolder, PlanState, State, Survey
+from weft.streams.letters.plans import Plan, count_lines
+from weft.streams.write.dead_letter import DeadLetters
+from weft.streams.write.sink_task import TaskReport
+from weft.streams.write.write_batch import send_heartbeats
 
 BATCH: Final = 0  # a replay is the only batch of its query
 
@@ -67,7 +67,7 @@ class ReplayResult:
         resumed: Whether an earlier process began it.
         letters: Number of its letters.
         rows: Events that were stored.
-        rows_ignored: Rows without effect, see `storage.Commit`.
+        rows_ignored: Rows without effect, see `weft.Commit`.
         failed: Letters that are dead letters again; None if another process committed the replay.
         missing: Letters whose file was deleted meanwhile.
         lane: Its lane.

@@ -14,23 +14,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from storage import Table
-from storage.errors import InvalidInput
-from storage.store.object_store import ObjectStore
-from storage.write.write_task import WriteTicket
-from streams.kafka.fetch import HEADERS, SCHEMA
-from streams.letters.letter_files import Letter, read_letters, stored_bytes
-from streams.letters.plans import Plan, Span, in_spans
-from streams.pipeline.file.check import check_deletes, exact_fields, key_of
-from streams.pipeline.file.model import WriterSpec
-from streams.spark.for_workers import for_workers
-from streams.spark.sql_text import spark_message
-from streams.write.dead_letter import DeadLetters
-from streams.write.decode_events import decode_events
-from streams.write.left_out import partial_columns
-from streams.write.replay import Choose, Run, replayable
-from streams.write.sink import check_columns, run_tasks
-from streams.write.sink_task import TaskReport
+from weft.storage import Table
+from weft.storage.errors import InvalidInput
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.write.write_task import WriteTicket
+from weft.streams.kafka.fetch import HEADERS, SCHEMA
+from weft.streams.letters.letter_files import Letter, read_letters, stored_bytes
+from weft.streams.letters.plans import Plan, Span, in_spans
+from weft.streams.pipeline.file.check import check_deletes, exact_fields, key_of
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.spark.for_workers import for_workers
+from weft.streams.spark.sql_text import spark_message
+from weft.streams.write.dead_letter import DeadLetters
+from weft.streams.write.decode_events import decode_events
+from weft.streams.write.left_out import partial_columns
+from weft.streams.write.replay import Choose, Run, replayable
+from weft.streams.write.sink import check_columns, run_tasks
+from weft.streams.write.sink_task import TaskReport
 
 _NAMES: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
 MESSAGES: Final = pa.schema([*(SCHEMA.field(name) for name in _NAMES), HEADERS])

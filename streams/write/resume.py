@@ -34,12 +34,12 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from storage.errors import Conflict, GapError, InvalidInput
-from storage.write.lane_progress import LaneProgress, lane_progress
-from storage.write.write_task import Batch
-from streams.kafka.options import ANY_PARTITION, EARLIEST
-from streams.kafka.recreated_topic import IDENTITY_KEYS
-from streams.write.query_checkpoint import Checkpoint, read_checkpoint, read_offsets, sibling_folders
+from weft.storage.errors import Conflict, GapError, InvalidInput
+from weft.storage.write.lane_progress import LaneProgress, lane_progress
+from weft.storage.write.write_task import Batch
+from weft.streams.kafka.options import ANY_PARTITION, EARLIEST
+from weft.streams.kafka.recreated_topic import IDENTITY_KEYS
+from weft.streams.write.query_checkpoint import Checkpoint, read_checkpoint, read_offsets, sibling_folders
 
 __all__ = ["GAP_HINT", "LaneMoved", "ResumePoint", "check_follows", "resume_point"]
 
@@ -48,18 +48,18 @@ MARK: Final = "-resumed-"
 
 GAP_HINT: Final = (
     "continue where the table's live commits end, so that later messages are read again, each once: `resume: table` in "
-    "the pipeline's writer, streams.resume_point in Python; or restore the table to its state before "
+    "the pipeline's writer, weft.resume_point in Python; or restore the table to its state before "
     "(guide: deploy/docs/recovery.md#one-stream-wrote-nonsense)"
 )
 _OLDER_HINT: Final = (
-    "continue where the table's live commits end: `resume: table` in the pipeline's writer, streams.resume_point in "
+    "continue where the table's live commits end: `resume: table` in the pipeline's writer, weft.resume_point in "
     "Python; or bring back the whole checkpoint"
 )
 
 Offsets = Mapping[str, Mapping[str, int]]
 """Offsets of a Kafka source: next offset by topic and partition."""
 Recorded = Mapping[str, Mapping[str, Any]]
-"""Offsets as a commit records them, with the identity of each topic (`streams.kafka.recreated_topic`)."""
+"""Offsets as a commit records them, with the identity of each topic (`weft.streams.kafka.recreated_topic`)."""
 
 
 class LaneMoved(Conflict):
@@ -68,11 +68,11 @@ class LaneMoved(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a query of a lane starts or continues; an argument of `streams.write_stream`.
+    """Where a query of a lane starts or continues; an argument of `weft.write_stream`.
 
     Attributes:
         lane: The lane.
-        checkpoint: Checkpoint folder for `streams.write_stream`.
+        checkpoint: Checkpoint folder for `weft.write_stream`.
         anew: Whether the checkpoint is new and the query starts at ``offsets``. Otherwise the query continues at the
             checkpoint, or the lane has no commits yet.
         offsets: End offsets of the last live commit. None if the lane has no live commit and its start is not recorded.
@@ -157,10 +157,10 @@ def resume_point(
     or the loss of the checkpoint or of a part of it) it continues with a new checkpoint folder beside the old one, at
     the offsets of the lane's last live commit::
 
-        point = streams.resume_point(spark, uri, "orders", checkpoint="lake/checkpoints/orders")
+        point = weft.resume_point(spark, uri, "orders", checkpoint="lake/checkpoints/orders")
         df = spark.readStream.format("weft_kafka").options(...)
         df = df.option("startingOffsets", point.starting_offsets("earliest")).load()...
-        streams.write_stream(df, uri, "orders", checkpoint=point.checkpoint, resume=point)
+        weft.write_stream(df, uri, "orders", checkpoint=point.checkpoint, resume=point)
 
     Call it at every start, with the same ``checkpoint``. `write_stream` cannot do this, because the starting offsets of
     a frame are fixed when the frame is created. For a source other than ``weft_kafka`` use ``point.source``, which has

@@ -2,7 +2,7 @@
 
     driver   Writer.begin((query id, batch))  ->  commit that is there: nothing to do
                  |  ticket
-    tasks    mapInArrow: storage.write.write_task.write_rows, one log file a task (`streams.write.sink_task`)
+    tasks    mapInArrow: weft.storage.write.write_task.write_rows, one log file a task (`weft.streams.write.sink_task`)
                  |  reports, a few kilobytes each
     driver   Writer.commit: one DATA entry makes all of them visible
 
@@ -15,7 +15,7 @@
 4. **Errors are raised early.** What the schema of the frame, the arguments and the checkpoint show is checked before
    the lane is claimed. Errors in the data fail the query (`StreamingQuery.exception`).
 5. **No gaps.** A query that was fenced by a restore, or whose checkpoint does not agree with the table, fails.
-   `streams.write.resume` finds where it can continue.
+   `weft.streams.write.resume` finds where it can continue.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from storage import Commit, Table, Writer
-from storage.config.config_file import parse_duration
-from storage.errors import GapError, InvalidInput
-from storage.store.object_store import ObjectStore
-from storage.write.write_task import WriteTicket, discard
-from storage.write.write_task import check_columns as check_arrow_columns
-from streams.letters.letter_files import default_folder
-from streams.letters.limit import HINT as LIMIT_HINT
-from streams.letters.limit import LetterLimit, TooManyDeadLetters, frequent_reasons
-from streams.pipeline.file.model import OnError
-from streams.pipeline.file.pipeline_file import parse_lateness
-from streams.spark.for_workers import for_workers
-from streams.spark.task_errors import note_errors, worker_hints
-from streams.write.batch_trace import BatchTimes, batch_recorder
-from streams.write.dead_letter import SOURCE, DeadLetters, open_dead_letters
-from streams.write.decode import SOURCE_TYPES
-from streams.write.query_checkpoint import read_checkpoint, read_offsets
-from streams.write.resume import GAP_HINT, ResumePoint, check_follows
-from streams.write.sink_task import REPORT_TYPE, TaskReport, task_writer
-from streams.write.stateful_frame import check_state
-from streams.write.upkeep import Upkeep, UpkeepThread, upkeep_thread
-from streams.write.worker_deaths import run_despite_deaths
+from weft.storage import Commit, Table, Writer
+from weft.storage.config.config_file import parse_duration
+from weft.storage.errors import GapError, InvalidInput
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.write.write_task import WriteTicket, discard
+from weft.storage.write.write_task import check_columns as check_arrow_columns
+from weft.streams.letters.letter_files import default_folder
+from weft.streams.letters.limit import HINT as LIMIT_HINT
+from weft.streams.letters.limit import LetterLimit, TooManyDeadLetters, frequent_reasons
+from weft.streams.pipeline.file.model import OnError
+from weft.streams.pipeline.file.pipeline_file import parse_lateness
+from weft.streams.spark.for_workers import for_workers
+from weft.streams.spark.task_errors import note_errors, worker_hints
+from weft.streams.write.batch_trace import BatchTimes, batch_recorder
+from weft.streams.write.dead_letter import SOURCE, DeadLetters, open_dead_letters
+from weft.streams.write.decode import SOURCE_TYPES
+from weft.streams.write.query_checkpoint import read_checkpoint, read_offsets
+from weft.streams.write.resume import GAP_HINT, ResumePoint, check_follows
+from weft.streams.write.sink_task import REPORT_TYPE, TaskReport, task_writer
+from weft.streams.write.stateful_frame import check_state
+from weft.streams.write.upkeep import Upkeep, UpkeepThread, upkeep_thread
+from weft.streams.write.worker_deaths import run_despite_deaths
 
 BATCH_ROWS: Final = 65_536
 """Rows per Arrow batch from Spark to Python, if `spark.sql.execution.arrow.maxBytesPerBatch` allows."""
@@ -88,7 +88,7 @@ class CommitReport:
         seconds: Time from the start of the batch to its commit.
         committed_at_ms: Wall clock after the commit.
         source: End offsets of the batch in its sources, as recorded in the table; empty if not known.
-        tombstones: Messages without a value that were skipped (`streams.write.tombstones`).
+        tombstones: Messages without a value that were skipped (`weft.streams.write.tombstones`).
         stored_bytes: Bytes of the log files; 0 for a replayed batch.
         deletes: Delete events among the rows; 0 for a replayed batch.
         unordered: Rows that changed nothing because they have no ordering value; 0 for a replayed batch.
@@ -130,7 +130,7 @@ def write_stream(
 
     Args:
         df: Key columns, the columns of whole groups of the stream, optionally ``_op``, and optionally the hidden column
-            of `streams.write.decode.decode_messages` (it is not stored; dead letters have its content).
+            of `weft.streams.write.decode.decode_messages` (it is not stored; dead letters have its content).
         uri: Path or URL of the table.
         stream: A stream of its configuration.
         checkpoint: Folder of Spark's checkpoint, from which a restarted query continues.
@@ -148,14 +148,14 @@ def write_stream(
         lateness: An event's first ordering value is smaller than the largest before it by at most this much: ``10
             minutes`` or a timedelta for dates and times, an integer for integers. It must cover the distance between
             partitions of the source, also while the query catches up. Every batch then advances the watermark of the
-            stream (`storage.Table.watermarks`). Later events are stored like any other, and counted.
-        resume: From `streams.resume_point`: continue where the live commits of the lane end, also after a restore or an
+            stream (`weft.Table.watermarks`). Later events are stored like any other, and counted.
+        resume: From `weft.resume_point`: continue where the live commits of the lane end, also after a restore or an
             undo of the table. ``checkpoint`` and the frame's starting offsets must be those of the point.
         storage_options: Options of the fsspec file system.
         query_name: Spark's name of the query.
         on_commit: Called on the driver after every batch, replayed ones included. If it raises, the query fails. The
             restarted query replays the batch, which is not written again.
-        upkeep: Compaction in this process, and back-pressure (`streams.write.upkeep`). None: neither.
+        upkeep: Compaction in this process, and back-pressure (`weft.streams.write.upkeep`). None: neither.
 
     Raises:
         InvalidInput: An argument, a column or a type is wrong; or the frame keeps state (aggregation, deduplication,
@@ -292,7 +292,7 @@ class _Sink:
             letters.discard_others({report.task for report in reports if report.letters})
         if letters is not None:
             self._count_letters(ticket, letters, reports)
-        # The offsets are for operators and for `streams.write.resume`; Spark itself does not need them from here.
+        # The offsets are for operators and for `weft.streams.write.resume`; Spark itself does not need them from here.
         source = read_offsets(spark, self._checkpoint, batch_id)
         commit = self._writer.commit(ticket, [report.written for report in reports], source=source)
         if self._record is not None:

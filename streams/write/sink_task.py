@@ -3,7 +3,8 @@
 A worker imports this module before it reads its first row, so it must not import Spark's SQL layer.
 
 1. Rows stay in Arrow. Python objects are made only for refused rows.
-2. A task has about `storage.environment.Tuning.log_file_bytes` of rows in memory, whatever the size of its partition.
+2. A task has about `weft.storage.environment.Tuning.log_file_bytes` of rows in memory, whatever the size of its
+   partition.
 3. Input that cannot be stored is *reported* and not raised, because Spark would repeat the task with the same result.
    Other errors, such as a store that does not answer, are raised, so that Spark repeats the task.
 """
@@ -21,12 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from storage.core.merge.events import Problem
-from storage.core.python_values import python_rows
-from storage.errors import InvalidInput
-from storage.write.write_task import WriteTicket, Written, write_rows
-from streams.write.batch_trace import TaskClock, TaskTimes
-from streams.write.dead_letter import IGNORED, SOURCE, DeadLetterFile, DeadLetters
+from weft.storage.core.merge.events import Problem
+from weft.storage.core.python_values import python_rows
+from weft.storage.errors import InvalidInput
+from weft.storage.write.write_task import WriteTicket, Written, write_rows
+from weft.streams.write.batch_trace import TaskClock, TaskTimes
+from weft.streams.write.dead_letter import IGNORED, SOURCE, DeadLetterFile, DeadLetters
 
 REPORT: Final = pa.schema([pa.field("report", pa.binary())])
 REPORT_TYPE: Final = "report binary"
@@ -89,7 +90,7 @@ def write_task(
     """Write the rows of one task.
 
     Args:
-        ticket: From `storage.write.writer.Writer.begin`.
+        ticket: From `weft.storage.write.writer.Writer.begin`.
         letters: Dead letters of the batch; without it the first refused message ends the task.
         task: Number of the partition; it orders the rows of the batch.
         batches: Columns of the stream, and optionally `SOURCE`.

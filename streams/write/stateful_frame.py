@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from storage.errors import InvalidInput
-from streams.spark.settings import is_local
-from streams.write.query_checkpoint import folder_scheme
+from weft.storage.errors import InvalidInput
+from weft.streams.spark.settings import is_local
+from weft.streams.write.query_checkpoint import folder_scheme
 
 _STATEFUL: Final = re.compile(
     r"Aggregate|Deduplicate|DeduplicateWithinWatermark|Distinct|Except|GlobalLimit|Intersect|\w*WithState\w*"
@@ -46,7 +46,7 @@ def check_state(df: DataFrame, checkpoint: str, *, anew: bool) -> None:
     Args:
         df: The frame.
         checkpoint: Folder of the query's checkpoint.
-        anew: Whether the query leaves its checkpoint, and begins with a new one (`streams.write.resume`).
+        anew: Whether the query leaves its checkpoint, and begins with a new one (`weft.streams.write.resume`).
 
     Raises:
         InvalidInput: The checkpoint is on a local disk and executors are on other machines; or the state is in the

@@ -25,8 +25,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import StructType
 
-from streams.formats.json_reader import read_json
-from streams.formats.message_format import MessageFormat
+from weft.streams.formats.json_reader import read_json
+from weft.streams.formats.message_format import MessageFormat
 
 __all__ = ["DECODED_KEY", "KEY_REASON", "NO_KEY", "add_key"]
 

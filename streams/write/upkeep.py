@@ -6,7 +6,8 @@ slow store nor a long merge delays a batch:
 - **Compaction** (`InlineCompaction`) does what is due, and only file groups that are small enough: a step is planned to
   take at most a share of the trigger interval, and after each step the thread rests, so that it works for at most this
   share of the time.
-- **Back-pressure** (`streams.write.back_pressure`): the sink waits before a batch for as long as the last look says.
+- **Back-pressure** (`weft.streams.write.back_pressure`): the sink waits before a batch for as long as the last look
+  says.
 
 A failure is reported, and the next look is later. It never fails the writer.
 """
@@ -22,21 +23,21 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from storage import DuePolicy, Table
-from storage.core.log.file_refs import FileGroup
-from storage.core.plan.memory_cost import UNPACKED
-from storage.core.plan.read_cost import ReadCost, read_cost
-from storage.core.plan.slices import FileSlice
-from storage.planned_work import PlannedWork, plan_compaction, plan_fold
-from storage.plural import counted
-from storage.services.steps.steps import cancel
-from storage.table_facts import with_small_tasks
-from streams.pipeline.run.error_kinds import describe
-from streams.write.back_pressure import BackPressure, delay_seconds, describe_delay
+from weft.storage import DuePolicy, Table
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.plan.memory_cost import UNPACKED
+from weft.storage.core.plan.read_cost import ReadCost, read_cost
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.planned_work import PlannedWork, plan_compaction, plan_fold
+from weft.storage.plural import counted
+from weft.storage.services.steps.steps import cancel
+from weft.storage.table_facts import with_small_tasks
+from weft.streams.pipeline.run.error_kinds import describe
+from weft.streams.write.back_pressure import BackPressure, delay_seconds, describe_delay
 
 if TYPE_CHECKING:
-    from streams.pipeline.file.pipeline import Pipeline
-    from streams.pipeline.run.status import Reporter, StopSignal
+    from weft.streams.pipeline.file.pipeline import Pipeline
+    from weft.streams.pipeline.run.status import Reporter, StopSignal
 
 MIB: Final = 1024 * 1024
 FIRST_RATE: Final = 32 * MIB  # stored bytes a second, until it was measured

@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 from pyspark import SparkContext
 
-from streams.formats.isolated_decoder import ISOLATE
-from streams.spark.java_causes import java_causes
+from weft.streams.formats.isolated_decoder import ISOLATE
+from weft.streams.spark.java_causes import java_causes
 
 T = TypeVar("T")
 

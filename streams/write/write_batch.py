@@ -2,7 +2,7 @@
 
 Which lane it uses, and how long the lane holds back the watermark of its stream:
 
-    neither lane nor batch   one of the stream's lanes for batches, until the job ends (`storage.Table.batch_writer`)
+    neither lane nor batch   one of the stream's lanes for batches, until the job ends (`weft.Table.batch_writer`)
     batch=(query id, n)      the lane of the query id, so that a batch that is sent again is found there; it stays in
                              use for the next number; close it with `Table.close_lane` after the last batch, or let a
                              clean close those that are silent (``close_after``)
@@ -28,13 +28,13 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from storage import Commit, Table, Writer
-from storage.core.names import LaneName
-from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput
-from storage.write.write_task import Batch
-from streams.write.dead_letter import DeadLetters, open_dead_letters
-from streams.write.repeated_call import call_every
-from streams.write.sink import check_columns, check_frame, checked_lateness, run_tasks
+from weft.storage import Commit, Table, Writer
+from weft.storage.core.names import LaneName
+from weft.storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput
+from weft.storage.write.write_task import Batch
+from weft.streams.write.dead_letter import DeadLetters, open_dead_letters
+from weft.streams.write.repeated_call import call_every
+from weft.streams.write.sink import check_columns, check_frame, checked_lateness, run_tasks
 
 _STREAM_LETTERS: Final = 40  # letters of the stream's name in the name of the lane, which has at most 64
 _ID_LETTERS: Final = 16  # 64 bits of a digest
@@ -58,10 +58,10 @@ def write_batch(
     Spark repeats a batch after a crash::
 
         def write(df, number):
-            streams.write_batch(df, uri, "orders", batch=("orders-query", number))
+            weft.write_batch(df, uri, "orders", batch=("orders-query", number))
 
     Args:
-        df: As for `streams.write_stream`.
+        df: As for `weft.write_stream`.
         uri: The table.
         stream: A stream of its configuration.
         batch: (query id, number): makes the call idempotent. The id is a text that no other query of this table uses.
@@ -69,7 +69,7 @@ def write_batch(
             uses the query id of a running one fences it. Once the lane of the id is closed, its batches are refused.
         lane: Name of the lane. By default a job without ``batch`` uses a lane that no other job is in, and a query id
             has a lane of its own. Never name the lane of a running query: claiming it fences that query.
-        lateness: As for `streams.write_stream`, from one batch of the lane to the next: rows of one batch never make
+        lateness: As for `weft.write_stream`, from one batch of the lane to the next: rows of one batch never make
             each other late. The watermark of the stream does not go beyond that of an open lane.
         storage_options: Options of the fsspec file system.
         dead_letter: Folder for messages that cannot be stored. Without it the first of them is an error.
@@ -78,7 +78,7 @@ def write_batch(
         The commit; ``replayed`` if the batch was committed before, and nothing was written.
 
     Raises:
-        InvalidInput, NotFound, StoreUnavailable, Conflict: As for `streams.write_stream`; nothing was written.
+        InvalidInput, NotFound, StoreUnavailable, Conflict: As for `weft.write_stream`; nothing was written.
         InvalidInput: A row cannot be stored. The table is unchanged.
         GapError: ``batch`` is not the next batch of its query. The table is unchanged.
         Fenced: Another job has claimed the lane. The table is unchanged.

@@ -1,12 +1,12 @@
 """The process of one writer of a pipeline: source, decoding, sink, and status reports.
 
-    python -m streams.write.writer_job PIPELINE WRITER [--once] [--http [ADDRESS:]PORT]
+    python -m weft.streams.write.writer_job PIPELINE WRITER [--once] [--http [ADDRESS:]PORT]
 
-WRITER may also be the name of the compaction service, which is a Spark application then (`streams.write.cluster_job`).
-`streams.pipeline.run.supervisor` starts the process; `streams.pipeline.run.error_kinds` defines its exit codes. Started
-without a supervisor (spark-submit, the Spark operator) it serves its metrics itself, with ``--http``. On SIGTERM the
-current batch is finished if that takes at most `DRAIN_SECONDS`, otherwise abandoned. In both cases the next process
-continues after the last commit.
+WRITER may also be the name of the compaction service, which is a Spark application then
+(`weft.streams.write.cluster_job`). `weft.streams.pipeline.run.supervisor` starts the process;
+`weft.streams.pipeline.run.error_kinds` defines its exit codes. Started without a supervisor (spark-submit, the Spark
+operator) it serves its metrics itself, with ``--http``. On SIGTERM the current batch is finished if that takes at most
+`DRAIN_SECONDS`, otherwise abandoned. In both cases the next process continues after the last commit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from streams.pipeline.run.error_kinds import Ending, describe, ending_of, is_outage
-from streams.pipeline.run.outage import JobOutages
-from streams.pipeline.run.status import Reporter, StopSignal, end_process
-from streams.pipeline.run.writer_outage import (
+from weft.streams.pipeline.run.error_kinds import Ending, describe, ending_of, is_outage
+from weft.streams.pipeline.run.outage import JobOutages
+from weft.streams.pipeline.run.status import Reporter, StopSignal, end_process
+from weft.streams.pipeline.run.writer_outage import (
     await_registry,
     await_source,
     await_store,
@@ -34,17 +34,17 @@ from streams.pipeline.run.writer_outage import (
     tell_topics,
     unreachable,
 )
-from streams.write.writer_progress import Progress
+from weft.streams.write.writer_progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from streams.pipeline.file.pipeline import Pipeline, WriterSpec
-    from streams.pipeline.run.lag import LagMeter
-    from streams.pipeline.run.status import Report
-    from streams.write.resume import ResumePoint
-    from streams.write.upkeep import Upkeep
+    from weft.streams.pipeline.file.pipeline import Pipeline, WriterSpec
+    from weft.streams.pipeline.run.lag import LagMeter
+    from weft.streams.pipeline.run.status import Report
+    from weft.streams.write.resume import ResumePoint
+    from weft.streams.write.upkeep import Upkeep
 
 REPORT_SECONDS: Final = 0.5  # often enough for a terminal
 DRAIN_SECONDS: Final = (
@@ -71,7 +71,7 @@ answer. Their superclasses also have other errors: a socket may belong to a Pyth
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the writer; returns the exit code of the process."""
     stop = StopSignal(ends_start=True)
-    parser = argparse.ArgumentParser(prog="streams.write.writer_job", description="One writer of a pipeline.")
+    parser = argparse.ArgumentParser(prog="weft.streams.write.writer_job", description="One writer of a pipeline.")
     parser.add_argument("pipeline")
     parser.add_argument("writer")
     parser.add_argument("--once", action="store_true", help="write what the source has now, then exit")
@@ -79,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.http is None:
         return _report_run(options, Reporter.from_environment(), stop)
-    from storage.errors import InvalidInput
-    from streams.pipeline.run.http_status import StatusPage, parse_address, serve_status, unsupervised_status
+    from weft.storage.errors import InvalidInput
+    from weft.streams.pipeline.run.http_status import StatusPage, parse_address, serve_status, unsupervised_status
 
     page = StatusPage()
 
@@ -105,17 +105,17 @@ def _report_run(options: argparse.Namespace, reporter: Reporter, stop: StopSigna
     outages = JobOutages(reporter, stop)
     pipeline = None
     try:
-        from streams.pipeline.file.pipeline import load_pipeline
-        from streams.pipeline.run.run import COMPACTION
+        from weft.streams.pipeline.file.pipeline import load_pipeline
+        from weft.streams.pipeline.run.run import COMPACTION
 
         pipeline = load_pipeline(options.pipeline)
         if options.writer == pipeline.service_name(COMPACTION):
-            from streams.write.cluster_job import compact_on_cluster
+            from weft.streams.write.cluster_job import compact_on_cluster
 
             return compact_on_cluster(options.pipeline, stop, reporter, once=options.once)
         _run(pipeline, _find_writer(pipeline, options.writer), reporter, stop, outages, once=options.once)
     except Exception as error:
-        from streams.kafka.errors import TopicMissing
+        from weft.streams.kafka.errors import TopicMissing
 
         failure = failure_of(error)
         if failure is error:
@@ -146,8 +146,8 @@ def _find_writer(pipeline: Pipeline, name: str) -> WriterSpec:
     Raises:
         InvalidInput: There is no such writer.
     """
-    from storage.errors import InvalidInput
-    from streams.pipeline.run.run import CLEAN, PUBLISH, TTL
+    from weft.storage.errors import InvalidInput
+    from weft.streams.pipeline.run.run import CLEAN, PUBLISH, TTL
 
     for service, what in ((CLEAN, "cleaning"), (TTL, "the time to live"), (PUBLISH, "publishing")):
         if name == pipeline.service_name(service):
@@ -161,11 +161,11 @@ def _find_writer(pipeline: Pipeline, name: str) -> WriterSpec:
 def _run(
     pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopSignal, outages: JobOutages, *, once: bool
 ) -> None:
-    from streams.kafka.skipped_offsets import SKIPPED
-    from streams.spark.executors import ExecutorWatch
-    from streams.spark.session import build_session
-    from streams.write.batch_trace import flush_traces
-    from streams.write.upkeep import upkeep_of
+    from weft.streams.kafka.skipped_offsets import SKIPPED
+    from weft.streams.spark.executors import ExecutorWatch
+    from weft.streams.spark.session import build_session
+    from weft.streams.write.batch_trace import flush_traces
+    from weft.streams.write.upkeep import upkeep_of
 
     reporter.update(trigger_seconds=writer.trigger_seconds)
     await_source(writer, stop, outages, once=once)
@@ -217,7 +217,7 @@ def _finish_lane(pipeline: Pipeline, writer: WriterSpec, query_id: str) -> None:
 
     The next run continues the lane. A run that was stopped has not read everything, and leaves its lane as it is.
     """
-    from storage import Table
+    from weft.storage import Table
 
     table = Table.open(pipeline.table.uri, storage_options=pipeline.table.storage_options)
     with table.writer(writer.stream, writer.lane, query_id=query_id, takeover=writer.takeover) as last:
@@ -230,8 +230,8 @@ def _planning(pipeline: Pipeline, writer: WriterSpec) -> Iterator[str]:
 
     Other sources may be Python data sources that Spark has to look up, and that expect separate processes.
     """
-    from streams import kafka
-    from streams.spark.planning_threads import PlanningThreads
+    from weft.streams import kafka
+    from weft.streams.spark.planning_threads import PlanningThreads
 
     if writer.reader_format != kafka.FORMAT:
         yield sys.executable
@@ -242,9 +242,9 @@ def _planning(pipeline: Pipeline, writer: WriterSpec) -> Iterator[str]:
 
 def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | None]:
     """The meter of the writer's lag; None in the block for a source other than ``weft_kafka``."""
-    from streams import kafka
-    from streams.kafka.options import parse_options
-    from streams.pipeline.run.lag import LagMeter
+    from weft.streams import kafka
+    from weft.streams.kafka.options import parse_options
+    from weft.streams.pipeline.run.lag import LagMeter
 
     if writer.reader_format != kafka.FORMAT:
         return contextlib.nullcontext()
@@ -263,12 +263,12 @@ def _start(
     python: str,
 ) -> StreamingQuery:
     """Start the query at the end of its checkpoint or, with ``resume: table``, of the lane's live commits."""
-    from storage import Table
-    from streams.pipeline.file.check import check_deletes, exact_fields, key_of
-    from streams.write.left_out import partial_columns
-    from streams.write.query_checkpoint import check_place, read_checkpoint, read_offsets
-    from streams.write.resume import LaneMoved, resume_point
-    from streams.write.sink import write_stream
+    from weft.storage import Table
+    from weft.streams.pipeline.file.check import check_deletes, exact_fields, key_of
+    from weft.streams.write.left_out import partial_columns
+    from weft.streams.write.query_checkpoint import check_place, read_checkpoint, read_offsets
+    from weft.streams.write.resume import LaneMoved, resume_point
+    from weft.streams.write.sink import write_stream
 
     if writer.resume == "checkpoint":
         check_place(spark, writer.checkpoint)
@@ -335,18 +335,18 @@ def read_events(
         spark: The session.
         writer: What to read, and how.
         point: Where a Kafka source begins, unless the query has a checkpoint.
-        key: Fields of the Kafka key and their types, from `streams.pipeline.file.check.key_of`.
-        python: Path of the Python that plans a Kafka source, see `streams.spark.data_sources.register_source`.
-        partial_names: Columns that an event may leave as they are, see `streams.write.left_out.partial_columns`.
-        exact: Fields of the message that name a row, from `streams.pipeline.file.check.exact_fields`.
+        key: Fields of the Kafka key and their types, from `weft.streams.pipeline.file.check.key_of`.
+        python: Path of the Python that plans a Kafka source, see `weft.streams.spark.data_sources.register_source`.
+        partial_names: Columns that an event may leave as they are, see `weft.streams.write.left_out.partial_columns`.
+        exact: Fields of the message that name a row, from `weft.streams.pipeline.file.check.exact_fields`.
 
     Raises:
         InvalidInput: The source, an option or an expression is wrong.
     """
-    from streams import kafka
-    from streams.spark.data_sources import register_source
-    from streams.write.decode_events import decode_events
-    from streams.write.file_source import read_files
+    from weft.streams import kafka
+    from weft.streams.spark.data_sources import register_source
+    from weft.streams.write.decode_events import decode_events
+    from weft.streams.write.file_source import read_files
 
     if writer.reader_format == kafka.FORMAT:
         kafka.register(spark, python=python)
@@ -386,12 +386,12 @@ def failure_of(error: Exception) -> Exception:
     """The cause of a Spark error: the error of weft that its text contains, or a new error of weft for its classes."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
-    import streams.formats.registry
-    import streams.kafka.errors  # noqa: F401 - so that their errors are found
-    from storage.errors import InvalidInput, StoreUnavailable, TableError
-    from streams.spark.java_causes import java_causes
-    from streams.spark.sql_text import spark_message
-    from streams.spark.task_errors import error_in, python_problem
+    import weft.streams.formats.registry
+    import weft.streams.kafka.errors  # noqa: F401 - so that their errors are found
+    from weft.storage.errors import InvalidInput, StoreUnavailable, TableError
+    from weft.streams.spark.java_causes import java_causes
+    from weft.streams.spark.sql_text import spark_message
+    from weft.streams.spark.task_errors import error_in, python_problem
 
     if isinstance(error, TableError):
         return error

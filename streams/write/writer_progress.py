@@ -9,15 +9,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from streams.pipeline.run.status import Reporter
+from weft.streams.pipeline.run.status import Reporter
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from streams.kafka.errors import TopicMissing
-    from streams.pipeline.run.lag import LagMeter
-    from streams.write.sink import CommitReport
+    from weft.streams.kafka.errors import TopicMissing
+    from weft.streams.pipeline.run.lag import LagMeter
+    from weft.streams.write.sink import CommitReport
 
 STALE_SECONDS: Final = 10.0  # progress of a batch that was planned longer ago says nothing about the lag now
 RATE_SECONDS: Final = 10.0  # rows per second are the average over this time
@@ -84,7 +84,7 @@ class Progress:
 
     def reached(self, source: Mapping[str, Any]) -> None:
         """Set the position in the sources at which the last finished batch ends."""
-        from streams.pipeline.run.lag import kafka_offsets
+        from weft.streams.pipeline.run.lag import kafka_offsets
 
         if self._meter is not None:
             self._meter.reached(kafka_offsets(source))

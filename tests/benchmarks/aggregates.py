@@ -35,18 +35,18 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from storage import Table
-from storage.core.arrays import scatter
-from storage.read.pushed.aggregated_scan import AggregatedScan
-from storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
-from streams.read.native_or_merged import PlannerTuning
-from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import create_relation_view
-from streams.read.view import create_view, planner_of
 from tests.benchmarks.snapshot import COLUMNS, QUERY
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.view_overhead import with_batches_of
 from tests.benchmarks.wide_table import Shape, build
+from weft import Table
+from weft.storage.core.arrays import scatter
+from weft.storage.read.pushed.aggregated_scan import AggregatedScan
+from weft.storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
+from weft.streams.read.native_or_merged import PlannerTuning
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.view import create_view, planner_of
 
 GROUPED = "SELECT a3, count(*) n, sum(a0) a0, round(sum(b1), 3) b1, max(c0) c0 FROM {table}"
 QUERIES = {

@@ -8,7 +8,7 @@ round sends the same ``rows`` new events of one group, with keys from the whole 
 `Writer.append` until its commit is durable, then another reader opens the table, plans a snapshot and looks up one of
 the keys, which must show the new value; Delta's ``MERGE ... WHEN MATCHED UPDATE ... WHEN NOT MATCHED INSERT`` with
 ``deltalake`` until it is committed, without a read. *Through Spark*: the rows are in a Parquet file, which
-`streams.write_batch` commits (a job that opens the table, claims a lane, runs tasks, commits and closes the lane); for
+`weft.write_batch` commits (a job that opens the table, claims a lane, runs tasks, commits and closes the lane); for
 comparison Spark appends the same rows to a folder of plain Parquet, and sends them to Python tasks that do nothing,
 which is the minimum cost of a writer in Spark's Python tasks. Medians; the first round is not counted.
 """
@@ -28,11 +28,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from storage import Table
-from storage.write.writer import Writer
-from streams import write_batch
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import GROUPS, Shape, build, events
+from weft import Table, write_batch
+from weft.storage.write.writer import Writer
 
 try:
     from deltalake import DeltaTable, write_deltalake

@@ -19,13 +19,13 @@ from pathlib import Path as Folder
 
 import pyarrow as pa
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.names import Path
-from storage.environment import Environment
-from storage.store.open_store import open_store
 from tests.benchmarks.timeline import config
 from tests.faulty_store import FaultyStore
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.names import Path
+from weft.storage.environment import Environment
+from weft.storage.store.open_store import open_store
 
 LANES = [1, 8, 64, 512]
 ROUNDS = 21

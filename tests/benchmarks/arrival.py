@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage import Table
-from storage.clock import SystemClock
-from storage.store.open_store import open_store
 from tests.faulty_store import FaultyStore, other_process
+from weft import Table
+from weft.storage.clock import SystemClock
+from weft.storage.store.open_store import open_store
 
 LANES = (1, 4, 16)
 COMMITS = 100

@@ -34,9 +34,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import Table
 from tests.benchmarks.plain import PYARROW, SPARK, write_in_process_of_its_own, write_with_pyarrow
 from tests.benchmarks.wide_table import GROUPS, Shape, build
+from weft import Table
 
 COLUMNS = ("k", "a0", "a1", "b0", "b1", "c0", "c1")
 PLAIN_TARGET = 3.0

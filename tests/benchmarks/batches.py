@@ -22,15 +22,15 @@ from unittest import mock
 
 import pyarrow as pa
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.names import checkpoint_folder
-from storage.environment import Environment
-from storage.log.time_marks import MARK_EVERY_MS
-from storage.services.clean import clean
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
 from tests.many_groups import CountingStore
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.names import checkpoint_folder
+from weft.storage.environment import Environment
+from weft.storage.log.time_marks import MARK_EVERY_MS
+from weft.storage.services.clean import clean
+from weft.storage.store.open_store import open_store
 
 CONFIG = {
     "key": ["id"],

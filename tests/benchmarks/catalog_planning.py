@@ -1,4 +1,4 @@
-"""The cost of planning a query by the name of a table in a catalog, compared with a view of `streams.create_view`.
+"""The cost of planning a query by the name of a table in a catalog, compared with a view of `weft.create_view`.
 
     python -m tests.benchmarks.catalog_planning [--rounds 31]
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-import streams
+import weft
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.view_overhead import measure, plan_only, report
 from tests.benchmarks.wide_table import Shape, build
@@ -24,13 +24,13 @@ ROWS = 2_000
 
 def run(spark: SparkSession, folder: Path, rounds: int) -> None:
     """Print the median of planning by each name; the base is the view."""
-    streams.register_catalog(spark, "weft", folder)
+    weft.register_catalog(spark, "weft", folder)
     for name in ("logs", "compacted"):
         table = build(folder / name, Shape(keys=ROWS))
         if name == "compacted":
             table.compact()
         table.savepoint("kept")
-        streams.create_view(spark, table.uri, f"view_{name}")
+        weft.create_view(spark, table.uri, f"view_{name}")
         relation = f"weft.{name}.table"
         ways = {
             "view": f"view_{name}",

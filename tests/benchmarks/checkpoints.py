@@ -27,11 +27,11 @@ import pyarrow.compute as pc
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from storage import Table
-from storage.core.log.entries import Base, Data, Fold, FoldedGroup, Plan
-from storage.core.log.file_refs import FileRef, SliceFile
-from storage.core.names import LaneName
-from storage.store.local_store import LocalStore
+from weft import Table
+from weft.storage.core.log.entries import Base, Data, Fold, FoldedGroup, Plan
+from weft.storage.core.log.file_refs import FileRef, SliceFile
+from weft.storage.core.names import LaneName
+from weft.storage.store.local_store import LocalStore
 
 PARTITIONS: Final = 1_000
 BASE_SLICES: Final = 1_000

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage import Table
-from storage.services.compaction import compaction
 from tests.benchmarks.wide_table import GROUPS, Shape, events
+from weft import Table
+from weft.storage.services.compaction import compaction
 
 SPAWN = multiprocessing.get_context("spawn")
 START_SECONDS = 300

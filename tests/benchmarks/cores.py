@@ -26,13 +26,13 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from streams import create_view
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka import register
 from tests.benchmarks.snapshot import QUERY
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import Shape, build
 from tests.benchmarks.writer import produce, run_weft
+from weft import create_view
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka import register
 
 CORES = (1, 2)
 QUERIES = 5  # in each process, after one that warms up

@@ -1,9 +1,9 @@
 """S3 in memory: counts requests and computes the time that they would take, without waiting.
 
-It implements the part of s3fs that `storage.store.remote_store` uses. Every request takes the latency plus the time of
-its bytes at the bandwidth of one connection. Requests that are sent together run at the same time, up to the connection
-pool of the S3 client; a request that is sent after another one was answered begins when that one ends. So the results
-do not depend on the load of this machine.
+It implements the part of s3fs that `weft.storage.store.remote_store` uses. Every request takes the latency plus the
+time of its bytes at the bandwidth of one connection. Requests that are sent together run at the same time, up to the
+connection pool of the S3 client; a request that is sent after another one was answered begins when that one ends. So
+the results do not depend on the load of this machine.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem, sync_wrapper
 from fsspec.spec import AbstractBufferedFile
 
-from storage.core.names import Path
-from storage.store.object_store import ObjectStore
+from weft.storage.core.names import Path
+from weft.storage.store.object_store import ObjectStore
 
 URI: Final = "s3://bucket/table"
 PAGE: Final = 1_000  # names in one response to LIST

@@ -28,9 +28,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from storage.core.types import parse_type
-from streams.write.decode import decode_messages
 from tests.benchmarks.spark_session import session
+from weft.storage.core.types import parse_type
+from weft.streams.write.decode import decode_messages
 
 FLAT = {
     "order_id": "bigint",

@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from storage import Table
 from tests.benchmarks.dimensions import UPDATED, build, customer_rows
 from tests.benchmarks.wide_table import Shape
+from weft import Table
 
 OF_CUSTOMER: Final = ("customer_name", "customer_credit")
 

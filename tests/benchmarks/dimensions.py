@@ -28,11 +28,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-import streams
-from storage import Table
+import weft
 from tests.benchmarks.snapshot import QUERY
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import GROUPS, Shape, batches
+from weft import Table
 
 COLUMNS = ["k", "a0", "a1", "b0", "b1", "c0", "c1"]
 OF_CUSTOMER = ["customer_name", "customer_credit"]
@@ -113,9 +113,9 @@ def report(title: str, found: Mapping[str, tuple[float, str]], same: tuple[str, 
 def in_sql(spark: SparkSession, orders: Table, customers: Table, alone: str) -> dict[str, Way]:
     patch = customers.snapshot().to_arrow(["id", "credit", "name"], filter=[("version", ">", 1)])
     spark.createDataFrame(patch).hint("broadcast").createOrReplaceTempView("changed")
-    streams.create_view(spark, orders.uri, "orders_wide")
-    streams.create_view(spark, orders.uri, "orders_alone", as_of=alone)
-    streams.create_view(spark, customers.uri, "customers")
+    weft.create_view(spark, orders.uri, "orders_wide")
+    weft.create_view(spark, orders.uri, "orders_alone", as_of=alone)
+    weft.create_view(spark, customers.uri, "customers")
     joined = QUERY.replace(" FROM", JOINED)
     by_hand = (
         "(SELECT o.*, c.name customer_name, c.credit customer_credit FROM orders_alone o "

@@ -6,7 +6,8 @@ A table of ``groups`` file groups is compacted. Then each commit has ``rows`` ro
 for most file groups, and a service does one round every ``--every`` commits: what is due for compaction, then what is
 due for a fold. *Written* are the bytes that the service writes, for each byte of the commits: write amplification.
 The rest is measured half-way between two rounds: *read* is the mean of
-``storage.core.plan.read_cost.read_amplification`` of all file groups, *ranges* that of their log ranges. *Scan* and
+``weft.storage.core.plan.read_cost.read_amplification`` of all file groups, *ranges* that of their log ranges. *Scan*
+and
 *look-up* are CPU seconds to read 3 columns of the whole table, and all columns of one key, in relation to the same
 table when it is compacted: medians of some reads.
 """
@@ -23,8 +24,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from storage import DuePolicy, Table
-from storage.core.plan.read_cost import read_amplification
+from weft import DuePolicy, Table
+from weft.storage.core.plan.read_cost import read_amplification
 
 POLICIES = {
     "8 commits, folds of 64 (before)": DuePolicy(min_commits=8, min_fold_ratio=0),

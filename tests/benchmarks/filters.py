@@ -33,15 +33,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from storage import Table
-from streams.read.native_or_merged import PlannerTuning
-from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import create_relation_view
-from streams.read.view import create_view, planner_of
 from tests.benchmarks.aggregates import Way, measure
 from tests.benchmarks.snapshot import QUERY
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import Shape, events
+from weft import Table
+from weft.streams.read.native_or_merged import PlannerTuning
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.view import create_view, planner_of
 
 PRUNING = "spark.sql.optimizer.dynamicPartitionPruning.enabled"
 

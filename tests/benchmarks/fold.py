@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from storage import Table
 from tests.benchmarks.wide_table import GROUPS, Shape, events
+from weft import Table
 
 COLUMNS = ("k", "a0", "a1", "b0", "b1", "c0", "c1")
 FEWER = 10

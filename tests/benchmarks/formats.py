@@ -33,16 +33,16 @@ from confluent_kafka.schema_registry.confluent.types import decimal_pb2  # noqa:
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from streams.kafka.fetch import HEADERS
-from streams.pipeline.file.model import WriterSpec
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.write.decode import decode_messages
-from streams.write.writer_job import read_events
 from tests.benchmarks.spark_session import session
 from tests.streams.formats.debezium_messages import Kind, base64_text, connect, micros, twos_complement, write_event
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import logical, record, written
 from tests.streams.formats.test_protobuf import ROW, serializer
+from weft.streams.kafka.fetch import HEADERS
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.write.decode import decode_messages
+from weft.streams.write.writer_job import read_events
 
 Row = Mapping[str, Any]
 SCHEMA = {"id": "bigint", "name": "string", "note": "string", "amount": "decimal(12,2)", "at": "timestamp"}

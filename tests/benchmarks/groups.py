@@ -32,9 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage import Table, environment
-from storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
 from tests.many_groups import CountingStore, new_uri, steps
+from weft.storage import Table, environment
+from weft.storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
 
 NOISE = 0.1
 LIMIT = 1.1

@@ -28,11 +28,11 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-from storage import Table
-from storage.read.scan import divide_scan
-from streams.read.view import create_view
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import GROUPS, Shape, events
+from weft import Table
+from weft.storage.read.scan import divide_scan
+from weft.streams.read.view import create_view
 
 COLUMNS = ("k", "a0", "a1", "b0", "b1", "c0", "c1")
 QUERY = (

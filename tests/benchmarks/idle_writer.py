@@ -48,9 +48,9 @@ from typing import IO, Any
 
 import yaml
 
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.run import open_table
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.run import open_table
 
 TOPIC = "orders"
 MESSAGES = 1_000
@@ -68,7 +68,7 @@ KINDS = {
     "org.apache.spark.deploy.SparkSubmit": "JVM",
     "pyspark.sql.streaming.python_streaming_source_runner": "source runner",
     "pyspark.daemon": "daemon",
-    "streams.write.writer_job": "job",
+    "weft.streams.write.writer_job": "job",
     "jspawnhelper": SPAWNING,
 }
 """Kinds of processes by a part of their command line; the first match counts. Workers have that of their daemon."""
@@ -235,8 +235,9 @@ class Writer:
     def __init__(self, code: Path, path: Path, log: IO[bytes]) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
         self._log = Path(log.name)
+        module = "weft.streams.write.writer_job" if (code / "weft").is_dir() else "streams.write.writer_job"
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "streams.write.writer_job", str(path), "orders"],
+            [sys.executable, "-P", "-m", module, str(path), "orders"],
             stdout=subprocess.PIPE,
             stderr=log,
             env={**clean, "PYTHONPATH": str(code)},

@@ -18,8 +18,8 @@ import time
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-import streams.kafka
-from streams.demo.broker import EmbeddedBroker
+import weft.streams.kafka
+from weft.streams.demo.broker import EmbeddedBroker
 
 TOPIC = "orders"
 BOUND_SECONDS = 300
@@ -96,7 +96,7 @@ def main() -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    streams.kafka.register(spark)
+    weft.streams.kafka.register(spark)
     with EmbeddedBroker() as broker:
         produce(broker, chosen.messages, chosen.partitions)
         rounds: list[tuple[float, float, float]] = []

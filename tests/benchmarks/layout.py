@@ -43,13 +43,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import Table
-from storage.environment import Tuning
-from storage.files import log_file
-from storage.files.column_encoding import choose_encodings
-from storage.services.steps.parallel_tasks import in_threads
 from tests.benchmarks import fold
 from tests.benchmarks.wide_table import GROUPS, Shape, base_files, batches
+from weft import Table
+from weft.storage.environment import Tuning
+from weft.storage.files import log_file
+from weft.storage.files.column_encoding import choose_encodings
+from weft.storage.services.steps.parallel_tasks import in_threads
 
 COLUMNS = ["k", "a0", "a1", "b0", "c0"]
 WIDE = 300
@@ -161,8 +161,8 @@ def sql_commits(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line
 
 
 def _queries(tables: Tables, rounds: int) -> list[Line]:
-    from streams.read.view import create_view
-    from streams.spark.session import build_session
+    from weft.streams.read.view import create_view
+    from weft.streams.spark.session import build_session
 
     query = f"SELECT {', '.join(f'max({name})' for name in COLUMNS)}, count(*) FROM"
     with tempfile.TemporaryDirectory(prefix="weft-benchmark-") as scratch:

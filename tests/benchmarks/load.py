@@ -1,4 +1,4 @@
-"""A first load through Spark: `streams.write_batch` and the first compaction, against Spark writing plain Parquet.
+"""A first load through Spark: `weft.write_batch` and the first compaction, against Spark writing plain Parquet.
 
     python -m tests.benchmarks.load [--keys 2000000] [--rounds 3] [--folder DIR]
 
@@ -25,12 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from storage import Table
-from storage.services.steps.parallel_tasks import in_threads
-from streams import write_batch
 from tests.benchmarks.plain import write_with_spark
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import GROUPS, Shape, events
+from weft import Table, write_batch
+from weft.storage.services.steps.parallel_tasks import in_threads
 
 STREAM = "load"
 CORES = 2

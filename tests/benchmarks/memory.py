@@ -3,8 +3,8 @@
     python tests/benchmarks/memory.py [--rows 5000000] [--columns 60] [--random] [--folder DIR]
 
 The table is filled in parts; each compaction runs in a process of its own, whose peak of resident memory the operating
-system reports. It is bounded by the logs of one key range (`storage.services.compaction.merged_rows`), the blocks that
-reach beyond it, and some row groups of the base. By default each commit of the load has the next keys; with
+system reports. It is bounded by the logs of one key range (`weft.storage.services.compaction.merged_rows`), the blocks
+that reach beyond it, and some row groups of the base. By default each commit of the load has the next keys; with
 ``--random`` each has keys from everywhere, so that each of its blocks belongs to many key ranges.
 """
 
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from storage import Table
+from weft import Table
 
 PART_ROWS = 500_000
 UPDATED = 0.02

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from storage import Table
 from tests.benchmarks.wide_table import base_files
+from weft import Table
 
 VALUES = [f"v{i}" for i in range(6)]
 COLUMNS = ["k", *VALUES, "ts"]

@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage import Table, Writer
+from weft import Table, Writer
 
 Batches = Iterable[tuple[str, pa.Table]]
 

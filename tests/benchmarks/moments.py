@@ -29,17 +29,17 @@ from unittest import mock
 
 import pyarrow as pa
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.names import LaneName, Path
-from storage.environment import Environment
-from storage.log.one_moment import OneMoment
-from storage.store.open_store import open_store
-from storage.store.remote_store import MAX_PARALLEL_REQUESTS
-from storage.write.write_task import write_rows
-from storage.write.writer import Writer
 from tests.faulty_store import FakeClock
 from tests.storage.support.shop import SHOP, new_uri, orders, payments
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.names import LaneName, Path
+from weft.storage.environment import Environment
+from weft.storage.log.one_moment import OneMoment
+from weft.storage.store.open_store import open_store
+from weft.storage.store.remote_store import MAX_PARALLEL_REQUESTS
+from weft.storage.write.write_task import write_rows
+from weft.storage.write.writer import Writer
 
 FIRST_MS: Final = 1_800_000_000_000
 MODES: Final = ("once", "rounds", "insist")

@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage import Table
-from storage.core.plan.overlaid import files_of_columns
-from storage.files.base_file import read_footers
+from weft import Table
+from weft.storage.core.plan.overlaid import files_of_columns
+from weft.storage.files.base_file import read_footers
 
 HOT_COLUMNS = 5
 COLD_GROUPS = 3
@@ -125,8 +125,8 @@ def sums(table: Table, columns: tuple[str, ...]) -> Callable[[], object]:
 
 
 def of_spark(tables: Mapping[bool, Table], rounds: int) -> None:
-    from streams.read.view import create_view
     from tests.benchmarks.spark_session import session
+    from weft.streams.read.view import create_view
 
     spark = session()
     for overlays, table in tables.items():

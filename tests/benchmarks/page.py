@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage import Table
 from tests.benchmarks.timeline import Shape, build, config
 from tests.streams.ui.browser import Unavailable, chromium, served
 from tests.streams.ui.site import client_of, make_site
+from weft import Table
 
 ROUNDS = 7
 SMALL = Shape(commits=200, lanes=4, waiting=50, buckets=16)

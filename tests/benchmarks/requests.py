@@ -4,7 +4,7 @@
                                         [--latency-ms 30] [--megabytes 100] [--put 5.0] [--get 0.4]
 
 Three sweeps, each from a table of 8 lanes, 8 file groups and 100 commits: the lanes, the file groups, and the commits
-of the history. The store is S3 as `storage.store.remote_store` uses it, request by request, in memory
+of the history. The store is S3 as `weft.storage.store.remote_store` uses it, request by request, in memory
 (`tests.benchmarks.counting_s3`). *rounds* is the number of sequential rounds of requests. *seconds* is the time of all
 requests, where those of a round run at the same time: 30 ms each, and their bytes at 100 MB/s. It does not include the
 work of this machine, which is shown as CPU seconds.
@@ -22,7 +22,7 @@ half of them, as writers do once a minute. With 100,000 commits the others were 
     mark            a MARK, which one process of a table records once a minute
     fold            of the waiting commits
     compact         after that fold
-    idle            a round of a compaction service (`streams.pipeline.run.services`) that finds nothing due
+    idle            a round of a compaction service (`weft.streams.pipeline.run.services`) that finds nothing due
     clean           retains the newest snapshot only
 
 Services run in a process that has opened the table and taken a snapshot before, as in `weft run`. Prices are dollars
@@ -46,17 +46,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage import DuePolicy, Table
-from storage.core.names import LaneName
-from storage.core.names import Path as ObjectPath
-from storage.planned_work import plan_compaction, plan_fold
-from storage.read.snapshot import Snapshot
-from storage.services.steps.steps import finish
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
 from tests.benchmarks import timeline
 from tests.benchmarks.counting_s3 import SERVER, URI, register
 from tests.many_groups import BUCKETS, CONFIG, KEYS, rows
+from weft import DuePolicy, Table
+from weft.storage.core.names import LaneName
+from weft.storage.core.names import Path as ObjectPath
+from weft.storage.planned_work import plan_compaction, plan_fold
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.steps.steps import finish
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 BASE_LANES, BASE_GROUPS, BASE_COMMITS = 8, 8, 100
 MONTH_SECONDS: Final = 30 * 24 * 3600

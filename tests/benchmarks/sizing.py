@@ -29,19 +29,19 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from storage import DuePolicy, Table
-from storage.clock import Stamps
-from storage.core.log.checkpoint_codec import encode_table
-from storage.core.names import LaneName, Path
-from storage.environment import Environment
-from storage.planned_work import plan_compaction, plan_fold
-from storage.services.steps.steps import finish
-from storage.store.open_store import open_store
 from tests.benchmarks.counting_s3 import SERVER, URI, register
 from tests.benchmarks.requests import Prices
 from tests.benchmarks.requests import build as build_requests_table
 from tests.benchmarks.wide_table import GROUPS, Shape, batches
 from tests.faulty_store import FakeClock
+from weft import DuePolicy, Table
+from weft.storage.clock import Stamps
+from weft.storage.core.log.checkpoint_codec import encode_table
+from weft.storage.core.names import LaneName, Path
+from weft.storage.environment import Environment
+from weft.storage.planned_work import plan_compaction, plan_fold
+from weft.storage.services.steps.steps import finish
+from weft.storage.store.open_store import open_store
 
 LANES_OF_A_STREAM: Final = 4
 TICK_SECONDS: Final = 5
@@ -128,7 +128,7 @@ def simulate(writers: int, commits_a_minute: float, minutes: int) -> Load:
                             pass
             if second % COMPACTION_SECONDS == 0:
                 with counted(load, "compaction, folds"):
-                    compaction = plan_compaction(compactor, POLICY)  # a round of `streams.pipeline.run.services`
+                    compaction = plan_compaction(compactor, POLICY)  # a round of `weft.streams.pipeline.run.services`
                     finish(compaction.steps)
                     finish(plan_fold(compactor, POLICY, compaction).steps)
             if second % CLEAN_SECONDS == 0:
@@ -219,7 +219,7 @@ def compaction_bytes(ratio: float) -> float:
 def fold_bytes(folds: float) -> float:
     """Bytes read and written for each byte of log, with so many folds between two compactions of a file group.
 
-    A row is written ``1 + folds / 8`` times (`storage.core.plan.fold_plan`).
+    A row is written ``1 + folds / 8`` times (`weft.storage.core.plan.fold_plan`).
     """
     return 2 * (1 + folds / 8)
 

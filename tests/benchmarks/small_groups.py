@@ -23,9 +23,9 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from storage import Table
-from storage.services.steps.tasks import Task
 from tests.benchmarks.checkpoints import peak
+from weft import Table
+from weft.storage.services.steps.tasks import Task
 
 SHAPES: Final = ("9x1024x4", "1021x64x4", "1021x1024x4", "1021x16x4096", "60x4x65536")
 UPDATED: Final = 50

@@ -29,13 +29,13 @@ from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from storage import Table
-from storage.environment import Tuning
-from storage.files.column_encoding import choose_encodings
-from streams.read.view import create_view
 from tests.benchmarks.plain import size_mb, write_with_pyarrow, write_with_spark
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import GROUPS, Shape, base_files, build
+from weft import Table
+from weft.storage.environment import Tuning
+from weft.storage.files.column_encoding import choose_encodings
+from weft.streams.read.view import create_view
 
 COLUMNS = ("k", "a0", "a1", "b0", "b1", "c0", "c1")
 QUERY = (

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from storage import Table
+from weft import Table
 
 
 def build(folder: Path, rows: int, columns: int) -> Table:

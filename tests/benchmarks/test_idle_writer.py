@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.spark.settings import SERIAL, SMALL
 from tests.benchmarks.idle_writer import PARTITIONS, ROOT, SPAWNING, TOPIC, first_commit, produce, start, write_pipeline
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.spark.settings import SERIAL, SMALL
 
 MINE = "-Dmine=1 -Xss2m -XX:TieredStopAtLevel=1"
 SPAWN_SECONDS = 240.0

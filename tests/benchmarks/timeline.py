@@ -27,17 +27,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage import Table, environment
-from storage.core.log.checkpoint_codec import encode_lane, encode_table
-from storage.core.log.entries import Base, Data, Entry, Fold, FoldedGroup, Plan, encode_entry
-from storage.core.log.lane_state import LaneState
-from storage.core.log.table_state import apply_entries
-from storage.core.names import TABLE_LANE, LaneName, checkpoint_path, slot_path
-from storage.core.plan.fold_plan import MAX_CHAIN
-from storage.environment import Tuning
-from storage.read.snapshot import Snapshot
-from storage.write.writer import Writer
 from tests.faulty_store import FakeClock
+from weft.storage import Table, environment
+from weft.storage.core.log.checkpoint_codec import encode_lane, encode_table
+from weft.storage.core.log.entries import Base, Data, Entry, Fold, FoldedGroup, Plan, encode_entry
+from weft.storage.core.log.lane_state import LaneState
+from weft.storage.core.log.table_state import apply_entries
+from weft.storage.core.names import TABLE_LANE, LaneName, checkpoint_path, slot_path
+from weft.storage.core.plan.fold_plan import MAX_CHAIN
+from weft.storage.environment import Tuning
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.write.writer import Writer
 
 COMPACT_EVERY = 1_000  # commits, of all lanes together
 ROWS = 256

@@ -25,17 +25,17 @@ from unittest import mock
 
 from pyspark.sql import SparkSession
 
-from storage import Table
-from streams.read.native_or_merged import PlannerTuning
-from streams.read.read_options import ReadOptions
-from streams.read.relation import spark_scan
-from streams.read.relation.live_view import create_relation_view
-from streams.read.relation.worker import task_reader
-from streams.read.view import planner_of
 from tests.benchmarks.plain import PYARROW, SPARK, write_with_pyarrow, write_with_spark
 from tests.benchmarks.snapshot import QUERY, bases
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import Shape, build
+from weft import Table
+from weft.streams.read.native_or_merged import PlannerTuning
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation import spark_scan
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.relation.worker import task_reader
+from weft.streams.read.view import planner_of
 
 TINY = 2_000
 BATCH_ROWS = (65_536, 4_096, 16_384, 1 << 20)

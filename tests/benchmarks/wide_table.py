@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage import Table
-from storage.core.log.file_refs import FileRef
+from weft import Table
+from weft.storage.core.log.file_refs import FileRef
 
 GROUPS = ("a", "b", "c")
 

@@ -2,7 +2,7 @@
 tests.benchmarks.writer`.
 
 Both queries read the same topic of an embedded broker, decode the same JSON with the same expressions, and append; one
-with Spark's own Parquet sink, one with `streams.write_stream`. First throughput (large batches), then latency (10,000
+with Spark's own Parquet sink, one with `weft.write_stream`. First throughput (large batches), then latency (10,000
 rows a batch: from the trigger to the commit that makes the rows visible), and what of a trigger Spark spends on what.
 Runs are interleaved; medians. The ratios matter, the seconds depend on the machine.
 """
@@ -25,11 +25,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from storage import Table
-from streams import write_stream
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka import register
-from streams.write.decode import decode_messages
+from weft import Table, write_stream
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka import register
+from weft.streams.write.decode import decode_messages
 
 TOPIC = "orders"
 PARTITIONS = 4

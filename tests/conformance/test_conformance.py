@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.modes import MODES
-from storage.core.types import parse_type
-from storage.errors import InvalidInput
 from tests.strategies import input_type
+from weft import Table
+from weft.storage.core.modes import MODES
+from weft.storage.core.types import parse_type
+from weft.storage.errors import InvalidInput
 
 FOLDER = Path(__file__).parent
 MAX_INTERLEAVINGS = 24

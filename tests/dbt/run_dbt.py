@@ -14,8 +14,8 @@ import os
 import sys
 from pathlib import Path
 
-import streams
-from streams.spark.session import temporary_session
+import weft
+from weft.streams.spark.session import temporary_session
 
 HERE = Path(__file__).parent
 FOLDERS = {"outside": HERE, "inside": HERE / "in_catalog"}
@@ -31,7 +31,7 @@ def main(project: str, lake: str, work: str) -> int:
     options = [*folders, "--log-path", f"{work}/logs", "--no-send-anonymous-usage-stats"]
     commands = [["build"]] if project == "outside" else [["build"], ["build"], ["docs", "generate"]]
     with temporary_session("dbt", {"spark.sql.warehouse.dir": f"{work}/warehouse"}) as spark:
-        streams.register_catalog(spark, "weft", lake)
+        weft.register_catalog(spark, "weft", lake)
         if project == "inside":
             spark.sql("USE weft")
         for command in commands:

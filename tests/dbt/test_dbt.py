@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from storage import Table
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
 
 PACKAGES = ("dbt-core==1.10.*", "dbt-spark==1.10.*")  # dbt 2 fetches programs from elsewhere when it is installed
 INSTALL_SECONDS = 300.0

@@ -15,13 +15,13 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from streams.cli.arguments import USAGE
-from streams.demo import shop
-from streams.pipeline.file.pipeline import Pipeline, load_pipeline
-from streams.pipeline.run.error_kinds import Ending
-from streams.pipeline.run.job_process import STOP_SECONDS
-from streams.pipeline.run.run import choose_part, make_jobs
-from streams.pipeline.run.supervisor import KILL_SECONDS
+from weft.streams.cli.arguments import USAGE
+from weft.streams.demo import shop
+from weft.streams.pipeline.file.pipeline import Pipeline, load_pipeline
+from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.job_process import STOP_SECONDS
+from weft.streams.pipeline.run.run import choose_part, make_jobs
+from weft.streams.pipeline.run.supervisor import KILL_SECONDS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

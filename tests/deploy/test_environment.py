@@ -42,7 +42,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
         wheel.writestr("weft-1.dist-info/RECORD", "")
     return "weft-1-py3-none-any.whl"
 """
-SETUP = "source deploy/setup.sh && weft_setup && python -I -c 'import storage; print(storage.__file__)'"
+SETUP = "source deploy/setup.sh && weft_setup && python -I -c 'import weft.storage; print(weft.storage.__file__)'"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
@@ -50,7 +50,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     root = tmp_path / "a project"
-    for package in ("storage", "streams"):
+    for package in ("weft", "weft/storage", "weft/streams"):
         (root / package).mkdir(parents=True)
         (root / package / "__init__.py").touch()
     (root / "deploy").mkdir()
@@ -130,7 +130,7 @@ def test_of_two_at_once_the_second_waits_and_both_work(project: Path, start: Sta
     second.says("waiting for another set-up (process ")
     (project / "hold").unlink()
     (code, said), (later_code, later_said) = first.ends(), second.ends()
-    imported = f"{project / 'storage' / '__init__.py'}\n"
+    imported = f"{project / 'weft' / 'storage' / '__init__.py'}\n"
     assert (code, later_code) == (0, 0), said + later_said
     assert said.endswith(imported)
     assert later_said.endswith(imported)
@@ -152,7 +152,7 @@ def test_of_two_at_once_the_second_waits_and_both_work(project: Path, start: Sta
         path.unlink()
     code, said = start().ends()
     assert code == 0, said
-    assert "is damaged, and is made anew: ModuleNotFoundError: No module named 'storage'" in said
+    assert "is damaged, and is made anew: ModuleNotFoundError: No module named 'weft'" in said
 
 
 @pytest.mark.extended
@@ -188,7 +188,7 @@ def test_an_environment_that_does_not_work_is_not_ready(project: Path, start: St
     assert "weft: the packages could not be installed; pip says why above." in said
 
     (project / "broken").unlink()
-    (project / "streams" / "__init__.py").write_text("import nothing_of_this_name\n")
+    (project / "weft" / "streams" / "__init__.py").write_text("import nothing_of_this_name\n")
     code, said = start().ends()
     assert code == 1
     assert "does not work: ModuleNotFoundError: No module named 'nothing_of_this_name'" in said

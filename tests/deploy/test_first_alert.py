@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streams.pipeline.run.http_status import StatusPage, serve_status, unsupervised_status
-from streams.pipeline.run.status import Report
 from tests.deploy import tools
 from tests.download_cache import Unavailable
 from tests.end_process import end_process
+from weft.streams.pipeline.run.http_status import StatusPage, serve_status, unsupervised_status
+from weft.streams.pipeline.run.status import Report
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from streams.demo.broker import EmbeddedBroker
-from streams.demo.feed import Feed
-from streams.demo.workload import MIN_ROWS, plan_topics
 from tests.deploy.image_builder import ROOT, Image, built_image
 from tests.download_cache import Unavailable
 from tests.stores.moto_server import BUCKET
 from tests.stores.real_server import real_server
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.feed import Feed
+from weft.streams.demo.workload import MIN_ROWS, plan_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(3_600)]
 
@@ -54,7 +54,7 @@ def test_writers_use_the_archive_of_classes(image: Image) -> None:
     """It was made for this Java and these jars, and the JVM that weft starts maps it."""
     (archive,) = image.run("ls", CACHE).stdout.split()
     code = (
-        "import sys; from pathlib import Path; from streams.spark.session import build_session\n"
+        "import sys; from pathlib import Path; from weft.streams.spark.session import build_session\n"
         "spark = build_session('weft test', {'spark.master': 'local[1]'}, scratch=Path('scratch'))\n"
         "jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()\n"
         "print('maps', sys.argv[1] in Path(f'/proc/{jvm}/maps').read_text()); spark.stop()"

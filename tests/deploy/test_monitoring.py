@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from storage import DuePolicy, Table
-from streams.pipeline.file.model import TableLocation
-from streams.pipeline.run.http_status import StatusPage, serve_status
-from streams.pipeline.run.status import Report
-from streams.pipeline.run.supervisor import JobStatus, Phase
-from streams.pipeline.run.table_watch import TableWatch
 from tests.streams.support.pipelines import CONFIG
+from weft import DuePolicy, Table
+from weft.streams.pipeline.file.model import TableLocation
+from weft.streams.pipeline.run.http_status import StatusPage, serve_status
+from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.streams.pipeline.run.table_watch import TableWatch
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus/alerts.yaml"

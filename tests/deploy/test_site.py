@@ -52,15 +52,17 @@ def test_the_site_has_every_document(built: Path) -> None:
 
 @pytest.mark.slow
 def test_the_reference_has_every_public_name(built: Path) -> None:
-    import storage
-    import storage.errors
-    import streams
+    import weft.storage
+    import weft.storage.errors
+    import weft.streams
 
     text = "".join(path.read_text(encoding="utf-8") for path in (built / "deploy/docs/api").glob("*.html"))
     missing = [
-        name for name in (*storage.__all__, *storage.errors.__all__, *streams.__all__) if f'.{name}"' not in text
+        name
+        for name in (*weft.storage.__all__, *weft.storage.errors.__all__, *weft.streams.__all__)
+        if f'.{name}"' not in text
     ]
-    methods = [name for name in vars(storage.Table) if not name.startswith("_") and f'Table.{name}"' not in text]
+    methods = [name for name in vars(weft.Table) if not name.startswith("_") and f'Table.{name}"' not in text]
     assert (missing, set(methods) - {"create_in", "env", "mark_if_due", "writable", "writable_snapshot"}) == ([], set())
 
 

@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from storage.core.log.cut import Cut
-from storage.errors import (
+from tests.simulation.faults import Fault
+from tests.simulation.history import TABLE, Batch
+from tests.simulation.judge import Visible
+from tests.simulation.scheduler import Crash, Process, Violation
+from tests.simulation.tables import draw_finish, draw_lateness
+from tests.simulation.two_tables import references_of
+from tests.storage.support.world import to_arrow
+from weft.storage.core.log.cut import Cut
+from weft.storage.errors import (
     CommitUnknown,
     Conflict,
     CorruptData,
@@ -23,21 +30,14 @@ from storage.errors import (
     SnapshotExpired,
     StoreUnavailable,
 )
-from storage.read.references.bound_rows import BoundRows
-from storage.read.references.joined_scan import JoinedScan
-from storage.read.snapshot import Snapshot
-from storage.services.due_work import Only
-from storage.services.steps.tasks import Execute, Task, one_by_one
-from storage.table import Table
-from storage.write.write_task import write_rows
-from storage.write.writer import Commit, Writer
-from tests.simulation.faults import Fault
-from tests.simulation.history import TABLE, Batch
-from tests.simulation.judge import Visible
-from tests.simulation.scheduler import Crash, Process, Violation
-from tests.simulation.tables import draw_finish, draw_lateness
-from tests.simulation.two_tables import references_of
-from tests.storage.support.world import to_arrow
+from weft.storage.read.references.bound_rows import BoundRows
+from weft.storage.read.references.joined_scan import JoinedScan
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.due_work import Only
+from weft.storage.services.steps.tasks import Execute, Task, one_by_one
+from weft.storage.table import Table
+from weft.storage.write.write_task import write_rows
+from weft.storage.write.writer import Commit, Writer
 
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from storage.core.log.entries import Claim
-from storage.log import fencing_barrier
-from storage.log.commit_log import CommitLog
-from storage.read import lane_watermarks
-from storage.services.clean import clean
-from storage.write import batch_lanes, writer
-from storage.write.writer import Writer
 from tests.simulation.log_mutants import publishes, says
 from tests.simulation.mutant import Mutant, always
+from weft.storage.core.log.entries import Claim
+from weft.storage.log import fencing_barrier
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.read import lane_watermarks
+from weft.storage.services.clean import clean
+from weft.storage.write import batch_lanes, writer
+from weft.storage.write.writer import Writer
 
 THEME: Final = "batches"
 

@@ -11,10 +11,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.core.log.cut import PREFIX, Cut, parse_cut, within
-from storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
-from storage.read.changes.change_scan import bounded_cut, expiring
-from storage.table import Table
 from tests.simulation.actors import Worker
 from tests.simulation.history import TABLE
 from tests.simulation.scheduler import Process, Violation
@@ -22,6 +18,10 @@ from tests.simulation.table_lane import TableLane
 from tests.simulation.two_tables import cuts_of, joined, kept_cut, references_of, with_groups
 from tests.storage.support.changing import State, expected, got
 from tests.strategies import Config
+from weft.storage.core.log.cut import PREFIX, Cut, parse_cut, within
+from weft.storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
+from weft.storage.read.changes.change_scan import bounded_cut, expiring
+from weft.storage.table import Table
 
 STEPS = [1, 1, 2, 5]  # number of commits per step of a follower that reads in steps
 LOOKS = 3  # number of savepoints and of cuts since which all changes are read in the end

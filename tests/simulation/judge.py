@@ -16,14 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.config.table_config import build_schema, load_config
-from storage.core.log.cut import PREFIX, Cut, parse_cut
-from storage.core.merge.locate_keys import locate_keys
-from storage.core.plan.watermarks import Watermark, Watermarks
-from storage.errors import CorruptData
-from storage.services.erase.erase import EraseResult
-from storage.services.verify.findings import VerifyReport
-from storage.write.writer import Commit
 from tests.oracle import Oracle
 from tests.simulation.file_groups import Group
 from tests.simulation.history import TABLE, Batch, History
@@ -35,6 +27,14 @@ from tests.storage.support.erased import has_keys
 from tests.storage.support.evolving import Row
 from tests.storage.support.world import canonical
 from tests.strategies import Config
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.core.log.cut import PREFIX, Cut, parse_cut
+from weft.storage.core.merge.locate_keys import locate_keys
+from weft.storage.core.plan.watermarks import Watermark, Watermarks
+from weft.storage.errors import CorruptData
+from weft.storage.services.erase.erase import EraseResult
+from weft.storage.services.verify.findings import VerifyReport
+from weft.storage.write.writer import Commit
 
 _FOR_A_SLOT = re.compile(r"(?:log|_weft/index)/(?P<lane>[^_/][^/]*)/(?P<epoch>\d{10})-(?P<slot>\d{20})-.*")
 _TTL = re.compile(r"(?:rows by (?P<by>.+) before (?P<rows>\S+), )?deletes before (?P<deletes>\S+)")

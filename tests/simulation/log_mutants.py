@@ -9,28 +9,28 @@ from unittest import mock
 
 import numpy as np
 
-from storage.core import keys, names
-from storage.core.log.cut import Cut
-from storage.core.log.entries import Claim, Data, TableEntry
-from storage.core.log.lane_state import LaneState
-from storage.core.log.newest_slices import SlicePart
-from storage.core.merge.stitch import Stitch
-from storage.core.modes import latest
-from storage.core.names import TIMELINE, slot_path
-from storage.errors import Conflict
-from storage.log import checkpoint_store, fencing_barrier, table_log
-from storage.log.archived_entries import Archives
-from storage.log.checkpoint_store import Checkpoints, StoredParts
-from storage.log.commit_log import CommitLog
-from storage.log.lane_reader import Tail
-from storage.log.one_moment import OneMoment
-from storage.log.table_log import HeadCut, TableLog
-from storage.services.clean import archive_log
-from storage.services.compaction import compaction, compaction_task, merged_rows
-from storage.services.fold import fold
-from storage.write.writer import Writer
 from tests.simulation.mutant import Mutant, always
 from tests.simulation.store import SimStore
+from weft.storage.core import keys, names
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import Claim, Data, TableEntry
+from weft.storage.core.log.lane_state import LaneState
+from weft.storage.core.log.newest_slices import SlicePart
+from weft.storage.core.merge.stitch import Stitch
+from weft.storage.core.modes import latest
+from weft.storage.core.names import TIMELINE, slot_path
+from weft.storage.errors import Conflict
+from weft.storage.log import checkpoint_store, fencing_barrier, table_log
+from weft.storage.log.archived_entries import Archives
+from weft.storage.log.checkpoint_store import Checkpoints, StoredParts
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.log.lane_reader import Tail
+from weft.storage.log.one_moment import OneMoment
+from weft.storage.log.table_log import HeadCut, TableLog
+from weft.storage.services.clean import archive_log
+from weft.storage.services.compaction import compaction, compaction_task, merged_rows
+from weft.storage.services.fold import fold
+from weft.storage.write.writer import Writer
 
 # Slots and claims -----------------------------------------------------------------------------------------------------
 

@@ -13,15 +13,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.core.log.cut import Cut, parse_cut
-from storage.core.names import TABLE_LANE
-from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
-from storage.log.checkpoint_store import list_checkpoints
-from storage.publish.delta import publish_delta
-from storage.table import Table
 from tests.simulation.actors import Worker
 from tests.simulation.history import TABLE
 from tests.simulation.scheduler import Process
+from weft.storage.core.log.cut import Cut, parse_cut
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
+from weft.storage.log.checkpoint_store import list_checkpoints
+from weft.storage.publish.delta import publish_delta
+from weft.storage.table import Table
 
 RETENTIONS = [dt.timedelta(0), dt.timedelta(0), dt.timedelta(seconds=1), dt.timedelta(days=1)]
 BUCKETS = [1, 2, 4, 8]

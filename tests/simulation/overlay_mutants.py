@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from storage.core.log.file_refs import SliceFile
-from storage.files import bloom_filter
-from storage.services.compaction import compaction, compaction_task, overlay_task
 from tests.simulation.mutant import Mutant
+from weft.storage.core.log.file_refs import SliceFile
+from weft.storage.files import bloom_filter
+from weft.storage.services.compaction import compaction, compaction_task, overlay_task
 
 THEME: Final = "overlays"
 

@@ -48,7 +48,7 @@ LIMITS: Mapping[str, list[int]] = {
     "archive_single_requests": [0, 8],
     "archive_kept_bytes": [1, 64 * 1024 * 1024],
 }
-"""Values for fields of `storage.environment.Tuning`, of which each schedule draws one. Small values run
+"""Values for fields of `weft.storage.environment.Tuning`, of which each schedule draws one. Small values run
 code that otherwise only large tables run."""
 
 _CLEANING = ["clean", "clean", "clean", "savepoint", "release"]

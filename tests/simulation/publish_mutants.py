@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from storage.publish import delta, delta_files
-from storage.publish.delta_log import entry_path
 from tests.simulation.mutant import Mutant, always
+from weft.storage.publish import delta, delta_files
+from weft.storage.publish.delta_log import entry_path
 
 
 def needs_nothing(release_unneeded: Any) -> Any:

@@ -17,11 +17,11 @@ from typing import Any
 
 import polars as pl
 
-from storage.core.log.cut import Cut
 from tests.simulation.history import TABLE, History
 from tests.simulation.judge import Answer, Judge
 from tests.simulation.scheduler import Violation
 from tests.storage.support.world import canonical
+from weft.storage.core.log.cut import Cut
 
 LOG = "base/_delta_log/"
 _ENTRY = re.compile(LOG + r"(\d{20})\.json")

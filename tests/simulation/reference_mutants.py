@@ -9,23 +9,23 @@ from unittest import mock
 
 import pyarrow as pa
 
-from storage.errors import NotFound, SnapshotExpired
-from storage.log.table_log import TableLog
-from storage.read import referenced_snapshots as references
-from storage.read import snapshot
-from storage.read.changes import joined as joined_changes
-from storage.read.referenced_snapshots import ReferencedTables
-from storage.read.references import bound_rows
-from storage.read.references.joined_scan import JoinedScan
-from storage.read.references.referenced_table import ReferencedTable
-from storage.read.request.scan_request import ScanRequest
-from storage.read.scan.plan_scan import plan_scan
-from storage.read.snapshot import Snapshot
-from storage.read.time_travel import snapshot_at
-from storage.services.history import savepoints
-from storage.table import Table
 from tests.simulation.mutant import Mutant, always
 from tests.simulation.two_tables import FOREIGN
+from weft.storage.errors import NotFound, SnapshotExpired
+from weft.storage.log.table_log import TableLog
+from weft.storage.read import referenced_snapshots as references
+from weft.storage.read import snapshot
+from weft.storage.read.changes import joined as joined_changes
+from weft.storage.read.referenced_snapshots import ReferencedTables
+from weft.storage.read.references import bound_rows
+from weft.storage.read.references.joined_scan import JoinedScan
+from weft.storage.read.references.referenced_table import ReferencedTable
+from weft.storage.read.request.scan_request import ScanRequest
+from weft.storage.read.scan.plan_scan import plan_scan
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.read.time_travel import snapshot_at
+from weft.storage.services.history import savepoints
+from weft.storage.table import Table
 
 
 def takes_the_referenced_cut_first(right: Any) -> Any:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from storage.core.log.table_state import TableState
-from storage.log.table_log import TableLog
-from storage.read.changes import change_scan as changes
-from storage.services.clean import retire_lanes
 from tests.simulation.mutant import Mutant, always
+from weft.storage.core.log.table_state import TableState
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.changes import change_scan as changes
+from weft.storage.services.clean import retire_lanes
 
 THEME: Final = "retire"
 

@@ -14,17 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from storage.clock import Stamps
-from storage.core.log.cut import PREFIX, Cut, parse_cut
-from storage.core.names import TABLE_LANE, slot_path
-from storage.environment import Environment, Tuning
-from storage.errors import CorruptData, InvalidInput, NotFound, SnapshotExpired
-from storage.publish.delta import publish_delta
-from storage.read.references import bound_rows, reference_rows
-from storage.read.references.kept_rows import MAX_BYTES, KeptRows
-from storage.read.references.reference_rows import KeyedRows
-from storage.store.open_store import open_store
-from storage.table import Table
 from tests.simulation.actors import Compactor, Job, OneShot, Query, Reader, Watcher
 from tests.simulation.damage import damage
 from tests.simulation.disk import Disk
@@ -38,6 +27,17 @@ from tests.simulation.published import LOG, Published
 from tests.simulation.scheduler import Process, Scheduler, Violation
 from tests.simulation.store import SimClock, SimStore
 from tests.simulation.two_tables import check_no_savepoint_is_left, check_savepoints, kept_cut
+from weft.storage.clock import Stamps
+from weft.storage.core.log.cut import PREFIX, Cut, parse_cut
+from weft.storage.core.names import TABLE_LANE, slot_path
+from weft.storage.environment import Environment, Tuning
+from weft.storage.errors import CorruptData, InvalidInput, NotFound, SnapshotExpired
+from weft.storage.publish.delta import publish_delta
+from weft.storage.read.references import bound_rows, reference_rows
+from weft.storage.read.references.kept_rows import MAX_BYTES, KeptRows
+from weft.storage.read.references.reference_rows import KeyedRows
+from weft.storage.store.open_store import open_store
+from weft.storage.table import Table
 
 _NURSERY = "memory://simulation"  # tables are created here before their objects are copied to the disk
 _TABLE, _REFERENCED = "table", "referenced"

@@ -9,33 +9,33 @@ from unittest import mock
 
 import pyarrow.compute as pc
 
-from storage.clock import Stamps
-from storage.core import names
-from storage.core.log import cut, redaction, table_state
-from storage.core.log.cut import Cut
-from storage.core.log.entries import LaneAdd, Plan
-from storage.core.log.file_refs import Blocks, LogIndex, LogRanges
-from storage.core.log.needed_files import Needed
-from storage.errors import CommitUnknown
-from storage.log import fencing_barrier, table_log, time_marks
-from storage.log.commit_log import CommitLog
-from storage.log.table_log import TableLog
-from storage.read import snapshot, time_travel
-from storage.read.changes import change_scan as changes
-from storage.services import rewrite
-from storage.services.clean import clean, garbage
-from storage.services.compaction import compaction
-from storage.services.erase import erase as erasing
-from storage.services.erase import redact_log
-from storage.services.erase.key_search import KeySearch
-from storage.services.erase.redact_log import Redaction
-from storage.services.history import restore, savepoints
-from storage.services.schema import schema_changes
-from storage.services.steps import service_plan
-from storage.services.steps.row_change import NewValues, WithoutExpired, WithoutOldRows
-from storage.write.observed_lanes import OtherLanes
 from tests.simulation.log_mutants import reads_files, says
 from tests.simulation.mutant import Mutant, always
+from weft.storage.clock import Stamps
+from weft.storage.core import names
+from weft.storage.core.log import cut, redaction, table_state
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import LaneAdd, Plan
+from weft.storage.core.log.file_refs import Blocks, LogIndex, LogRanges
+from weft.storage.core.log.needed_files import Needed
+from weft.storage.errors import CommitUnknown
+from weft.storage.log import fencing_barrier, table_log, time_marks
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.log.table_log import TableLog
+from weft.storage.read import snapshot, time_travel
+from weft.storage.read.changes import change_scan as changes
+from weft.storage.services import rewrite
+from weft.storage.services.clean import clean, garbage
+from weft.storage.services.compaction import compaction
+from weft.storage.services.erase import erase as erasing
+from weft.storage.services.erase import redact_log
+from weft.storage.services.erase.key_search import KeySearch
+from weft.storage.services.erase.redact_log import Redaction
+from weft.storage.services.history import restore, savepoints
+from weft.storage.services.schema import schema_changes
+from weft.storage.services.steps import service_plan
+from weft.storage.services.steps.row_change import NewValues, WithoutExpired, WithoutOldRows
+from weft.storage.write.observed_lanes import OtherLanes
 
 # Cleaning -------------------------------------------------------------------------------------------------------------
 

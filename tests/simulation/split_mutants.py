@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from storage.core.log.regroup import reached
-from storage.core.log.table_state import TableState
-from storage.core.plan import regroup_ranges
-from storage.files import log_reader
-from storage.services.compaction import compaction, compaction_task
-from storage.services.verify.check_lanes import Merged
 from tests.simulation.log_mutants import all_offered
 from tests.simulation.mutant import Mutant
+from weft.storage.core.log.regroup import reached
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.plan import regroup_ranges
+from weft.storage.files import log_reader
+from weft.storage.services.compaction import compaction, compaction_task
+from weft.storage.services.verify.check_lanes import Merged
 
 THEME: Final = "splits"
 

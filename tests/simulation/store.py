@@ -1,7 +1,7 @@
 """A process's view of the disk, and its clock: every call is a yield point, and may have a fault.
 
-`SimStore` implements `storage.store.object_store.ObjectStore` with the errors that the real backends raise: an OSError
-from `put_if_absent`, `get`, `get_many` and `delete`, and `StoreUnavailable` from all others.
+`SimStore` implements `weft.storage.store.object_store.ObjectStore` with the errors that the real backends raise: an
+OSError from `put_if_absent`, `get`, `get_many` and `delete`, and `StoreUnavailable` from all others.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 
-from storage.core.names import Path
-from storage.store.object_store import Ranges, ReadRequest, missing, normalise_errors, read_each, wrong_size
 from tests.simulation.disk import Disk
 from tests.simulation.faults import Fault, Faults
 from tests.simulation.scheduler import Process, Scheduler, Violation
+from weft.storage.core.names import Path
+from weft.storage.store.object_store import Ranges, ReadRequest, missing, normalise_errors, read_each, wrong_size
 
 _LEAP_MS = 121_000  # marks and readings of other lanes are due then
 

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from storage.core.log.cut import Cut, JoinedCut
-from storage.core.model import Column, Group
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import parse_type
 from tests.simulation.changes import Change
 from tests.simulation.scheduler import Violation
 from tests.simulation.table_lane import Entry, TableLane
 from tests.storage.support.world import canonical
 from tests.strategies import Config, mode_of
+from weft.storage.core.log.cut import Cut, JoinedCut
+from weft.storage.core.model import Column, Group
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import parse_type
 
 LOCATION = "../referenced"
 FOREIGN = "f_"

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
-from streams.pipeline.run.error_kinds import Ending
-from streams.pipeline.run.supervisor import ENDED, Job, JobStatus, Phase, RestartPolicy, Supervisor
+from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.supervisor import ENDED, Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 ONCE: Final = RestartPolicy(max_failures=1, waits_out=False)
 """A supervisor that starts its job once: restarts are decided here."""

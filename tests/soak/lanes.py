@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage import Table
-from storage.clock import SystemClock
-from storage.core.log.cut import in_spans
-from storage.core.log.entries import Base, Claim, CleanDone, Data, Done, Fold
-from storage.core.names import lane_name
-from storage.environment import Environment
-from storage.log.commit_log import CommitLog, read_table_lane
-from storage.store.open_store import open_store
+from weft import Table
+from weft.storage.clock import SystemClock
+from weft.storage.core.log.cut import in_spans
+from weft.storage.core.log.entries import Base, Claim, CleanDone, Data, Done, Fold
+from weft.storage.core.names import lane_name
+from weft.storage.environment import Environment
+from weft.storage.log.commit_log import CommitLog, read_table_lane
+from weft.storage.store.open_store import open_store
 
 
 @dataclass(frozen=True, slots=True)

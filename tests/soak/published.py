@@ -19,14 +19,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyiceberg.table import StaticTable
 
-from storage import Table
-from storage.core.log.table_state import TableState
-from storage.core.plan.current_files import current_files
-from storage.core.plan.slices import base_slices
-from storage.errors import NotFound, SnapshotExpired
-from storage.publish.delta import publish_delta
-from storage.publish.iceberg import publish_iceberg
-from storage.publish.iceberg_folder import FolderCatalog
+from weft import Table
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.plan.current_files import current_files
+from weft.storage.core.plan.slices import base_slices
+from weft.storage.errors import NotFound, SnapshotExpired
+from weft.storage.publish.delta import publish_delta
+from weft.storage.publish.iceberg import publish_iceberg
+from weft.storage.publish.iceberg_folder import FolderCatalog
 
 NAME: Final = "shop.wide"
 WAREHOUSE: Final = "warehouse"  # beside the pipeline file

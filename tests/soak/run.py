@@ -25,16 +25,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from storage import Table
-from storage.errors import NotFound, SnapshotExpired
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.run import CLEAN, COMPACTION, PUBLISH, make_jobs, open_table, service_job
-from streams.spark.session import check_java
 from tests.soak.jobs import Jobs
 from tests.soak.lanes import Lanes, Services, services_of
 from tests.soak.published import PublishedTables
 from tests.soak.shop import PARTITIONS, STREAMS, Events, expected, write_pipeline
+from weft import Table
+from weft.storage.errors import NotFound, SnapshotExpired
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.run import CLEAN, COMPACTION, PUBLISH, make_jobs, open_table, service_job
+from weft.streams.spark.session import check_java
 
 STEP_SECONDS: Final = 0.2
 RATE: Final = 300  # messages per second and topic; writers catch up quickly after a restart

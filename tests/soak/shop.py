@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import yaml
 
-from streams.spark.settings import QUICK_START, SERIAL
 from tests.oracle import Oracle
 from tests.soak.published import NAME, WAREHOUSE
+from weft.streams.spark.settings import QUICK_START, SERIAL
 
 STREAMS: Final = ("orders", "clicks", "profiles")
 """Names of the streams, their topics, lanes and jobs; a soak with fewer writers uses the first ones."""

@@ -13,15 +13,15 @@ import yaml
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
-from storage import Table
-from storage.config.table_config import configuration, load_config
-from storage.config.table_properties import SqlColumn, config_from_properties, schema_properties
-from storage.errors import InvalidInput
-from storage.imports.foreign_table import open_foreign
-from storage.imports.import_table import import_table
-from storage.publish.targets import DeltaTarget, IcebergTarget
-from storage.services.inspect.inspect import Inspection
 from tests.awkward_names import AWKWARD_NAMES, KEY, TIME, awkward_rows, awkward_table
+from weft import Table
+from weft.storage.config.table_config import configuration, load_config
+from weft.storage.config.table_properties import SqlColumn, config_from_properties, schema_properties
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.foreign_table import open_foreign
+from weft.storage.imports.import_table import import_table
+from weft.storage.publish.targets import DeltaTarget, IcebergTarget
+from weft.storage.services.inspect.inspect import Inspection
 
 NOT_IN_DELTA = set(" ,;{}()\n\t=")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.bounded_cache import BoundedCache
+from weft.storage.bounded_cache import BoundedCache
 
 LIMIT: Final = 10
 USES: Final = st.lists(st.tuples(st.sampled_from(["find", "get", "put"]), st.sampled_from("abcde"), st.integers(0, 12)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from storage import Table
-from storage.clock import LANE_BITS, Stamps, arrival
-from storage.errors import InvalidInput
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.support.shop import SHOP, append, new_uri, orders, statuses
+from weft import Table
+from weft.storage.clock import LANE_BITS, Stamps, arrival
+from weft.storage.errors import InvalidInput
 
 YEAR_MS = 365 * 24 * 3_600_000
 

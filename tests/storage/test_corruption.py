@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from storage import Table, verify_table
-from storage.core.log.file_refs import Sidecar
-from storage.core.names import TABLE_LANE, LaneName, Path, slot_path
-from storage.errors import CorruptData, NotFound, TableError, UnsupportedFormat
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments, statuses
 from tests.tuning import tune
+from weft import Table, verify_table
+from weft.storage.core.log.file_refs import Sidecar
+from weft.storage.core.names import TABLE_LANE, LaneName, Path, slot_path
+from weft.storage.errors import CorruptData, NotFound, TableError, UnsupportedFormat
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -7,12 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.log.entries import FORMAT_VERSION
-from storage.environment import Environment
-from storage.services.verify.findings import Severity
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
 from tests.fixtures.format import generate
 from tests.fixtures.format.author import MERGERS
@@ -26,6 +20,12 @@ from tests.fixtures.format.expected import (
     rows_of,
     watermarks_of,
 )
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.log.entries import FORMAT_VERSION
+from weft.storage.environment import Environment
+from weft.storage.services.verify.findings import Severity
+from weft.storage.store.open_store import open_store
 
 FIXTURES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.glob("*/*.json"))
 LATER_MS = 1_900_000_000_000

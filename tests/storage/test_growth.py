@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from storage import Table, environment
-from storage.core.log.file_refs import SliceFile
-from storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
 from tests.faulty_store import FakeClock
 from tests.many_groups import BUCKETS, CONFIG, CountingStore, new_uri, rows, steps
 from tests.tuning import tune
+from weft.storage import Table, environment
+from weft.storage.core.log.file_refs import SliceFile
+from weft.storage.log.decoded_sidecars import DECODED_INDEXES, DECODED_SLICES
 
 GROWTH = 4
 SLACK = 1.3

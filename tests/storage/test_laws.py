@@ -11,8 +11,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.modes.functions import FUNCTIONS
 from tests.oracle import MODES, Event, Oracle, touches, version
 from tests.storage.support.world import World, bag, canonical, expected_bag, snapshot_bag
 from tests.strategies import (
@@ -27,6 +25,8 @@ from tests.strategies import (
     stories,
     type_of,
 )
+from weft import Table
+from weft.storage.core.modes.functions import FUNCTIONS
 
 ROUNDS = 30
 """Of a hundred histories each; all but the rarest cases are in the first."""

@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage import Table
 from tests.storage.support.world import World, expected_bag, snapshot_bag
 from tests.strategies import Append, Compact, Config, Fold, appends, configs, pools
 from tests.tuning import tune
+from weft import Table
 
 MAX_STEPS = 12  # short, because only the deep profile has enough examples for longer histories
 

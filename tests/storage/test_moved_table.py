@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.errors import CorruptData
+from weft import Table
+from weft.storage.errors import CorruptData
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
-from storage.core import modes, names
-from storage.core.arrays import Arrays, take_rows
-from storage.core.keys import KeyVector, Mask
-from storage.core.model import Column, Group, Op
-from storage.core.modes import GroupEvents, MergeMode, Registers, functions
-from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal
-from storage.core.modes.versions import History, newer, pick
-from storage.errors import InvalidInput, UnsupportedFormat
 from tests.storage.support.shop import append, new_uri
+from weft import Table
+from weft.storage.core import modes, names
+from weft.storage.core.arrays import Arrays, take_rows
+from weft.storage.core.keys import KeyVector, Mask
+from weft.storage.core.model import Column, Group, Op
+from weft.storage.core.modes import GroupEvents, MergeMode, Registers, functions
+from weft.storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal
+from weft.storage.core.modes.versions import History, newer, pick
+from weft.storage.errors import InvalidInput, UnsupportedFormat
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.plural import counted
+from weft.storage.plural import counted
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.names import LaneName
-from storage.environment import DEFAULT_TUNING, Environment
-from storage.log.time_marks import MARK_EVERY_MS
-from storage.store.open_store import open_store
-from storage.write.observed_lanes import STAMP_REFRESH_MS
-from storage.write.writer import Writer
 from tests.faulty_store import FakeClock
 from tests.many_groups import CountingStore
 from tests.storage.support.shop import new_uri
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.names import LaneName
+from weft.storage.environment import DEFAULT_TUNING, Environment
+from weft.storage.log.time_marks import MARK_EVERY_MS
+from weft.storage.store.open_store import open_store
+from weft.storage.write.observed_lanes import STAMP_REFRESH_MS
+from weft.storage.write.writer import Writer
 
 CONFIG = {
     "key": ["id"],

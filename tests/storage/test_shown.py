@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table, TableConfig, shown
-from storage.publish.delta import publish_delta
-from streams.doctor.finding import Finding, Level
 from tests.storage.support.shop import SHOP, append, orders, payments
+from weft.storage import Table, TableConfig, shown
+from weft.storage.publish.delta import publish_delta
+from weft.streams.doctor.finding import Finding, Level
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 

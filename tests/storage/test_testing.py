@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from storage.errors import InvalidInput
-from storage.testing import MergerError, check_merger
 from tests.mergers import BALANCE_STATE, balance, failing, hiding, row_count
+from weft.storage.errors import InvalidInput
+from weft.storage.testing import MergerError, check_merger
 
 COLUMNS = {"x_n": "bigint", "x_t": "string", "ts": "bigint"}
 

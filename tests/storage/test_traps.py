@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table, mergers
-from storage.core.types import parse_type
 from tests.mergers import BALANCE_STATE
 from tests.strategies import input_type
+from weft.storage import Table, mergers
+from weft.storage.core.types import parse_type
 
 Rows = list[dict[str, Any]]
 RESERVED = {"_op": pa.string(), "_supplied": pa.list_(pa.string())}

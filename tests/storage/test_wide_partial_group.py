@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.log.features import reader_features
 from tests.storage.support.shop import new_uri
+from weft import Table
+from weft.storage.core.log.features import reader_features
 
 KEYS = 3
 

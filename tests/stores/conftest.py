@@ -15,10 +15,10 @@ from pathlib import Path as LocalPath
 
 import pytest
 
-from storage.store.object_store import ObjectStore
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
 from tests.stores.real_server import real_server
+from weft.storage.store.object_store import ObjectStore
 
 GIVEN_URL = "WEFT_STORE_URL"
 GIVEN_OPTIONS = "WEFT_STORE_OPTIONS"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from multiprocessing.synchronize import Barrier
 from typing import Any, Final
 
-from storage.core.names import Path
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
+from weft.storage.core.names import Path
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 RACERS: Final = 4
 JOIN_SECONDS: Final = 240  # racers first import modules, on a machine that may be busy

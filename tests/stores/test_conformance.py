@@ -12,12 +12,12 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pytest
 
-from storage.core.names import Path, encode_partition
-from storage.environment import RandomIds
-from storage.errors import CorruptData, InvalidInput
-from storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, ReadRequest, check_capability
-from storage.store.open_store import list_folders
 from tests.stores.places import BLOCK_BYTES, JOIN_SECONDS, SPAWN, Place, race, winners
+from weft.storage.core.names import Path, encode_partition
+from weft.storage.environment import RandomIds
+from weft.storage.errors import CorruptData, InvalidInput
+from weft.storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, ReadRequest, check_capability
+from weft.storage.store.open_store import list_folders
 
 NAME = Path("folder/deeper/object.json")
 LARGE = 2 * BLOCK_BYTES + 12_345

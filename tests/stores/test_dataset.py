@@ -7,11 +7,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from storage import Table
-from storage.core.names import Path
-from storage.errors import CorruptData
 from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.stores.places import SPAWN, Place
+from weft import Table
+from weft.storage.core.names import Path
+from weft.storage.errors import CorruptData
 
 CHILD_SECONDS = 240  # a new process imports what it needs first, on a machine that may be busy
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage import Table
-from storage.core.names import Path
 from tests.oracle import Oracle
 from tests.storage.support.shop import SHOP
 from tests.stores.places import Place
+from weft import Table
+from weft.storage.core.names import Path
 
 COMMITS = 6
 TYPES = {"id": pa.int64(), "status": pa.string(), "ots": pa.int64(), "paid": pa.float64(), "pts": pa.int64()}

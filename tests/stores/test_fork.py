@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fsspec import asyn
 
-from storage.core.names import Path
 from tests.stores.places import JOIN_SECONDS, Backend, Place
+from weft.storage.core.names import Path
 
 NAME = Path("folder/object")
 READ_SECONDS = 60  # a slow server answers sooner; a closed connection never does

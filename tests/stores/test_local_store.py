@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from storage import Table
-from storage.core.names import Path
-from storage.environment import RandomIds
-from storage.errors import InvalidInput, StoreUnavailable
-from storage.store.local_store import LocalStore
-from storage.store.object_store import check_capability
 from tests.storage.support.shop import SHOP, append, orders, statuses
+from weft import Table
+from weft.storage.core.names import Path
+from weft.storage.environment import RandomIds
+from weft.storage.errors import InvalidInput, StoreUnavailable
+from weft.storage.store.local_store import LocalStore
+from weft.storage.store.object_store import check_capability
 
 NAME = Path("folder/object")
 CRASHES = 3
@@ -29,7 +29,7 @@ WRITES_BEFORE_CRASH = 15
 ROOT = LocalPath(__file__).parents[2]
 WRITER = """
 import hashlib, sys
-from storage.store.local_store import LocalStore
+from weft.storage.store.local_store import LocalStore
 store = LocalStore(sys.argv[1])
 for number in range(1_000_000):
     name = f"{sys.argv[2]}-{number}"

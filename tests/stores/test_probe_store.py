@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import StoreUnavailable
-from storage.store.local_store import LocalStore
-from storage.store.object_store import ObjectStore
-from storage.store.probe_store import probe_store
 from tests.stores.places import Place
+from weft.storage.errors import StoreUnavailable
+from weft.storage.store.local_store import LocalStore
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.probe_store import probe_store
 
 
 def test_a_good_store(place: Place, store: ObjectStore) -> None:

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from storage import Table
-from storage.publish.open_catalog import open_catalog
-from storage.publish.targets import DeltaTarget, IcebergTarget
 from tests.storage.publish.test_publish_iceberg import NAME, in_order
 from tests.storage.support.shop import SHOP, append, orders
 from tests.stores.places import SPAWN, Backend
 from tests.stores.real_server import real_catalog
+from weft import Table
+from weft.storage.publish.open_catalog import open_catalog
+from weft.storage.publish.targets import DeltaTarget, IcebergTarget
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 

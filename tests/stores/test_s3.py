@@ -12,16 +12,6 @@ from typing import Any, BinaryIO
 import pytest
 import s3fs
 
-from storage import Table
-from storage.clock import Clock
-from storage.core.log.entries import Claim, decode_entry
-from storage.core.names import TABLE_LANE, LaneName, Path, slot_path
-from storage.environment import Environment, RandomIds
-from storage.errors import CommitUnknown, CorruptData, InvalidInput, StoreRefused, StoreUnavailable
-from storage.log.commit_log import CommitLog
-from storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, check_capability
-from storage.store.open_store import check_reachable, open_store
-from storage.store.remote_store import RemoteStore
 from tests.faulty_store import FOREVER, FakeClock
 from tests.storage.support.shop import SHOP, orders, statuses
 from tests.stores.moto_server import (
@@ -34,6 +24,16 @@ from tests.stores.moto_server import (
     one_step,
 )
 from tests.stores.places import BLOCK_BYTES, RACERS, Backend, Place, race, winners
+from weft import Table
+from weft.storage.clock import Clock
+from weft.storage.core.log.entries import Claim, decode_entry
+from weft.storage.core.names import TABLE_LANE, LaneName, Path, slot_path
+from weft.storage.environment import Environment, RandomIds
+from weft.storage.errors import CommitUnknown, CorruptData, InvalidInput, StoreRefused, StoreUnavailable
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, check_capability
+from weft.storage.store.open_store import check_reachable, open_store
+from weft.storage.store.remote_store import RemoteStore
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from streams.demo.broker import EmbeddedBroker
 from tests.download_cache import Unavailable
 from tests.streams.kafka.real_broker import RealBroker, start_real_broker
+from weft.streams.demo.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

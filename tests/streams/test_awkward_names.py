@@ -12,14 +12,14 @@ from pyspark.errors.exceptions.captured import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-import streams
-from storage import Table
-from storage.config.table_properties import schema_properties
-from streams.catalog.register import register_catalog
-from streams.spark.sql_text import quoted
-from streams.write.decode import decode_messages
-from streams.write.sink import write_stream
+import weft
 from tests.awkward_names import AWKWARD_NAMES, KEY, TIME, awkward_rows, awkward_table
+from weft import Table
+from weft.storage.config.table_properties import schema_properties
+from weft.streams.catalog.register import register_catalog
+from weft.streams.spark.sql_text import quoted
+from weft.streams.write.decode import decode_messages
+from weft.streams.write.sink import write_stream
 
 pytestmark = pytest.mark.spark
 NAMES = [KEY, *AWKWARD_NAMES, TIME]
@@ -30,7 +30,7 @@ LIST = ", ".join(map(quoted, NAMES))
 def table(spark: SparkSession, tmp_path: Path) -> Table:
     """A table that `CREATE TABLE` made, named ``weft.d.t``."""
     register_catalog(spark, "weft", tmp_path)
-    streams.register(spark)
+    weft.register(spark)
     config = awkward_table()
     columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in config["columns"].items())
     modelled = Table.create(tmp_path / "d" / "model", config)
@@ -73,7 +73,7 @@ def kinds() -> list[tuple[str, str]]:
 def test_every_way_to_write(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     with table.writer("s") as writer:
         writer.append(awkward_rows(1))
-    streams.write_batch(spark.createDataFrame(awkward_rows(2)), table.uri, "s")
+    weft.write_batch(spark.createDataFrame(awkward_rows(2)), table.uri, "s")
     spark.sql(f"INSERT INTO weft.d.t VALUES ({row(3)})")
     spark.sql(f"INSERT INTO weft.d.t ({LIST}) VALUES ({row(4)})")
     spark.sql(f"INSERT INTO weft.d.t ({', '.join(map(quoted, reversed(NAMES)))}) SELECT * FROM {reversed_row(5)}")
@@ -95,12 +95,12 @@ def test_every_way_to_read(spark: SparkSession, table: Table) -> None:
         writer.append(awkward_rows(1, 2))
         table.compact()
         writer.append(awkward_rows(2, 3))  # a file group is read natively, the other one merged
-    streams.create_view(spark, table.uri, "awkward_view")
+    weft.create_view(spark, table.uri, "awkward_view")
     expected = [tuple(each.values()) for each in awkward_rows(1, 2, 3).to_pylist()]
     frames = {
         "view": spark.table("awkward_view"),
         "catalog": spark.table("weft.d.t"),
-        "snapshot": streams.snapshot(spark, table.uri),
+        "snapshot": weft.snapshot(spark, table.uri),
         "format": spark.read.format("weft").load(table.uri),
         "metadata": spark.sql(f"SELECT {LIST} FROM weft.d.t WHERE _bucket >= 0"),
     }
@@ -145,7 +145,7 @@ def test_messages(spark: SparkSession, table: Table) -> None:
     schema = dict(kinds())
     for given in ({}, {name: quoted(name) for name in NAMES}):
         decoded = decode_messages(messages, schema, select=given or None, where=None, keep_source=True)
-        streams.write_batch(decoded, table.uri, "s")
+        weft.write_batch(decoded, table.uri, "s")
         assert rows(table).to_pylist() == awkward_rows(1, 2).to_pylist()
 
 

@@ -15,15 +15,15 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from storage import Table
-from storage.core.types import parse_type
-from streams.catalog.register import register_catalog
-from streams.cli.key_files import read_keys
-from streams.formats.debezium_json import DebeziumSettings, decode_json_events
-from streams.read.text_values import parse_key
-from streams.ui.site import key_query
-from streams.write.decode import decode_messages
 from tests.streams.support.awkward_texts import AWKWARD
+from weft import Table
+from weft.storage.core.types import parse_type
+from weft.streams.catalog.register import register_catalog
+from weft.streams.cli.key_files import read_keys
+from weft.streams.formats.debezium_json import DebeziumSettings, decode_json_events
+from weft.streams.read.text_values import parse_key
+from weft.streams.ui.site import key_query
+from weft.streams.write.decode import decode_messages
 
 VALUES = dict(zip(AWKWARD, range(len(AWKWARD)), strict=True))
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-import streams
-from storage import Table, mergers
+import weft
 from tests.conformance.test_conformance import CASES, Run, value_of
 from tests.mergers import BALANCE_STATE
 from tests.strategies import BALANCE
+from weft.storage import Table, mergers
 
 SAMPLE = [
     "two_streams_own_ordering",
@@ -48,16 +48,16 @@ class SparkRun(Run):
         rows = pa.table({n: pa.array([value_of(row.get(n), t) for row in append["rows"]], t) for n, t in types.items()})
         # One partition, because the rows of a frame are in the order of its partitions.
         frame = self.spark.createDataFrame(rows).coalesce(1)
-        streams.write_batch(frame, self.tables[table].uri, append["stream"], lane=append["lane"])
+        weft.write_batch(frame, self.tables[table].uri, append["stream"], lane=append["lane"])
 
     def compact(self, _: object) -> None:
         for table in self.tables.values():
-            streams.compact(self.spark, table.uri)
+            weft.compact(self.spark, table.uri)
 
     def expect(self, expect: Mapping[str, Any]) -> None:
         as_of = self.labels[expect["as_of"]] if expect.get("as_of") else None
         require = expect.get("require")
-        streams.create_view(self.spark, self.table.uri, "conformance", as_of=as_of, require=require)
+        weft.create_view(self.spark, self.table.uri, "conformance", as_of=as_of, require=require)
         columns = expect.get("columns") or list(self.types)
         expected = self._table(expect["rows"], {name: self.types[name] for name in columns})
         for chosen in (columns, *([name] for name in columns)):
@@ -140,12 +140,12 @@ def test_every_function_and_a_merger_on_executors(
                AS t(id, total, seen, low, high, oldest, newest, every, some, distinct, all, text, ts)"""
     more = """SELECT 1L id, CAST(1 AS decimal(12,2)) total, 'z' seen, 0.5D low, 1 high, 'third' oldest,
                      DATE'2026-01-03' newest, true every, true some, 3 distinct, 'c' all, 'c' text, 3L ts"""
-    streams.write_batch(spark.sql(stats).coalesce(1), table.uri, "stats")
-    streams.compact(spark, table.uri)
-    streams.write_batch(spark.sql(more), table.uri, "stats")
+    weft.write_batch(spark.sql(stats).coalesce(1), table.uri, "stats")
+    weft.compact(spark, table.uri)
+    weft.write_batch(spark.sql(more), table.uri, "stats")
     owns = "SELECT * FROM VALUES (1L, 5L, 'five', 'I'), (2L, 6L, 'six', 'I'), (2L, NULL, NULL, 'D')"
-    streams.write_batch(spark.sql(f"{owns} AS t(id, own_n, own_t, _op)").coalesce(1), table.uri, "owns")
-    streams.create_view(spark, table.uri, "modes")
+    weft.write_batch(spark.sql(f"{owns} AS t(id, own_n, own_t, _op)").coalesce(1), table.uri, "owns")
+    weft.create_view(spark, table.uri, "modes")
     query = """SELECT id, total, seen, low, high, oldest, CAST(newest AS string) newest, every, some, distinct, all,
                       text, ts, own_n, own_t FROM modes ORDER BY id"""
     for _ in ("logs over a slice", "compacted"):
@@ -157,4 +157,4 @@ def test_every_function_and_a_merger_on_executors(
         assert (second.seen, second.every, second.distinct, second.own_n) == (1, None, [1], None)
         single = spark.sql("SELECT own_t FROM modes ORDER BY own_t DESC").collect()
         assert [row.own_t for row in single] == ["five", None]
-        streams.compact(spark, table.uri)
+        weft.compact(spark, table.uri)

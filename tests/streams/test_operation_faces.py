@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import typer
 
-from storage.operations.all_operations import OPERATIONS
-from storage.operations.clean import RetentionSettings
-from storage.operations.compact import DueSettings
-from storage.operations.operation import Operation
-from streams.catalog.procedure_table import PROCEDURES
-from streams.cli.main import app
-from streams.cli.savepoint_command import savepoint
-from streams.pipeline.file.model import CleanSection, CompactionSection
+from weft.storage.operations.all_operations import OPERATIONS
+from weft.storage.operations.clean import RetentionSettings
+from weft.storage.operations.compact import DueSettings
+from weft.storage.operations.operation import Operation
+from weft.streams.catalog.procedure_table import PROCEDURES
+from weft.streams.cli.main import app
+from weft.streams.cli.savepoint_command import savepoint
+from weft.streams.pipeline.file.model import CleanSection, CompactionSection
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 OF_EVERY_COMMAND = {"target", "storage_option", "as_json"}

@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 import pyarrow as pa
 import pytest
 
-from storage import Table
 from tests.streams.support.pipelines import weft
 from tests.streams.ui.site import client_of, make_site
 from tests.streams.ui.test_pages import text_of
+from weft import Table
 
 LATE = "148108-07-06T14:00:27.387904"
 EARLY = "-5877641-06-23"

@@ -14,9 +14,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.core.log.sealed import seal, unseal
-from storage.core.names import LaneName, archive_path
-from storage.errors import CorruptData, UnsupportedFormat
+from weft.storage.core.log.sealed import seal, unseal
+from weft.storage.core.names import LaneName, archive_path
+from weft.storage.errors import CorruptData, UnsupportedFormat
 
 VERSION: Final = 1
 _CODEC: Final = "zstd"

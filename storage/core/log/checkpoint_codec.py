@@ -24,15 +24,15 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.core.log.cut import only
-from storage.core.log.features import readable_features
-from storage.core.log.file_refs import FileGroup, Seqs
-from storage.core.log.lane_state import LaneState
-from storage.core.log.newest_slices import PartSource, Place, SlicePart, Slices, read_in_turn
-from storage.core.log.sealed import digest, seal, unseal
-from storage.core.log.slice_list import taken_out
-from storage.core.log.table_state import TableState
-from storage.errors import TableError
+from weft.storage.core.log.cut import only
+from weft.storage.core.log.features import readable_features
+from weft.storage.core.log.file_refs import FileGroup, Seqs
+from weft.storage.core.log.lane_state import LaneState
+from weft.storage.core.log.newest_slices import PartSource, Place, SlicePart, Slices, read_in_turn
+from weft.storage.core.log.sealed import digest, seal, unseal
+from weft.storage.core.log.slice_list import taken_out
+from weft.storage.core.log.table_state import TableState
+from weft.storage.errors import TableError
 
 S = TypeVar("S", TableState, LaneState)
 
@@ -93,7 +93,7 @@ def encode_table(state: TableState) -> Iterator[bytes]:
     Parts that are not in memory are read meanwhile, few at a time.
 
     Raises:
-        CorruptData, StoreUnavailable: See `storage.core.log.newest_slices.Slices.packed`.
+        CorruptData, StoreUnavailable: See `weft.storage.core.log.newest_slices.Slices.packed`.
     """
     slices = state.slices.packed()
     parts: list[_Part] = []

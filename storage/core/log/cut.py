@@ -13,8 +13,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Never
 
-from storage.core.names import LaneName, lane_name
-from storage.errors import InvalidInput
+from weft.storage.core.names import LaneName, lane_name
+from weft.storage.errors import InvalidInput
 
 Seqs = Mapping[LaneName, int]
 

@@ -3,8 +3,8 @@
 An entry is one immutable JSON object in one slot of one lane (FORMAT.md, "Entries"). Decoding is strict: a damaged
 entry raises `CorruptData`, an entry with an unknown kind, member or feature raises `UnsupportedFormat`, and nothing is
 skipped. The checksum is the last member and covers every byte before it, so it is verified without encoding the entry
-again. The parts of entries that describe files are in `storage.core.log.file_refs`; PROTOCOL.md defines what a sequence
-of entries means.
+again. The parts of entries that describe files are in `weft.storage.core.log.file_refs`; PROTOCOL.md defines what a
+sequence of entries means.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
 from pydantic_core import from_json
 
-from storage.core.log.file_refs import FileGroup, LogFile, Seqs, SharedSeqs, Sidecar, SliceFile, Strict
-from storage.core.names import LaneName, describe_lane
-from storage.errors import CorruptData, UnsupportedFormat
+from weft.storage.core.log.file_refs import FileGroup, LogFile, Seqs, SharedSeqs, Sidecar, SliceFile, Strict
+from weft.storage.core.names import LaneName, describe_lane
+from weft.storage.errors import CorruptData, UnsupportedFormat
 
 WRITER_FEATURES: Final = frozenset({"lanes"})
 """Writer features of every table that this version creates."""
@@ -152,8 +152,8 @@ class Schema(Header):
 class Plan(Header):
     """Begins a compaction or fold of the snapshot (``table``, ``cut``), whose files stay while it is open.
 
-    ``reserves_ms``: for how many milliseconds it keeps others from publishing a BASE (`storage.core.plan.reservation`);
-    0 for no reservation.
+    ``reserves_ms``: for how many milliseconds it keeps others from publishing a BASE
+    (`weft.storage.core.plan.reservation`); 0 for no reservation.
     """
 
     kind: Literal["PLAN"] = "PLAN"
@@ -434,7 +434,8 @@ class Unresolved(Header):
 
     Attributes:
         sidecar: Where the list is.
-        outline: The entry with an empty list; `storage.core.log.sidecar_codec.resolve` makes the whole entry of it.
+        outline: The entry with an empty list; `weft.storage.core.log.sidecar_codec.resolve` makes the whole entry of
+            it.
     """
 
     sidecar: Sidecar

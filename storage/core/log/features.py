@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from storage.core.log.entries import BUCKETS, ERASE, FINISH, INDEX, OVERLAYS, RETIRE, TTL, WRITER_FEATURES
-from storage.core.modes import known_features
-from storage.core.schema.table_schema import REFERENCES, TableSchema
+from weft.storage.core.log.entries import BUCKETS, ERASE, FINISH, INDEX, OVERLAYS, RETIRE, TTL, WRITER_FEATURES
+from weft.storage.core.modes import known_features
+from weft.storage.core.schema.table_schema import REFERENCES, TableSchema
 
 
 def readable_features() -> frozenset[str]:

@@ -1,6 +1,6 @@
 """References to files in entries: where a file is, what it contains, and which parts of it a reader needs.
 
-These are parts of entries, as they are stored (`storage.core.log.entries`; FORMAT.md, "Entries").
+These are parts of entries, as they are stored (`weft.storage.core.log.entries`; FORMAT.md, "Entries").
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from storage.core.names import LaneName, Path
+from weft.storage.core.names import LaneName, Path
 
 Seqs = dict[LaneName, int]
 """The last entry of a prefix of each lane; lanes that are left out have no entry."""
@@ -110,7 +110,7 @@ class LogRanges(Strict):
 class Blocks(Strict):
     """The record batches of a log file, in file order: parallel lists.
 
-    Values are in JSON form (`storage.core.types.encode_scalar`).
+    Values are in JSON form (`weft.storage.core.types.encode_scalar`).
 
     Attributes:
         offset, length: Position in the file, in bytes.

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pydantic
 
-from storage.core.log.file_refs import FileGroup, Strict
-from storage.core.log.packed_json import pack, unpack
+from weft.storage.core.log.file_refs import FileGroup, Strict
+from weft.storage.core.log.packed_json import pack, unpack
 
 _PART_REMOVED: Final = 8
 """An eighth of the file groups may be removed from a packed list before the rest is packed again."""

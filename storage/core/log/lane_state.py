@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from storage.core.log.cut import Span, in_spans
-from storage.core.log.entries import Claim, Data, Header, LaneEntry, Promise
-from storage.core.log.stored_as import stored_as
-from storage.errors import CorruptData
+from weft.storage.core.log.cut import Span, in_spans
+from weft.storage.core.log.entries import Claim, Data, Header, LaneEntry, Promise
+from weft.storage.core.log.stored_as import stored_as
+from weft.storage.errors import CorruptData
 
 RECENT_COMMITS: Final = 1_000  # a source replays its last batch; older batches are looked up in the lane
 

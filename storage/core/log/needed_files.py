@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage.core.log import cut
-from storage.core.log.cut import Span
-from storage.core.log.entries import Base, Done, Fold, LaneAdd, TableEntry
-from storage.core.log.file_refs import LogFile, SliceFile
-from storage.core.log.table_state import TableState
-from storage.core.names import LaneName, ParsedPath, Path
+from weft.storage.core.log import cut
+from weft.storage.core.log.cut import Span
+from weft.storage.core.log.entries import Base, Done, Fold, LaneAdd, TableEntry
+from weft.storage.core.log.file_refs import LogFile, SliceFile
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import LaneName, ParsedPath, Path
 
 ENDLESS: Final = 1 << 62
 """Larger than every slot: entries that will be published later are needed too."""

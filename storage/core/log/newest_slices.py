@@ -20,11 +20,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Final, NamedTuple, Protocol
 
-from storage.core.log import cut
-from storage.core.log.file_refs import FileGroup, SliceFile
-from storage.core.log.packed_json import pack, unpack
-from storage.core.log.slice_list import NOTHING, SliceList, StoredSlice, decode_list, distinct_cuts
-from storage.errors import CorruptData
+from weft.storage.core.log import cut
+from weft.storage.core.log.file_refs import FileGroup, SliceFile
+from weft.storage.core.log.packed_json import pack, unpack
+from weft.storage.core.log.slice_list import NOTHING, SliceList, StoredSlice, decode_list, distinct_cuts
+from weft.storage.errors import CorruptData
 
 PART_SLICES: Final = 1024
 """File groups of a part. A larger one compresses no better, and a look-up of one key unpacks all of it."""

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from storage.errors import CorruptData
+from weft.storage.errors import CorruptData
 
 _CODEC: Final = "zstd"
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from storage.core.log.entries import Data, Entry, Fold, Unresolved, decode_entry, encode_entry
-from storage.core.log.file_refs import LogFile, Sidecar
-from storage.core.names import LaneName, Path, log_index_path
+from weft.storage.core.log.entries import Data, Entry, Fold, Unresolved, decode_entry, encode_entry
+from weft.storage.core.log.file_refs import LogFile, Sidecar
+from weft.storage.core.names import LaneName, Path, log_index_path
 
 NO_DIGEST: Final = "0" * 64
 """Digest of the sidecars that redacted entries name: no object has it."""
@@ -56,7 +56,7 @@ def has_key_bound(value: Any, forms: frozenset[Any]) -> bool:
 
     Args:
         value: A decoded JSON value: an entry, a checkpoint, a sidecar.
-        forms: The keys, as `storage.core.types.encode_scalar` encodes values of the sort column.
+        forms: The keys, as `weft.storage.core.types.encode_scalar` encodes values of the sort column.
     """
     if isinstance(value, list):
         return any(has_key_bound(item, forms) for item in value if isinstance(item, dict | list))

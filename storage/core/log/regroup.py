@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Protocol, TypeVar
 
-from storage.core.log.cut import Seqs
-from storage.core.log.file_refs import FileGroup, Replaced
-from storage.core.log.group_set import GroupUnion
-from storage.core.log.newest_slices import Slices
+from weft.storage.core.log.cut import Seqs
+from weft.storage.core.log.file_refs import FileGroup, Replaced
+from weft.storage.core.log.group_set import GroupUnion
+from weft.storage.core.log.newest_slices import Slices
 
 
 class Offered(Protocol):
-    """A new slice: `storage.core.log.file_refs.SliceFile`."""
+    """A new slice: `weft.storage.core.log.file_refs.SliceFile`."""
 
     @property
     def group(self) -> FileGroup: ...

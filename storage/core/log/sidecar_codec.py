@@ -11,10 +11,10 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from storage.core.log.entries import Base, Fold, FoldedGroup, Intent, TableEntry, Unresolved
-from storage.core.log.file_refs import LogIndex, Sidecar, SliceFile
-from storage.core.log.slice_list import SliceList, decode_list
-from storage.errors import UnsupportedFormat
+from weft.storage.core.log.entries import Base, Fold, FoldedGroup, Intent, TableEntry, Unresolved
+from weft.storage.core.log.file_refs import LogIndex, Sidecar, SliceFile
+from weft.storage.core.log.slice_list import SliceList, decode_list
+from weft.storage.errors import UnsupportedFormat
 
 _FOLDED: Final = TypeAdapter(list[FoldedGroup])
 

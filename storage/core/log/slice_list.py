@@ -19,8 +19,8 @@ from typing import Final, NamedTuple, overload
 
 from pydantic import TypeAdapter, ValidationError
 
-from storage.core.log import cut
-from storage.core.log.file_refs import FileGroup, Seqs, SharedSeqs, SliceFile
+from weft.storage.core.log import cut
+from weft.storage.core.log.file_refs import FileGroup, Seqs, SharedSeqs, SliceFile
 
 _SLICES: Final = TypeAdapter(list[SliceFile])
 _SEQS: Final[TypeAdapter[Seqs]] = TypeAdapter(SharedSeqs)

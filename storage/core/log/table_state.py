@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Annotated, Any
 
-from storage.core.log import cut
-from storage.core.log.cut import Cut, Span
-from storage.core.log.entries import (
+from weft.storage.core.log import cut
+from weft.storage.core.log.cut import Cut, Span
+from weft.storage.core.log.entries import (
     Abort,
     Base,
     CleanDone,
@@ -34,16 +34,16 @@ from storage.core.log.entries import (
     Schema,
     TableEntry,
 )
-from storage.core.log.features import readable_features
-from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
-from storage.core.log.group_set import GroupSet, GroupUnion, StoredGroups
-from storage.core.log.newest_slices import Slices
-from storage.core.log.regroup import may_follow, overlapping
-from storage.core.log.slice_list import SliceList, StoredSlice, distinct_cuts
-from storage.core.log.stored_as import stored_as
-from storage.core.names import TABLE_LANE, LaneName
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import CorruptData, UnsupportedFormat
+from weft.storage.core.log.features import readable_features
+from weft.storage.core.log.file_refs import FileGroup, LogFile, SliceFile
+from weft.storage.core.log.group_set import GroupSet, GroupUnion, StoredGroups
+from weft.storage.core.log.newest_slices import Slices
+from weft.storage.core.log.regroup import may_follow, overlapping
+from weft.storage.core.log.slice_list import SliceList, StoredSlice, distinct_cuts
+from weft.storage.core.log.stored_as import stored_as
+from weft.storage.core.names import TABLE_LANE, LaneName
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import CorruptData, UnsupportedFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class OpenPlan:
         slot: Slot of its PLAN; it is part of the names of its files.
         at: Cut of its snapshot.
         committed_at_ms: Time of the PLAN.
-        reserves_ms: Duration of its reservation from then on (`storage.core.plan.reservation`); 0 for none.
+        reserves_ms: Duration of its reservation from then on (`weft.storage.core.plan.reservation`); 0 for none.
     """
 
     slot: int

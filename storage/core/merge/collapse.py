@@ -13,12 +13,12 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from storage.core import keys, names, ordering
-from storage.core.keys import Indices, KeyVector, Mask
-from storage.core.merge.events import supplied_mask
-from storage.core.model import Group, Op
-from storage.core.modes import GroupEvents, Mergers, Registers, merging_mode, mode_of
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core import keys, names, ordering
+from weft.storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core.merge.events import supplied_mask
+from weft.storage.core.model import Group, Op
+from weft.storage.core.modes import GroupEvents, Mergers, Registers, merging_mode, mode_of
+from weft.storage.core.schema.table_schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

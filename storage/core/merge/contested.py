@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import names
-from storage.core.keys import Mask
-from storage.core.log.file_refs import SliceFile
-from storage.core.model import Group
-from storage.core.modes import Registers, mode_of
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import decode_scalars
+from weft.storage.core import names
+from weft.storage.core.keys import Mask
+from weft.storage.core.log.file_refs import SliceFile
+from weft.storage.core.model import Group
+from weft.storage.core.modes import Registers, mode_of
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import decode_scalars
 
 Bounds = Mapping[int, pa.Scalar]
 """The largest first ordering value of some slices, by id of the column group; NULL if they have none."""
@@ -29,8 +29,8 @@ def stored_bounds(schema: TableSchema, groups: Iterable[Group], slices: Sequence
     """The bounds of some slices, of those groups in which they decide anything.
 
     These are groups where nothing older remains below a larger first ordering value
-    (`storage.core.modes.base.MergeMode.replaces`). Without ordering columns the arrival decides, of which slices have
-    no statistics.
+    (`weft.storage.core.modes.base.MergeMode.replaces`). Without ordering columns the arrival decides, of which slices
+    have no statistics.
 
     Args:
         schema: The schema of the registers.

@@ -20,13 +20,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, names
-from storage.core.arrays import Arrays, list_lengths, take_rows
-from storage.core.keys import Indices, KeyVector, Mask
-from storage.core.merge.locate_keys import sort_keys
-from storage.core.model import Group
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays, list_lengths, take_rows
+from weft.storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core.merge.locate_keys import sort_keys
+from weft.storage.core.model import Group
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput
 
 CHANGE: Final = "_change"
 CHANGED_GROUPS: Final = "_changed_groups"

@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import names, ordering
-from storage.core.arrays import list_lengths, list_rows
-from storage.core.keys import Mask
-from storage.core.model import Group, Op, Stream
-from storage.core.modes import mode_of
-from storage.core.modes.functions import find_function
-from storage.core.schema.casting import cast_column
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput
+from weft.storage.core import names, ordering
+from weft.storage.core.arrays import list_lengths, list_rows
+from weft.storage.core.keys import Mask
+from weft.storage.core.model import Group, Op, Stream
+from weft.storage.core.modes import mode_of
+from weft.storage.core.modes.functions import find_function
+from weft.storage.core.schema.casting import cast_column
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput
 
 OP_COLUMN: Final = "_op"
 SUPPLIED_COLUMN: Final = "_supplied"

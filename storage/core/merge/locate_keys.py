@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, names
-from storage.core.arrays import Arrays
-from storage.core.keys import Indices, KeyVector
-from storage.core.log.file_refs import FileGroup
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import Indices, KeyVector
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.schema.table_schema import TableSchema
 
 
 def folders(schema: TableSchema, rows: Arrays) -> pa.Array:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from storage.core import keys
-from storage.core.arrays import Arrays, join_rows, take_rows
-from storage.core.keys import KeyVector
-from storage.core.merge.stitch import Stitched
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core import keys
+from weft.storage.core.arrays import Arrays, join_rows, take_rows
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.merge.stitch import Stitched
+from weft.storage.core.schema.table_schema import TableSchema
 
 
 def merge_sorted(schema: TableSchema, streams: Sequence[Iterator[Stitched]]) -> Iterator[Stitched]:

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from storage.core import names, ordering
-from storage.core.model import Column, Group, Op
-from storage.core.modes import GroupEvents, MergeMode, find_mode, mode_of
+from weft.storage.core import names, ordering
+from weft.storage.core.model import Column, Group, Op
+from weft.storage.core.modes import GroupEvents, MergeMode, find_mode, mode_of
 
 _NUMBER: Final = f"{names.HIDDEN_PREFIX}number"
 """A value column, added for the question, that every upsert supplies."""

@@ -17,14 +17,14 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 
-from storage.core import keys, names
-from storage.core.arrays import Arrays, scatter, take_rows
-from storage.core.keys import Indices, KeyVector, Mask
-from storage.core.merge.stitch import LogState
-from storage.core.model import Group
-from storage.core.modes import MergeMode, Mergers, Registers, merging_mode
-from storage.core.modes.versions import pick
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays, scatter, take_rows
+from weft.storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core.merge.stitch import LogState
+from weft.storage.core.model import Group
+from weft.storage.core.modes import MergeMode, Mergers, Registers, merging_mode
+from weft.storage.core.modes.versions import pick
+from weft.storage.core.schema.table_schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

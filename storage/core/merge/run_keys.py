@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys
-from storage.core.keys import Indices, KeyVector
+from weft.storage.core import keys
+from weft.storage.core.keys import Indices, KeyVector
 
 _POSITIVE_BITS: Final = 63
 _INT64: Final = np.iinfo(np.int64)

@@ -9,12 +9,12 @@ memory is proportional to the logs and the shadow of the stitched file groups, p
               ----------+--------
     rows      a b . d e x g h i z        visible; the others go to the next shadow
 
-Several small file groups are stitched as one: `storage.core.merge.run_keys` gives their rows a common order.
+Several small file groups are stitched as one: `weft.storage.core.merge.run_keys` gives their rows a common order.
 
 There are two ways to run it. *Exact* reads the state of every column group, and decides for every row that the logs
-change whether it is visible (`storage.core.merge.visibility`). Compactions need it, and reads whose logs have deletes,
-whose slices have a shadow, or whose merge modes may hide an upsert. *Plain* is for logs without deletes: every base row
-stays visible and every new key becomes visible, so only the requested column groups are read.
+change whether it is visible (`weft.storage.core.merge.visibility`). Compactions need it, and reads whose logs have
+deletes, whose slices have a shadow, or whose merge modes may hide an upsert. *Plain* is for logs without deletes: every
+base row stays visible and every new key becomes visible, so only the requested column groups are read.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, names
-from storage.core.arrays import Arrays, nulls_or_default, scatter, take_rows
-from storage.core.key_lookup import KeyLookup
-from storage.core.keys import Indices, KeyVector, Mask
-from storage.core.merge.collapse import KeyDirectory
-from storage.core.merge.contested import Bounds, contested
-from storage.core.merge.run_keys import RunKeys
-from storage.core.merge.visibility import visible_rows
-from storage.core.model import Group
-from storage.core.modes import Mergers, Registers, merging_mode, mode_of
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays, nulls_or_default, scatter, take_rows
+from weft.storage.core.key_lookup import KeyLookup
+from weft.storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core.merge.collapse import KeyDirectory
+from weft.storage.core.merge.contested import Bounds, contested
+from weft.storage.core.merge.run_keys import RunKeys
+from weft.storage.core.merge.visibility import visible_rows
+from weft.storage.core.model import Group
+from weft.storage.core.modes import Mergers, Registers, merging_mode, mode_of
+from weft.storage.core.schema.table_schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Stitch:
                     frame[name] = scatter(frame[name], rows, self._with_default(name, column, present))
 
     def _merge(self, group: Group, frame: Arrays, position: Indices, new: Registers) -> tuple[Mask, Arrays]:
-        """Merge registers into the rows at some positions, see `storage.core.modes.base.MergeMode.merge`."""
+        """Merge registers into the rows at some positions, see `weft.storage.core.modes.base.MergeMode.merge`."""
         mode, columns = merging_mode(group, self.mergers), self.schema.column_by_name
         reads = mode.reads(group, columns, new.columns)
         bound = self.bounds.get(group.id)

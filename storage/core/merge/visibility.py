@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow.compute as pc
 
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.keys import Mask
-from storage.core.model import Op
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import Mask
+from weft.storage.core.model import Op
+from weft.storage.core.schema.table_schema import TableSchema
 
 
 def visible_rows(rows: Arrays, schema: TableSchema) -> Mask:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.core.model import Group
-from storage.core.modes.aggregate import Aggregate
-from storage.core.modes.base import NO_MERGERS, GroupEvents, MergeMode, Merger, Mergers, Registers
-from storage.core.modes.custom import Custom
-from storage.core.modes.latest import Latest
-from storage.core.modes.partial import LatestNonNull
+from weft.storage.core.model import Group
+from weft.storage.core.modes.aggregate import Aggregate
+from weft.storage.core.modes.base import NO_MERGERS, GroupEvents, MergeMode, Merger, Mergers, Registers
+from weft.storage.core.modes.custom import Custom
+from weft.storage.core.modes.latest import Latest
+from weft.storage.core.modes.partial import LatestNonNull
 
 __all__ = [
     "MODES",

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.keys import KeyVector, Mask
-from storage.core.model import Column, Group, Op
-from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context
-from storage.core.modes.base import GroupEvents, MergeMode, Registers
-from storage.core.modes.functions import find_function, function_features, function_names
-from storage.core.modes.versions import History, newer, pick
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import KeyVector, Mask
+from weft.storage.core.model import Column, Group, Op
+from weft.storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context
+from weft.storage.core.modes.base import GroupEvents, MergeMode, Registers
+from weft.storage.core.modes.functions import find_function, function_features, function_names
+from weft.storage.core.modes.versions import History, newer, pick
 
 
 class Aggregate(MergeMode):

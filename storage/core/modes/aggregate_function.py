@@ -10,11 +10,11 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.keys import Mask
-from storage.core.model import Column, Function, Group
-from storage.core.modes.versions import History
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import Mask
+from weft.storage.core.model import Column, Function, Group
+from weft.storage.core.modes.versions import History
 
 Takes = Literal["values", "elements", "anything"]
 

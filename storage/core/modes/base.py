@@ -4,7 +4,7 @@ A *register* is the merge state of one key in one group: its values, its arrival
 present) and whatever else its mode keeps. Registers merge associatively and commutatively (PROTOCOL.md, S13), and
 each event is merged exactly once (PROTOCOL.md, S11), so a compaction at any time changes no read (MERGE.md, M3).
 
-Code outside `storage.core.modes` never asks which mode a group has. It asks the mode what it needs to know, by the
+Code outside `weft.storage.core.modes` never asks which mode a group has. It asks the mode what it needs to know, by the
 flags and methods of `MergeMode`.
 """
 
@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.core.arrays import Arrays
-from storage.core.keys import KeyVector, Mask
-from storage.core.model import Column, Group
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import KeyVector, Mask
+from weft.storage.core.model import Column, Group
 
 Merger = Callable[[pa.Table, npt.NDArray[np.int64]], pa.Table]
 """(rows, offsets) -> one row per key. Key i has rows ``offsets[i]`` to ``offsets[i + 1]`` (MERGE.md, "Custom")."""
@@ -40,7 +40,7 @@ class GroupEvents:
     Attributes:
         keys: One per event, unsorted.
         arrival: int64, one per event.
-        op: int8 `storage.core.model.Op`, one per event.
+        op: int8 `weft.storage.core.model.Op`, one per event.
         ordering: The group's ordering columns.
         values: The wanted columns among the group's other columns; NULL where a batch omitted the column.
         supplied: Per value column, which NULLs are values. A column that is missing here has no such NULL.

@@ -2,7 +2,8 @@
 
 The function gets rows sorted by (key, version) and returns one row per key. A row is an event, or the result of an
 earlier call. Calls are nested in any way, as logs and compactions require, so the function must be associative:
-``m(a + b + c) == m(m(a + b) + c) == m(a + m(b + c))``. `storage.testing.check_merger` searches for counter-examples.
+``m(a + b + c) == m(m(a + b) + c) == m(a + m(b + c))``. `weft.storage.testing.check_merger` searches for
+counter-examples.
 
 Rows have the group's columns, ``_op`` (upsert, delete, or merged for an earlier result), and the group's declared state
 columns (NULL in events). The result has the group's value columns and its state columns, and optionally the boolean
@@ -20,14 +21,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, names
-from storage.core.arrays import Arrays, take_rows
-from storage.core.keys import Indices, KeyVector, Mask
-from storage.core.model import Column, Group, Op
-from storage.core.modes.base import GroupEvents, MergeMode, Merger, Registers
-from storage.core.modes.versions import History, newer, number_versions, pick
-from storage.core.types import parse_type
-from storage.errors import InvalidInput
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays, take_rows
+from weft.storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core.model import Column, Group, Op
+from weft.storage.core.modes.base import GroupEvents, MergeMode, Merger, Registers
+from weft.storage.core.modes.versions import History, newer, number_versions, pick
+from weft.storage.core.types import parse_type
+from weft.storage.errors import InvalidInput
 
 OP: Final = "_op"
 PRESENT: Final = "_present"
@@ -152,7 +153,7 @@ def _call(
     """
     where = f"merger {group.merge!r} of group {group.name!r}"
     if merger is None:
-        raise InvalidInput(f"{where} is not loaded", hint="allow its module with storage.mergers.allow")
+        raise InvalidInput(f"{where} is not loaded", hint="allow its module with weft.storage.mergers.allow")
     table = pa.table(dict(rows))
     try:
         result = merger(table, offsets)

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.arrays import Arrays
-from storage.core.keys import Indices
-from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal
-from storage.core.modes.versions import newer, pick
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import Indices
+from weft.storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal
+from weft.storage.core.modes.versions import newer, pick
 
 
 @dataclass(frozen=True, slots=True)

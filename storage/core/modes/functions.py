@@ -11,11 +11,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.core.model import Function
-from storage.core.modes.aggregate_function import AggregateFunction
-from storage.core.modes.extremes import Edge, Extreme, Logical
-from storage.core.modes.lists import Collect, CollectSet
-from storage.core.modes.sums import Count, Sum
+from weft.storage.core.model import Function
+from weft.storage.core.modes.aggregate_function import AggregateFunction
+from weft.storage.core.modes.extremes import Edge, Extreme, Logical
+from weft.storage.core.modes.lists import Collect, CollectSet
+from weft.storage.core.modes.sums import Count, Sum
 
 FUNCTIONS: Final[Mapping[str, AggregateFunction]] = MappingProxyType(
     {

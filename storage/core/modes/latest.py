@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, names, ordering
-from storage.core.arrays import Arrays, nulls, take_rows
-from storage.core.keys import Indices, KeyVector, Mask
-from storage.core.model import Column, Group, Op
-from storage.core.modes.base import GroupEvents, MergeMode, Registers
-from storage.core.modes.versions import newer
+from weft.storage.core import keys, names, ordering
+from weft.storage.core.arrays import Arrays, nulls, take_rows
+from weft.storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core.model import Column, Group, Op
+from weft.storage.core.modes.base import GroupEvents, MergeMode, Registers
+from weft.storage.core.modes.versions import newer
 
 
 class Latest(MergeMode):

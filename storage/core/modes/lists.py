@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.arrays import Arrays, list_rows
-from storage.core.keys import Indices
-from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal, Takes
-from storage.core.modes.extremes import value_ranks
-from storage.core.ordering import ranks
+from weft.storage.core.arrays import Arrays, list_rows
+from weft.storage.core.keys import Indices
+from weft.storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal, Takes
+from weft.storage.core.modes.extremes import value_ranks
+from weft.storage.core.ordering import ranks
 
 _NOT_A_LIST: Final = Refusal("is not possible", "declare the column as array<element>")
 

@@ -24,12 +24,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import names
-from storage.core.arrays import Arrays, list_lengths, take_rows
-from storage.core.keys import Indices, KeyVector, Mask
-from storage.core.model import Column, Group, Op
-from storage.core.modes.base import GroupEvents, MergeMode, Registers
-from storage.core.modes.versions import History, Versions, number_versions, pick
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays, list_lengths, take_rows
+from weft.storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core.model import Column, Group, Op
+from weft.storage.core.modes.base import GroupEvents, MergeMode, Registers
+from weft.storage.core.modes.versions import History, Versions, number_versions, pick
 
 _WIDE: Final = "wide-suppliers"
 """Reader feature of tables with a group whose numbers of suppliers have more than one byte."""

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.arrays import Arrays
-from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal, Takes
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal, Takes
 
 MAX_PRECISION: Final = 38
 _CARRIED_PRECISION: Final = 28  # sums of wider values may need more than 38 digits

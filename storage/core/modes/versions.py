@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, ordering
-from storage.core.keys import Indices, KeyVector, Mask
-from storage.core.modes.base import GroupEvents
+from weft.storage.core import keys, ordering
+from weft.storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core.modes.base import GroupEvents
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.core.model import Group
-from storage.core.plan.watermarks import CARRY, DAY_TICKS, Value, Watermark, Watermarks, to_ticks, watermark_type
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import format_type
-from storage.errors import InvalidInput, NotComplete
+from weft.storage.core.model import Group
+from weft.storage.core.plan.watermarks import CARRY, DAY_TICKS, Value, Watermark, Watermarks, to_ticks, watermark_type
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput, NotComplete
 
 _INTEGER: Final = re.compile(r"[+-]?\d{1,19}")
 _FORMS: Final = "give an integer, a date (2024-01-31) or a time (2024-01-31T10:00:00Z)"

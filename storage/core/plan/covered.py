@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
-from storage.core.log import cut
-from storage.core.log.file_refs import FileGroup, SliceFile
-from storage.core.log.regroup import overlapping, reached
-from storage.core.log.slice_list import NOTHING
-from storage.core.log.table_state import TableState
-from storage.core.names import LaneName
+from weft.storage.core.log import cut
+from weft.storage.core.log.file_refs import FileGroup, SliceFile
+from weft.storage.core.log.regroup import overlapping, reached
+from weft.storage.core.log.slice_list import NOTHING
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import LaneName
 
 
 def covered_up_to(

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.core.log.file_refs import FilePart, FileRef
-from storage.core.names import Path
-from storage.core.plan.slices import FileSlice, whole_files
-from storage.core.schema.evolution import reads_as_it_is
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput
+from weft.storage.core.log.file_refs import FilePart, FileRef
+from weft.storage.core.names import Path
+from weft.storage.core.plan.slices import FileSlice, whole_files
+from weft.storage.core.schema.evolution import reads_as_it_is
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)

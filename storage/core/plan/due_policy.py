@@ -13,9 +13,9 @@ of these reasons applies; the first one is reported:
 - **cold**: a waiting commit, in a fold or not, is far behind the head of its lane. Otherwise a file group that hardly
   ever gets rows would keep shared log files without a limit. All file groups with logs are due then, because only a
   complete compaction moves the start of the log for file groups that have no slice.
-- **buckets**: the table's number of buckets was changed, and it has another number (`storage.services.split`).
+- **buckets**: the table's number of buckets was changed, and it has another number (`weft.storage.services.split`).
 - **mostly unreferenced**: it shares a file that hardly any other file group uses any more
-  (`storage.core.plan.mostly_unreferenced`).
+  (`weft.storage.core.plan.mostly_unreferenced`).
 
 File groups that are not due for compaction are due for a **fold** when together they have a given number of commits
 that are not folded. Each fold that replaces the folds before it writes all that waits again. So a fold is postponed
@@ -35,13 +35,13 @@ from typing import Final
 
 import numpy as np
 
-from storage.core.log import cut
-from storage.core.log.file_refs import FileGroup
-from storage.core.names import LaneName
-from storage.core.plan.mostly_unreferenced import mostly_unreferenced
-from storage.core.plan.read_cost import read_amplification
-from storage.core.plan.regroup_slices import other_bits
-from storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.core.log import cut
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.names import LaneName
+from weft.storage.core.plan.mostly_unreferenced import mostly_unreferenced
+from weft.storage.core.plan.read_cost import read_amplification
+from weft.storage.core.plan.regroup_slices import other_bits
+from weft.storage.core.plan.slices import FileSlice, LiveFile
 
 COLD_FACTOR: Final = 8
 """A commit is cold when ``min_commits`` (by default `COLD_COMMITS`) times this many entries of its lane follow it."""

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.log import cut
-from storage.core.log.entries import FoldedGroup
-from storage.core.log.file_refs import FileGroup
-from storage.core.log.table_state import TableState
-from storage.core.plan.memory_cost import UNPACKED, cut_by_size, log_memory_bytes
-from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core.log import cut
+from weft.storage.core.log.entries import FoldedGroup
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.plan.memory_cost import UNPACKED, cut_by_size, log_memory_bytes
+from weft.storage.core.plan.slices import FileSlice, LiveFile, plan_slices
+from weft.storage.core.schema.table_schema import TableSchema
 
 MAX_CHAIN: Final = 4  # each fold of a file group is a range that every read of it fetches and merges
 

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys
-from storage.core.arrays import Arrays
-from storage.core.keys import Indices, KeyVector
+from weft.storage.core import keys
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import Indices, KeyVector
 
 MAX_REPEATED: Final = 2.0
 """All ranges that are read independently read at most this many times the bytes of the file group."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from storage.core.plan.slices import FileSlice, LiveFile
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.core.schema.table_schema import TableSchema
 
 UNPACKED: Final = 4
 """Estimate of the bytes in memory for each stored byte."""

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from storage.core.log import cut
-from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
-from storage.core.names import Path
-from storage.core.plan.slices import FileSlice
+from weft.storage.core.log import cut
+from weft.storage.core.log.file_refs import FileGroup, FileRef, SliceFile
+from weft.storage.core.names import Path
+from weft.storage.core.plan.slices import FileSlice
 
 UNREFERENCED_FACTOR: Final = 4
 """A file is mostly unreferenced if slices refer to less than one in this many of its rows."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from storage.core.log import cut
-from storage.core.log.file_refs import FileGroup, FileRef, Overlay, SliceFile
-from storage.core.plan.slices import FileSlice
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core.log import cut
+from weft.storage.core.log.file_refs import FileGroup, FileRef, Overlay, SliceFile
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.core.schema.table_schema import TableSchema
 
 
 class ReadFile(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.core.plan.slices import FileSlice, LiveFile
 
 SMALL_TABLE_BYTES: Final = 64 * 1024 * 1024
 """A smaller table is read in less than a second whatever its logs are, so it counts as one of this size."""

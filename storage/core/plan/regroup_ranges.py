@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from storage.core.log.file_refs import FileGroup
-from storage.core.log.table_state import TableState
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.log.table_state import TableState
 
 Ints = npt.NDArray[np.int64]
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from storage.core.log.file_refs import FileGroup
-from storage.core.plan.slices import FileSlice
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.plan.slices import FileSlice
 
 
 def other_bits(slices: Iterable[FileSlice], bits: int) -> frozenset[FileGroup]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from storage.core.log.entries import LONGEST_RESERVATION_MS
-from storage.core.log.table_state import OpenPlan
+from weft.storage.core.log.entries import LONGEST_RESERVATION_MS
+from weft.storage.core.log.table_state import OpenPlan
 
 SHORTEST_RESERVATION_MS: Final = 60_000
 RESERVATION_FACTOR: Final = 4  # an attempt may take this many times as long as the longest before it

@@ -12,12 +12,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.keys import Mask
-from storage.core.model import Ttl
-from storage.core.predicate import ColumnRange, Known
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import Mask
+from weft.storage.core.model import Ttl
+from weft.storage.core.predicate import ColumnRange, Known
+from weft.storage.core.schema.table_schema import TableSchema
 
 _DAY_MS: Final = 86_400_000
 _UNKNOWN: Final = np.iinfo(np.int64).min

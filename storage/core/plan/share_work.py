@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from storage.core.log.table_state import OpenPlan
+from weft.storage.core.log.table_state import OpenPlan
 
 MAX_SHARING: Final = 16
 """At most this many plans share work; dead plans stay open until cleaning aborts them."""

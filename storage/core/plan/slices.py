@@ -14,13 +14,13 @@ from typing import Final, overload
 import numpy as np
 import numpy.typing as npt
 
-from storage.core.log import cut
-from storage.core.log.file_refs import FileGroup, LogFile, LogIndex, SliceFile
-from storage.core.log.slice_list import NO_SIZES, SliceSizes, StoredSlice, sizes_of
-from storage.core.log.table_state import TableState
-from storage.core.names import LaneName, Path
-from storage.core.plan.key_ranges import KeyRange
-from storage.core.plan.regroup_ranges import regroup_ranges
+from weft.storage.core.log import cut
+from weft.storage.core.log.file_refs import FileGroup, LogFile, LogIndex, SliceFile
+from weft.storage.core.log.slice_list import NO_SIZES, SliceSizes, StoredSlice, sizes_of
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import LaneName, Path
+from weft.storage.core.plan.key_ranges import KeyRange
+from weft.storage.core.plan.regroup_ranges import regroup_ranges
 
 Ints = npt.NDArray[np.int64]
 
@@ -76,8 +76,8 @@ class FileSlice:
             position of its file group in the combined list; None for a single file group.
         shared: Whether some of its log ranges have rows of other file groups, too, because their bits are fewer than
             those of the file group: only rows with its keys count.
-        within: Key range of a part of a file group, made by `storage.read.plan.divide_file_group`: only these keys are
-            read. The part has only the log ranges and row groups that can have such keys. None for the whole file
+        within: Key range of a part of a file group, made by `weft.storage.read.plan.divide_file_group`: only these keys
+            are read. The part has only the log ranges and row groups that can have such keys. None for the whole file
             group.
     """
 

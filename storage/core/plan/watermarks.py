@@ -27,14 +27,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import names
-from storage.core.log.entries import Promise
-from storage.core.model import Group, Op, Stream
-from storage.core.modes import mode_of
-from storage.core.names import LaneName
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import decode_scalar, encode_scalar, format_type
-from storage.errors import InvalidInput
+from weft.storage.core import names
+from weft.storage.core.log.entries import Promise
+from weft.storage.core.model import Group, Op, Stream
+from weft.storage.core.modes import mode_of
+from weft.storage.core.names import LaneName
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import decode_scalar, encode_scalar, format_type
+from weft.storage.errors import InvalidInput
 
 Lateness = int | dt.timedelta
 Value = int | dt.date | dt.datetime

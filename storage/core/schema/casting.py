@@ -6,9 +6,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.core.keys import one_array
-from storage.core.types import format_type
-from storage.errors import InvalidInput
+from weft.storage.core.keys import one_array
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput
 
 _INTEGER_RANGE: Final = {
     pa.int8(): (7, 7),

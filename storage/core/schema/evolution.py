@@ -24,11 +24,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.model import Group
-from storage.core.modes import mode_of
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.model import Group
+from weft.storage.core.modes import mode_of
+from weft.storage.core.schema.table_schema import TableSchema
 
 _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 

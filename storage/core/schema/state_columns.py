@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core.schema.table_schema import TableSchema
 
 PRESENT: Final = "_present_"
 ARRIVAL: Final = "_arrival_"

@@ -1,8 +1,8 @@
 """The table's schema: columns, groups and streams with ids that never change and are never reused.
 
-A schema is built from a checked configuration (`storage.config.table_config`), or read from a CREATE or SCHEMA entry.
-The Arrow schemas of tables, log files and slices are derived from it in this module only, so that writers, compactions
-and readers agree on them. FORMAT.md, "Schemas".
+A schema is built from a checked configuration (`weft.storage.config.table_config`), or read from a CREATE or SCHEMA
+entry. The Arrow schemas of tables, log files and slices are derived from it in this module only, so that writers,
+compactions and readers agree on them. FORMAT.md, "Schemas".
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from storage.core import names
-from storage.core.model import Column, Group, Reference, Stream, Ttl, make_field
-from storage.core.modes import mode_of
-from storage.core.modes.functions import input_type
-from storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
-from storage.errors import NotFound
+from weft.storage.core import names
+from weft.storage.core.model import Column, Group, Reference, Stream, Ttl, make_field
+from weft.storage.core.modes import mode_of
+from weft.storage.core.modes.functions import input_type
+from weft.storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
+from weft.storage.errors import NotFound
 
 # Field ids of hidden columns are far above those of user columns, and follow from what the column is.
 _HIDDEN_EVENT_FIELDS: Final = {

@@ -15,15 +15,15 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from storage.core.log.cut import Cut
-from storage.core.plan.current_files import CurrentFile, check_shown, current_files
-from storage.core.plan.slices import base_slices
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.files.base_file import read_row_groups
-from storage.read.missing_file import explain_missing_file
-from storage.read.snapshot_files import SnapshotFiles
-from storage.store.object_store import tail_range, verify_tail
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.plan.current_files import CurrentFile, check_shown, current_files
+from weft.storage.core.plan.slices import base_slices
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.files.base_file import read_row_groups
+from weft.storage.read.missing_file import explain_missing_file
+from weft.storage.read.snapshot_files import SnapshotFiles
+from weft.storage.store.object_store import tail_range, verify_tail
 
 
 def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.Dataset:
@@ -71,7 +71,7 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
     """A read-only file system of these base files, through the store of the table. Footers are verified when opened.
 
     A file in which some file groups are not current is shown as a file of the current rows, made in memory when it is
-    opened; such files are small (`storage.environment.Tuning.shared_file_bytes`).
+    opened; such files are small (`weft.storage.environment.Tuning.shared_file_bytes`).
     It can be pickled, as the store can: fragments may be read in other processes.
     """
 

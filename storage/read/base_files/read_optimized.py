@@ -17,21 +17,21 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from storage.core.log import cut as cuts
-from storage.core.log.cut import Cut
-from storage.core.log.entries import Data
-from storage.core.log.file_refs import FileGroup
-from storage.core.names import LaneName
-from storage.core.plan.slices import FileSlice, log_rows
-from storage.read.base_files.base_dataset import base_dataset
-from storage.read.references.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
-from storage.read.references.referenced_table import ReferencedTable
-from storage.read.request.filter_input import Filter, parse_filter
-from storage.read.request.scan_request import ScanRequest
-from storage.read.scan.plan_scan import plan_scan
-from storage.read.scan.scan import Scan
-from storage.read.snapshot_files import SnapshotFiles
-from storage.times import moment_of
+from weft.storage.core.log import cut as cuts
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import Data
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.names import LaneName
+from weft.storage.core.plan.slices import FileSlice, log_rows
+from weft.storage.read.base_files.base_dataset import base_dataset
+from weft.storage.read.references.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
+from weft.storage.read.references.referenced_table import ReferencedTable
+from weft.storage.read.request.filter_input import Filter, parse_filter
+from weft.storage.read.request.scan_request import ScanRequest
+from weft.storage.read.scan.plan_scan import plan_scan
+from weft.storage.read.scan.scan import Scan
+from weft.storage.read.snapshot_files import SnapshotFiles
+from weft.storage.times import moment_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Staleness:
 
 
 class ReadOptimized:
-    """The base files of one snapshot; get one from `storage.read.snapshot.Snapshot.read_optimized`.
+    """The base files of one snapshot; get one from `weft.storage.read.snapshot.Snapshot.read_optimized`.
 
     The methods that read take the arguments of the methods of the snapshot, and raise the same errors. They
     show columns of references, too, from the base files of the referenced tables. `dataset` and `staleness` are of the

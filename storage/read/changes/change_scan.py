@@ -1,14 +1,15 @@
 """Changes between two snapshots: finds the file groups and keys that can differ, and compares only those.
 
 Only rows with keys that were committed between the two cuts can differ. The log files of these commits contain the
-keys; both snapshots are read for them, and `storage.core.merge.diff` compares the rows. A file group is compared as a
+keys; both snapshots are read for them, and `weft.storage.core.merge.diff` compares the rows. A file group is compared
+as a
 whole only if that is less work or the only possibility:
 
 - more was committed to the file group in between than it contains now;
 - the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted;
 - keys were erased in between, which no log file says.
 
-`storage.read.changes.tasks` divides the work into tasks.
+`weft.storage.read.changes.tasks` divides the work into tasks.
 
 If the changes cannot be given completely, the read fails (S21 IncrementalComplete): with `OffsetExpired` if cleaning
 has removed one of the snapshots, with `OffsetInvalidated` if a restore or an undo lies between them.
@@ -24,28 +25,28 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from storage.clock import Stamps
-from storage.core.arrays import Arrays
-from storage.core.keys import KeyVector, one_array, union
-from storage.core.log import cut
-from storage.core.log.cut import Cut
-from storage.core.log.entries import Data, Entry
-from storage.core.log.file_refs import FileGroup, SliceFile
-from storage.core.log.table_state import TableState
-from storage.core.merge.diff import ChangeShape, diff
-from storage.core.merge.locate_keys import locate_keys
-from storage.core.modes import NO_MERGERS
-from storage.core.names import LaneName
-from storage.core.plan.slices import FileSlice
-from storage.environment import Environment
-from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
-from storage.files.log_reader import LogReader
-from storage.log.table_log import TableLog
-from storage.read.changes.tasks import ChangeTask, ComparedFiles, Comparison, change_tasks
-from storage.read.plan.log_slices import log_slices, start_of
-from storage.read.request.scan_request import Keys, ScanRequest
-from storage.read.scan.scan import Scan
-from storage.read.snapshot import Snapshot
+from weft.storage.clock import Stamps
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import KeyVector, one_array, union
+from weft.storage.core.log import cut
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import Data, Entry
+from weft.storage.core.log.file_refs import FileGroup, SliceFile
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.merge.diff import ChangeShape, diff
+from weft.storage.core.merge.locate_keys import locate_keys
+from weft.storage.core.modes import NO_MERGERS
+from weft.storage.core.names import LaneName
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.environment import Environment
+from weft.storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
+from weft.storage.files.log_reader import LogReader
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.changes.tasks import ChangeTask, ComparedFiles, Comparison, change_tasks
+from weft.storage.read.plan.log_slices import log_slices, start_of
+from weft.storage.read.request.scan_request import Keys, ScanRequest
+from weft.storage.read.scan.scan import Scan
+from weft.storage.read.snapshot import Snapshot
 
 WINDOW: Final = 64  # entries of a lane that are read in one round trip; few of them are claims
 _START_OVER: Final = "read the whole table again (since=None; as a stream: with a new checkpoint)"

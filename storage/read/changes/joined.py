@@ -16,25 +16,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, names
-from storage.core.arrays import Arrays
-from storage.core.keys import KeyVector, one_array
-from storage.core.log.file_refs import FileGroup
-from storage.core.merge.diff import ChangeShape, diff
-from storage.core.merge.locate_keys import key_columns, locate_keys
-from storage.core.model import Column, Group, Reference
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
-from storage.read.changes.change_scan import ChangeScan, expiring, scan_changes, under_schema
-from storage.read.changes.tasks import ChangeTask
-from storage.read.plan.read_task import ReadTask
-from storage.read.references.reference_rows import KeyedRows, ReferenceRows, RowCache
-from storage.read.request.filter_input import parse_filter
-from storage.read.request.projection import check_required
-from storage.read.request.scan_request import Keys, ScanRequest
-from storage.read.scan.plan_scan import plan_scan
-from storage.read.scan.scan import Scan
-from storage.read.snapshot import Snapshot
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import KeyVector, one_array
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.merge.diff import ChangeShape, diff
+from weft.storage.core.merge.locate_keys import key_columns, locate_keys
+from weft.storage.core.model import Column, Group, Reference
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
+from weft.storage.read.changes.change_scan import ChangeScan, expiring, scan_changes, under_schema
+from weft.storage.read.changes.tasks import ChangeTask
+from weft.storage.read.plan.read_task import ReadTask
+from weft.storage.read.references.reference_rows import KeyedRows, ReferenceRows, RowCache
+from weft.storage.read.request.filter_input import parse_filter
+from weft.storage.read.request.projection import check_required
+from weft.storage.read.request.scan_request import Keys, ScanRequest
+from weft.storage.read.scan.plan_scan import plan_scan
+from weft.storage.read.scan.scan import Scan
+from weft.storage.read.snapshot import Snapshot
 
 
 def shows_references(schema: TableSchema, columns: Collection[str] | None, require: Collection[str] | None) -> bool:
@@ -207,7 +207,7 @@ def plan_joined_changes(
 ) -> JoinedChangeScan:
     """Plan the changes between two snapshots of a table with references.
 
-    Arguments and errors are those of `storage.read.changes.plan.plan_changes`, which calls it.
+    Arguments and errors are those of `weft.storage.read.changes.plan.plan_changes`, which calls it.
     """
     newest = under or until
     schema, required = newest.table_schema, tuple(dict.fromkeys(require or ()))

@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
-from storage.core.log.cut import Cut, JoinedCut, parse_cut
-from storage.read.changes.change_scan import ChangeScan, bounded_cut, expiring, is_after, scan_changes
-from storage.read.changes.joined import JoinedChangeScan, joined_shape, plan_joined_changes, shows_references
-from storage.read.snapshot import Snapshot
+from weft.storage.core.log.cut import Cut, JoinedCut, parse_cut
+from weft.storage.read.changes.change_scan import ChangeScan, bounded_cut, expiring, is_after, scan_changes
+from weft.storage.read.changes.joined import JoinedChangeScan, joined_shape, plan_joined_changes, shows_references
+from weft.storage.read.snapshot import Snapshot
 
 
 def change_schema(
@@ -78,7 +78,7 @@ def advance_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
     every row is seen with the referenced rows that were committed before it.
 
     Raises:
-        InvalidInput, OffsetInvalidated: See `storage.read.changes.change_scan.check_order`.
+        InvalidInput, OffsetInvalidated: See `weft.storage.read.changes.change_scan.check_order`.
     """
     end, last = bounded_cut(since, until, commits), until.cut
     return JoinedCut(end.table, end.lanes, last.references) if isinstance(last, JoinedCut) else end

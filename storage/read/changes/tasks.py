@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from storage.core.log.cut import Cut
-from storage.core.plan.slices import FileSlice, LiveFile
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment, Tuning
-from storage.read.missing_file import explain_missing_file
-from storage.read.plan.divide_file_group import Division, State, divide_states
-from storage.read.plan.read_task import ReadTask, read_task
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment, Tuning
+from weft.storage.read.missing_file import explain_missing_file
+from weft.storage.read.plan.divide_file_group import Division, State, divide_states
+from weft.storage.read.plan.read_task import ReadTask, read_task
 
 
 @dataclass(frozen=True, slots=True)

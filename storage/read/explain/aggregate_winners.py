@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.merge.outcomes import Version
-from storage.core.model import Group, Op
-from storage.core.modes import Registers
-from storage.core.modes.aggregate_function import Context
-from storage.core.modes.functions import find_function
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.merge.outcomes import Version
+from weft.storage.core.model import Group, Op
+from weft.storage.core.modes import Registers
+from weft.storage.core.modes.aggregate_function import Context
+from weft.storage.core.modes.functions import find_function
+from weft.storage.core.schema.table_schema import TableSchema
 
 _EXTREMES: Final = frozenset({"min", "max"})
 _EDGES: Final = frozenset({"first", "last"})

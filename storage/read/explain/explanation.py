@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from storage import shown
-from storage.core.merge.outcomes import Reason, Result
+from weft.storage import shown
+from weft.storage.core.merge.outcomes import Reason, Result
 
 StoredIn = Literal["log", "fold", "base", "overlay", "shadow"]
 Operation = Literal["upsert", "delete", "delete row", "update-before", "merged"]
@@ -59,7 +59,7 @@ class StoredVersion:
     Attributes:
         group: Name of the column group.
         result: ``wins``, ``counts`` or ``loses``.
-        reason: Why; see `storage.core.merge.outcomes.Reason`.
+        reason: Why; see `weft.storage.core.merge.outcomes.Reason`.
         operation: Operation of the event; ``merged`` for the merged result of several events.
         columns: The columns of the row whose values come from it. In an aggregate group a column may come from several:
             all that are added or collected, or all with the largest value.

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import NotFound, TableError
-from storage.read.explain.explanation import Explanation, ReferencedRow
-from storage.read.explain.row import explain_row
-from storage.read.references.reference_rows import as_keys
-from storage.read.references.referenced_table import ReferencedTable
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import NotFound, TableError
+from weft.storage.read.explain.explanation import Explanation, ReferencedRow
+from weft.storage.read.explain.row import explain_row
+from weft.storage.read.references.reference_rows import as_keys
+from weft.storage.read.references.referenced_table import ReferencedTable
 
 
 def explain_references(
@@ -25,7 +25,7 @@ def explain_references(
         explained: The explanation of the row alone.
         schema: The schema of its table.
         tables: The references of the snapshot.
-        history: As in `storage.read.explain.row.explain_row`.
+        history: As in `weft.storage.read.explain.row.explain_row`.
     """
     if explained.row is None:
         return explained

@@ -1,7 +1,7 @@
 """Explains one row: reads every stored version of a key, and asks the merge modes which of them win.
 
 Only the file group of the key is planned, and of it only the log blocks and row groups that can have the key are read,
-as `storage.read.snapshot.Snapshot.get` does. Memory is proportional to these blocks and to the events of the key.
+as `weft.storage.read.snapshot.Snapshot.get` does. Memory is proportional to these blocks and to the events of the key.
 
 The history is explained by the same code: instead of the newest slice and the logs after it, it takes the oldest slice
 that may still be continued, and all commits after it. Both merge to the same row (S11).
@@ -16,40 +16,40 @@ from typing import Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from storage import mergers
-from storage.clock import LANE_BITS
-from storage.core import keys, names
-from storage.core.arrays import Arrays, take_rows
-from storage.core.keys import KeyVector
-from storage.core.log import cut
-from storage.core.log.entries import Data
-from storage.core.log.file_refs import FileGroup
-from storage.core.log.table_state import TableState
-from storage.core.merge.collapse import LogRange, collapse_group
-from storage.core.merge.events import supplied_mask
-from storage.core.merge.locate_keys import key_columns, locate_keys
-from storage.core.merge.outcomes import Outcome, Version, decide, hide
-from storage.core.merge.registers import RegisterRange, group_registers, merge_registers
-from storage.core.merge.stitch import needed_columns
-from storage.core.merge.visibility import visible_rows
-from storage.core.model import Group, Op
-from storage.core.modes import Mergers, Registers, mode_of
-from storage.core.modes.partial import supplier_numbers
-from storage.core.names import LaneName
-from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
-from storage.core.plan.watermarks import to_ticks, watermark_type
-from storage.core.python_values import python_value
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import decode_scalar
-from storage.errors import InvalidInput, NotFound
-from storage.files.base_file import read_base, read_shadow
-from storage.files.log_reader import LogReader
-from storage.read.explain.aggregate_winners import Contribution, given_columns
-from storage.read.explain.explanation import Explanation, GroupState, Operation, StoredIn, StoredVersion
-from storage.read.missing_file import explain_missing_file
-from storage.read.plan.pruning import RowGroups, key_table, narrowed
-from storage.read.snapshot_files import SnapshotFiles
-from storage.times import moment_of
+from weft.storage import mergers
+from weft.storage.clock import LANE_BITS
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays, take_rows
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.log import cut
+from weft.storage.core.log.entries import Data
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.merge.collapse import LogRange, collapse_group
+from weft.storage.core.merge.events import supplied_mask
+from weft.storage.core.merge.locate_keys import key_columns, locate_keys
+from weft.storage.core.merge.outcomes import Outcome, Version, decide, hide
+from weft.storage.core.merge.registers import RegisterRange, group_registers, merge_registers
+from weft.storage.core.merge.stitch import needed_columns
+from weft.storage.core.merge.visibility import visible_rows
+from weft.storage.core.model import Group, Op
+from weft.storage.core.modes import Mergers, Registers, mode_of
+from weft.storage.core.modes.partial import supplier_numbers
+from weft.storage.core.names import LaneName
+from weft.storage.core.plan.slices import FileSlice, LiveFile, plan_slices
+from weft.storage.core.plan.watermarks import to_ticks, watermark_type
+from weft.storage.core.python_values import python_value
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import decode_scalar
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.files.base_file import read_base, read_shadow
+from weft.storage.files.log_reader import LogReader
+from weft.storage.read.explain.aggregate_winners import Contribution, given_columns
+from weft.storage.read.explain.explanation import Explanation, GroupState, Operation, StoredIn, StoredVersion
+from weft.storage.read.missing_file import explain_missing_file
+from weft.storage.read.plan.pruning import RowGroups, key_table, narrowed
+from weft.storage.read.snapshot_files import SnapshotFiles
+from weft.storage.times import moment_of
 
 _OPERATIONS: Final[Mapping[Op | None, Operation]] = {
     None: "merged",

@@ -1,8 +1,8 @@
 """Divides a large file group into parts by key range, so that several tasks can read it, or one in bounded memory.
 
 A comparison of two snapshots reads a file group in several states, which are divided at the same keys.
-`storage.core.plan.key_ranges` chooses the ranges. This module reads only the footers of base files. The key range of a
-log range is that of its block, which is in the index of the log file.
+`weft.storage.core.plan.key_ranges` chooses the ranges. This module reads only the footers of base files. The key range
+of a log range is that of its block, which is in the index of the log file.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Final
 
 import numpy as np
 
-from storage.core import keys
-from storage.core.keys import KeyVector
-from storage.core.log.file_refs import FilePart, SliceFile
-from storage.core.names import Path
-from storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds, ranges_of, total_bytes
-from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, Ints, LiveFile
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.files.base_file import key_span, read_footers
-from storage.files.footers import Footer
-from storage.read.plan.pruning import block_keys, key_values
+from weft.storage.core import keys
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.log.file_refs import FilePart, SliceFile
+from weft.storage.core.names import Path
+from weft.storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds, ranges_of, total_bytes
+from weft.storage.core.plan.slices import RANGE_COLUMNS, FileSlice, Ints, LiveFile
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.files.base_file import key_span, read_footers
+from weft.storage.files.footers import Footer
+from weft.storage.read.plan.pruning import block_keys, key_values
 
 FOOTERS_AT_ONCE: Final = 64  # decoded footers are large
 

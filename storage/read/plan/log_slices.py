@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from storage.core.log import cut
-from storage.core.log.cut import Cut
-from storage.core.log.newest_slices import Slices
-from storage.core.log.table_state import TableState
-from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
+from weft.storage.core.log import cut
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.newest_slices import Slices
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 
 
 def start_of(since: Cut, state: TableState) -> cut.Seqs:

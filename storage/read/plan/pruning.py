@@ -6,7 +6,7 @@ There are three steps. Each may keep too much, but none drops rows that could ma
 - log ranges are chosen by the key ranges of their blocks, if keys are known;
 - row groups of base files are chosen by key range and by the statistics of all columns. A row group whose rows do not
   match is still read if the logs contain keys of its range that may match then, because the filter applies to merged
-  rows (`storage.read.plan.touched_keys`).
+  rows (`weft.storage.read.plan.touched_keys`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from storage.core import keys, names
-from storage.core.keys import KeyVector
-from storage.core.merge.locate_keys import key_columns, locate_keys, partition_text
-from storage.core.plan.key_ranges import KeyRange
-from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, FileSlices, LiveFile
-from storage.core.predicate import ColumnRange, Condition, Known, may_hold, possible_values
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import decode_scalars
-from storage.errors import InvalidInput
-from storage.read.plan.touched_keys import TouchedKeys
-from storage.read.request.scan_request import Keys
+from weft.storage.core import keys, names
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.merge.locate_keys import key_columns, locate_keys, partition_text
+from weft.storage.core.plan.key_ranges import KeyRange
+from weft.storage.core.plan.slices import RANGE_COLUMNS, FileSlice, FileSlices, LiveFile
+from weft.storage.core.predicate import ColumnRange, Condition, Known, may_hold, possible_values
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import decode_scalars
+from weft.storage.errors import InvalidInput
+from weft.storage.read.plan.touched_keys import TouchedKeys
+from weft.storage.read.request.scan_request import Keys
 
 MAX_KEYS: Final = 10_000  # if a filter allows more keys, it is treated like a condition on other columns
 

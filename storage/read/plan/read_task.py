@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from storage.core.log.file_refs import Blocks, LogIndex, LogRanges, SliceFile
-from storage.core.plan.slices import FileSlice, FileSlices, LiveFile
+from weft.storage.core.log.file_refs import Blocks, LogIndex, LogRanges, SliceFile
+from weft.storage.core.plan.slices import FileSlice, FileSlices, LiveFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys
-from storage.core.arrays import take_rows
-from storage.core.keys import KeyVector
-from storage.core.merge.stitch import LogState
-from storage.core.model import Group
-from storage.core.modes import mode_of
-from storage.core.predicate import And, Condition, Known, columns_of, may_hold, to_arrow
-from storage.core.schema.table_schema import TableSchema
+from weft.storage.core import keys
+from weft.storage.core.arrays import take_rows
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.merge.stitch import LogState
+from weft.storage.core.model import Group
+from weft.storage.core.modes import mode_of
+from weft.storage.core.predicate import And, Condition, Known, columns_of, may_hold, to_arrow
+from weft.storage.core.schema.table_schema import TableSchema
 
 _POSITION = "__weft_position"
 

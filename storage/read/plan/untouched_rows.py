@@ -20,14 +20,14 @@ from typing import Final
 
 import numpy as np
 
-from storage.core import keys
-from storage.core.log.file_refs import FileGroup, FilePart, FileRef, SliceFile
-from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, LiveFile
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.files.base_file import key_span, read_footers
-from storage.files.footers import Footer
-from storage.read.plan.pruning import block_keys, key_values
+from weft.storage.core import keys
+from weft.storage.core.log.file_refs import FileGroup, FilePart, FileRef, SliceFile
+from weft.storage.core.plan.slices import RANGE_COLUMNS, FileSlice, LiveFile
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.files.base_file import key_span, read_footers
+from weft.storage.files.footers import Footer
+from weft.storage.read.plan.pruning import block_keys, key_values
 
 MAX_RANGES: Final = 500  # of logs of a file group: their keys are decoded one by one, for every query
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from storage.read.plan.read_task import ReadTask
-from storage.read.pushed.partial_aggregates import Aggregation, aggregate_batches
-from storage.read.references.joined_scan import JoinedScan
-from storage.read.scan.scan import Scan
+from weft.storage.read.plan.read_task import ReadTask
+from weft.storage.read.pushed.partial_aggregates import Aggregation, aggregate_batches
+from weft.storage.read.references.joined_scan import JoinedScan
+from weft.storage.read.scan.scan import Scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,9 @@ class AggregatedScan:
 
     Attributes:
         scan: Reads the rows, with the columns of the aggregation at least.
-        aggregation: What is computed (`storage.read.pushed.partial_aggregates`).
-        known: The partial result of file groups that ``scan`` does not read (`storage.read.pushed.known_aggregates`).
+        aggregation: What is computed (`weft.storage.read.pushed.partial_aggregates`).
+        known: The partial result of file groups that ``scan`` does not read
+            (`weft.storage.read.pushed.known_aggregates`).
     """
 
     scan: Scan | JoinedScan
@@ -53,7 +54,7 @@ class AggregatedScan:
         return replace(self, scan=self.scan.without_tasks(), known=None)
 
     def read(self, task: AggregateTask) -> Iterator[pa.RecordBatch]:
-        """Partial results of one task. Raises the errors of `storage.read.scan.scan.Scan.read`."""
+        """Partial results of one task. Raises the errors of `weft.storage.read.scan.scan.Scan.read`."""
         if task.known is not None:
             yield task.known
             if task.rows is None:

@@ -14,12 +14,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.modes import mode_of
-from storage.core.plan.slices import FileSlice, LiveFile
-from storage.read.plan.read_task import ReadTask, read_task
-from storage.read.pushed.partial_aggregates import ordered_floats
-from storage.read.references.joined_scan import JoinedScan
-from storage.read.scan.scan import Scan
+from weft.storage.core.modes import mode_of
+from weft.storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.read.plan.read_task import ReadTask, read_task
+from weft.storage.read.pushed.partial_aggregates import ordered_floats
+from weft.storage.read.references.joined_scan import JoinedScan
+from weft.storage.read.scan.scan import Scan
 
 MOST_ORDERED: Final = 16_384
 """A task keeps the first rows of an order in memory, up to this number."""
@@ -90,7 +90,7 @@ class FirstRowsScan:
         return replace(self, scan=self.scan.without_tasks())
 
     def read(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
-        """The first rows of one task. Raises the errors of `storage.read.scan.scan.Scan.read`."""
+        """The first rows of one task. Raises the errors of `weft.storage.read.scan.scan.Scan.read`."""
         return first_rows(self.scan.read(task), self.first)
 
 

@@ -18,18 +18,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage.core.log.file_refs import FileRef, SliceFile
-from storage.core.names import Path
-from storage.core.plan.overlaid import only_file
-from storage.core.plan.slices import FileSlice
-from storage.core.predicate import ColumnRange
-from storage.core.schema.evolution import reads_as_it_is
-from storage.core.schema.table_schema import TableSchema
-from storage.files.base_file import column_ranges, read_footers
-from storage.files.footers import Footer
-from storage.read.missing_file import explain_missing_file
-from storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
-from storage.read.scan.scan import Scan
+from weft.storage.core.log.file_refs import FileRef, SliceFile
+from weft.storage.core.names import Path
+from weft.storage.core.plan.overlaid import only_file
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.core.predicate import ColumnRange
+from weft.storage.core.schema.evolution import reads_as_it_is
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.files.base_file import column_ranges, read_footers
+from weft.storage.files.footers import Footer
+from weft.storage.read.missing_file import explain_missing_file
+from weft.storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
+from weft.storage.read.scan.scan import Scan
 
 MOST_FOOTERS: Final = 256
 """Tasks read the rows if there are more files: the footers are read where the query is planned."""
@@ -47,7 +47,7 @@ def known_aggregates(scan: Scan, aggregation: Aggregation) -> tuple[Scan, pa.Rec
 
     Returns:
         The scan without the file groups whose aggregates are known, and their result, with the schema of
-        `storage.read.pushed.partial_aggregates.Aggregation.result`; None if there are none.
+        `weft.storage.read.pushed.partial_aggregates.Aggregation.result`; None if there are none.
 
     Raises:
         CorruptData: A base file is missing, or its footer is damaged.

@@ -1,6 +1,6 @@
 """Binds referenced rows to an earlier snapshot: processes keep its rows, and a read sends them what changed since.
 
-Worker processes keep the rows of a referenced table between queries (`storage.read.references.kept_rows`). If each
+Worker processes keep the rows of a referenced table between queries (`weft.storage.read.references.kept_rows`). If each
 commit to that table made them read all of its rows again, a large table with frequent updates would be read for every
 query. So the driver chooses an earlier snapshot, the *bound* one. For each later snapshot it finds the keys that
 commits in between contain, reads the rows of these keys, and sends them along with the scan. The workers replace these
@@ -20,24 +20,24 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.bounded_cache import BoundedCache
-from storage.core.arrays import Arrays
-from storage.core.keys import KeyVector
-from storage.core.log import cut
-from storage.core.log.cut import Cut
-from storage.core.log.file_refs import FileGroup
-from storage.core.merge.locate_keys import locate_keys
-from storage.core.modes import NO_MERGERS
-from storage.errors import MissingFile
-from storage.files.log_reader import LogReader
-from storage.read.plan.log_slices import log_slices, start_of
-from storage.read.references.joined_scan import Join, JoinedScan
-from storage.read.references.reference_rows import Newer, Since
-from storage.read.references.referenced_table import ReferencedTable
-from storage.read.request.scan_request import ScanRequest
-from storage.read.scan.plan_scan import plan_scan
-from storage.read.scan.scan import Scan
-from storage.read.snapshot_files import SnapshotFiles
+from weft.storage.bounded_cache import BoundedCache
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.log import cut
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.merge.locate_keys import locate_keys
+from weft.storage.core.modes import NO_MERGERS
+from weft.storage.errors import MissingFile
+from weft.storage.files.log_reader import LogReader
+from weft.storage.read.plan.log_slices import log_slices, start_of
+from weft.storage.read.references.joined_scan import Join, JoinedScan
+from weft.storage.read.references.reference_rows import Newer, Since
+from weft.storage.read.references.referenced_table import ReferencedTable
+from weft.storage.read.request.scan_request import ScanRequest
+from weft.storage.read.scan.plan_scan import plan_scan
+from weft.storage.read.scan.scan import Scan
+from weft.storage.read.snapshot_files import SnapshotFiles
 
 MOST_ROWS: Final = 20_000
 """Rows of commits since the bound snapshot, at most: they are read by the driver, and sent with each task."""

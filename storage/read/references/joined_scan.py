@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.model import Reference
-from storage.core.predicate import And, Condition, columns_of, to_arrow
-from storage.core.schema.state_columns import state_columns
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import NotFound
-from storage.read.plan.read_task import ReadTask
-from storage.read.references.reference_rows import KeyedRows, ReferenceRows
-from storage.read.references.referenced_table import ReferencedTable
-from storage.read.request.filter_input import ParsedFilter, parse_filter
-from storage.read.request.projection import check_filter, check_required
-from storage.read.request.scan_request import ScanRequest
-from storage.read.scan.plan_scan import choose_slices, plan_scan
-from storage.read.scan.scan import Scan, row_count_batch
-from storage.read.snapshot_files import SnapshotFiles
+from weft.storage.core.model import Reference
+from weft.storage.core.predicate import And, Condition, columns_of, to_arrow
+from weft.storage.core.schema.state_columns import state_columns
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import NotFound
+from weft.storage.read.plan.read_task import ReadTask
+from weft.storage.read.references.reference_rows import KeyedRows, ReferenceRows
+from weft.storage.read.references.referenced_table import ReferencedTable
+from weft.storage.read.request.filter_input import ParsedFilter, parse_filter
+from weft.storage.read.request.projection import check_filter, check_required
+from weft.storage.read.request.scan_request import ScanRequest
+from weft.storage.read.scan.plan_scan import choose_slices, plan_scan
+from weft.storage.read.scan.scan import Scan, row_count_batch
+from weft.storage.read.snapshot_files import SnapshotFiles
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,14 @@ class JoinedScan:
     def without_tasks(self) -> JoinedScan:
         """A copy without the tasks, for processes to which tasks are sent one by one.
 
-        These processes keep the rows of the referenced tables for later reads (`storage.read.references.kept_rows`).
+        These processes keep the rows of the referenced tables for later reads
+        (`weft.storage.read.references.kept_rows`).
         """
         joins = tuple(replace(join, rows=replace(join.rows, kept=join.identity)) for join in self.joins)
         return replace(self, scan=self.scan.without_tasks(), joins=joins)
 
     def to_arrow(self) -> pa.Table:
-        """The result as one table. Raises the errors of `storage.read.scan.scan.Scan.read`."""
+        """The result as one table. Raises the errors of `weft.storage.read.scan.scan.Scan.read`."""
         found = self.scan.to_arrow()
         rows = [join.rows.of([found.column(name) for name in join.reference.on]) for join in self.joins]
         batches = [each for batch in found.to_batches() for each in self._joined(batch, rows)]
@@ -100,7 +101,7 @@ class JoinedScan:
         )
 
     def read(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
-        """Rows of one task. Raises the errors of `storage.read.scan.scan.Scan.read`."""
+        """Rows of one task. Raises the errors of `weft.storage.read.scan.scan.Scan.read`."""
         for number, batch in enumerate(self.scan.read(task)):
             # A task that finds a few rows of few keys has one batch, and does not need the whole referenced table.
             rows = [

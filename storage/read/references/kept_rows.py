@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol, TypeVar
 
-from storage.bounded_cache import BoundedCache
+from weft.storage.bounded_cache import BoundedCache
 
 MAX_BYTES: Final = 256 * 1024 * 1024
 

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys
-from storage.core.arrays import Arrays, scatter
-from storage.core.keys import Indices, KeyVector
-from storage.core.merge.locate_keys import key_columns, locate_keys, sort_keys
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import SnapshotExpired
-from storage.read.references.kept_rows import MAX_BYTES, KeptRows
-from storage.read.scan.scan import Scan
+from weft.storage.core import keys
+from weft.storage.core.arrays import Arrays, scatter
+from weft.storage.core.keys import Indices, KeyVector
+from weft.storage.core.merge.locate_keys import key_columns, locate_keys, sort_keys
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import SnapshotExpired
+from weft.storage.read.references.kept_rows import MAX_BYTES, KeptRows
+from weft.storage.read.scan.scan import Scan
 
 ForeignKeys: TypeAlias = Sequence[pa.Array | pa.ChunkedArray]
 """A column for each column of the key of the referenced table."""
@@ -167,7 +167,7 @@ class RowCache:
 
 @dataclass(frozen=True)
 class Since:
-    """How the rows of a snapshot follow from those of an earlier one (`storage.read.references.bound_rows`).
+    """How the rows of a snapshot follow from those of an earlier one (`weft.storage.read.references.bound_rows`).
 
     Attributes:
         scan: Reads all rows of the earlier snapshot.

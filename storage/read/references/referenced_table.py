@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from storage.core.model import Reference
-from storage.core.plan.completeness import check_complete
-from storage.core.plan.watermarks import Value
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import format_type
-from storage.errors import InvalidInput, NotComplete, NotFound, TableError
-from storage.plural import counted
-from storage.read.lane_watermarks import read_watermarks
-from storage.read.snapshot_files import SnapshotFiles
+from weft.storage.core.model import Reference
+from weft.storage.core.plan.completeness import check_complete
+from weft.storage.core.plan.watermarks import Value
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput, NotComplete, NotFound, TableError
+from weft.storage.plural import counted
+from weft.storage.read.lane_watermarks import read_watermarks
+from weft.storage.read.snapshot_files import SnapshotFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.predicate import (
+from weft.storage.core.predicate import (
     And,
     Comparison,
     Condition,

@@ -9,9 +9,9 @@ from typing import Any, Final, Never, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.predicate import NEGATED, And, Comparison, Condition, In, Not, Operator, Or, to_arrow
-from storage.errors import InvalidInput
-from storage.read.request.arrow_expression import read_expression
+from weft.storage.core.predicate import NEGATED, And, Comparison, Condition, In, Not, Operator, Or, to_arrow
+from weft.storage.errors import InvalidInput
+from weft.storage.read.request.arrow_expression import read_expression
 
 Tuples: TypeAlias = Sequence[tuple[str, str, Any]]
 Filter: TypeAlias = pc.Expression | Condition | Tuples | Sequence[Tuples]

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from storage.core import names
-from storage.core.model import Group
-from storage.core.predicate import Condition, columns_of
-from storage.core.schema.state_columns import StateColumn, state_columns
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput, NotFound
-from storage.read.request.filter_input import ParsedFilter
-from storage.read.request.scan_request import ScanRequest
+from weft.storage.core import names
+from weft.storage.core.model import Group
+from weft.storage.core.predicate import Condition, columns_of
+from weft.storage.core.schema.state_columns import StateColumn, state_columns
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.read.request.filter_input import ParsedFilter
+from weft.storage.read.request.scan_request import ScanRequest
 
 _DOES_NOT_FIT: Final = (pa.ArrowException, ValueError, TypeError)  # raised by Arrow for such a filter
 
@@ -33,7 +33,7 @@ class Projection:
         filter_columns: Columns of the table that ``filter`` uses.
         require: Names of the groups that must be present in a row.
         arrivals: Ids of the groups whose arrival is appended to the result, ascending.
-        shown: State columns of the result (`storage.core.schema.state_columns`).
+        shown: State columns of the result (`weft.storage.core.schema.state_columns`).
         filtered: State columns that ``filter`` uses.
     """
 

@@ -17,11 +17,11 @@ from typing import Final
 
 import numpy as np
 
-from storage.core.plan.slices import FileSlices, LiveFile
-from storage.read.missing_file import explain_missing_file
-from storage.read.plan.divide_file_group import divide_file_groups
-from storage.read.plan.read_task import bundle, read_task
-from storage.read.scan.scan import Scan
+from weft.storage.core.plan.slices import FileSlices, LiveFile
+from weft.storage.read.missing_file import explain_missing_file
+from weft.storage.read.plan.divide_file_group import divide_file_groups
+from weft.storage.read.plan.read_task import bundle, read_task
+from weft.storage.read.scan.scan import Scan
 
 LEAST_SHARE: Final = 1 / 8
 """The columns of a read count for at least this share of the bytes: a few columns can be larger than all others."""
@@ -40,14 +40,14 @@ def divide(
     """The scan with tasks that read its file groups.
 
     The number of tasks is ``parallelism``, or a multiple of it if tasks would be larger than ``task_bytes``, or less if
-    they would be smaller than `storage.environment.Tuning.task_min_bytes`.
+    they would be smaller than `weft.storage.environment.Tuning.task_min_bytes`.
 
     Args:
         scan: The scan; its tasks are replaced.
         files: The log files that its file groups refer to by position.
         parallelism: Number of tasks that run at the same time, at least 1.
         task_bytes: Maximum stored bytes of the columns that a task reads, estimated; None for
-            `storage.environment.Tuning.task_bytes`. Tasks are larger if a file group cannot be divided further.
+            `weft.storage.environment.Tuning.task_bytes`. Tasks are larger if a file group cannot be divided further.
         large: Also divide large file groups, which reads the footers of their base files. Ignored for a scan of few
             keys, which reads a small part of each file group.
 

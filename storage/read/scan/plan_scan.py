@@ -6,14 +6,14 @@ import os
 from collections.abc import Collection
 from typing import Final
 
-from storage.core.log.file_refs import FileGroup
-from storage.core.plan.slices import FileSlices, base_slices, whole_files
-from storage.read.plan.pruning import keys_in, matching, partitions_in
-from storage.read.request.projection import Projection, make_projection
-from storage.read.request.scan_request import Keys, ScanRequest
-from storage.read.scan.divide_scan import divide
-from storage.read.scan.scan import Scan
-from storage.read.snapshot_files import SnapshotFiles
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.plan.slices import FileSlices, base_slices, whole_files
+from weft.storage.read.plan.pruning import keys_in, matching, partitions_in
+from weft.storage.read.request.projection import Projection, make_projection
+from weft.storage.read.request.scan_request import Keys, ScanRequest
+from weft.storage.read.scan.divide_scan import divide
+from weft.storage.read.scan.scan import Scan
+from weft.storage.read.snapshot_files import SnapshotFiles
 
 FEWEST_PARTS: Final = 8
 """Parts of packed slices from which on the file groups that a filter leaves out are not planned: some thousands."""

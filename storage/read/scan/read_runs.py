@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from storage.core.log.file_refs import SliceFile
-from storage.core.names import Path
-from storage.core.plan.slices import FileSlice, FileSlices
+from weft.storage.core.log.file_refs import SliceFile
+from weft.storage.core.names import Path
+from weft.storage.core.plan.slices import FileSlice, FileSlices
 
 # Logs and shadows of a run are held in memory. Besides their bytes (`Tuning.scan_run_bytes`) their rows are limited:
 # values that repeat are small only when stored.

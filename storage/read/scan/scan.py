@@ -15,33 +15,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage import mergers
-from storage.core import keys, names
-from storage.core.arrays import Arrays, take_rows
-from storage.core.keys import KeyVector
-from storage.core.log.cut import Cut
-from storage.core.log.file_refs import FileRef
-from storage.core.merge.contested import Bounds, contested, stored_bounds
-from storage.core.merge.stitch import LogState, Stitch, Stitched, needed_columns
-from storage.core.model import Group
-from storage.core.modes import Mergers, mode_of
-from storage.core.names import Path
-from storage.core.plan.key_ranges import KeyRange
-from storage.core.plan.overlaid import only_file
-from storage.core.plan.slices import FileSlice, FileSlices, combine_slices
-from storage.core.schema.evolution import reads_as_it_is
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.errors import InvalidInput
-from storage.files.base_file import read_base, read_shadow
-from storage.files.log_reader import LogReader
-from storage.read.missing_file import explain_missing_file
-from storage.read.plan.pruning import RowGroups, narrowed
-from storage.read.plan.read_task import ReadTask
-from storage.read.plan.touched_keys import TouchedKeys
-from storage.read.request.projection import Projection
-from storage.read.request.scan_request import Keys
-from storage.read.scan.read_runs import cut_runs
+from weft.storage import mergers
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays, take_rows
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.file_refs import FileRef
+from weft.storage.core.merge.contested import Bounds, contested, stored_bounds
+from weft.storage.core.merge.stitch import LogState, Stitch, Stitched, needed_columns
+from weft.storage.core.model import Group
+from weft.storage.core.modes import Mergers, mode_of
+from weft.storage.core.names import Path
+from weft.storage.core.plan.key_ranges import KeyRange
+from weft.storage.core.plan.overlaid import only_file
+from weft.storage.core.plan.slices import FileSlice, FileSlices, combine_slices
+from weft.storage.core.schema.evolution import reads_as_it_is
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.errors import InvalidInput
+from weft.storage.files.base_file import read_base, read_shadow
+from weft.storage.files.log_reader import LogReader
+from weft.storage.read.missing_file import explain_missing_file
+from weft.storage.read.plan.pruning import RowGroups, narrowed
+from weft.storage.read.plan.read_task import ReadTask
+from weft.storage.read.plan.touched_keys import TouchedKeys
+from weft.storage.read.request.projection import Projection
+from weft.storage.read.request.scan_request import Keys
+from weft.storage.read.scan.read_runs import cut_runs
 
 
 @dataclass(frozen=True)

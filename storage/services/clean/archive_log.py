@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.log.archive_codec import decode_archive, encode_archive
-from storage.core.log.cut import Cut
-from storage.core.log.entries import ERASE, CleanIntent, decode_entry
-from storage.core.log.needed_files import ENDLESS, Needed, Spans, touches, union_spans
-from storage.core.log.redaction import is_fold_of, redacted
-from storage.core.log.table_state import TableState
-from storage.core.names import (
+from weft.storage.core.log.archive_codec import decode_archive, encode_archive
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import ERASE, CleanIntent, decode_entry
+from weft.storage.core.log.needed_files import ENDLESS, Needed, Spans, touches, union_spans
+from weft.storage.core.log.redaction import is_fold_of, redacted
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import (
     LANE_ARCHIVES,
     LANE_ENTRIES,
     TABLE_LANE,
@@ -31,11 +31,11 @@ from storage.core.names import (
     parse_slot,
     slot_path,
 )
-from storage.errors import CorruptData, TableError
-from storage.log.commit_log import CommitLog
-from storage.log.table_log import TableLog
-from storage.store.object_store import MAX_CREATE_BYTES, list_by_folder, missing, normalise_errors
-from storage.write.lane_progress import read_lane
+from weft.storage.errors import CorruptData, TableError
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.log.table_log import TableLog
+from weft.storage.store.object_store import MAX_CREATE_BYTES, list_by_folder, missing, normalise_errors
+from weft.storage.write.lane_progress import read_lane
 
 READ_AT_ONCE: Final = 64  # number of entries in one round of requests
 MAX_CHUNK_BYTES: Final = 4 * MAX_CREATE_BYTES  # of entries in memory; the archive must fit into one request

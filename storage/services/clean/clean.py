@@ -19,17 +19,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from storage.core.log.cut import Cut
-from storage.core.log.entries import CleanDone, CleanIntent
-from storage.core.log.needed_files import Needed
-from storage.core.log.table_state import TableState, apply_entries
-from storage.core.names import LaneName, Path
-from storage.log.holders import Holder, find_holders
-from storage.log.pins import ListedPin, list_pins
-from storage.log.table_log import TableLog
-from storage.services.clean.archive_log import archive_log
-from storage.services.clean.garbage import Garbage, StoredObject, Unfinished
-from storage.services.clean.retention_policy import (
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import CleanDone, CleanIntent
+from weft.storage.core.log.needed_files import Needed
+from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.names import LaneName, Path
+from weft.storage.log.holders import Holder, find_holders
+from weft.storage.log.pins import ListedPin, list_pins
+from weft.storage.log.table_log import TableLog
+from weft.storage.services.clean.archive_log import archive_log
+from weft.storage.services.clean.garbage import Garbage, StoredObject, Unfinished
+from weft.storage.services.clean.retention_policy import (
     WINDOW,
     abort_abandoned,
     check_arguments,
@@ -38,9 +38,9 @@ from storage.services.clean.retention_policy import (
     fence_dead_batches,
     read_window,
 )
-from storage.services.clean.retire_lanes import retire_lanes
-from storage.services.steps.progress import OnStage, counted, unobserved
-from storage.shown import Shown
+from weft.storage.services.clean.retire_lanes import retire_lanes
+from weft.storage.services.steps.progress import OnStage, counted, unobserved
+from weft.storage.shown import Shown
 
 DELETE_AT_ONCE: Final = 1_000  # number of objects: the maximum of one S3 request
 MAX_FOREIGN: Final = 100  # maximum number of names in a result; the others are only counted

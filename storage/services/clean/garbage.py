@@ -1,8 +1,8 @@
 """Garbage: objects that no retained snapshot needs, found by listing and judged by their names (rule C3).
 
 A clean needs no state of earlier cleans: it also finds what an interrupted clean has left (C4, L3). Only objects with
-names that `storage.core.names` builds are judged; others are reported and not deleted. The objects of all lanes are
-listed together, so that the number of requests does not grow with the number of lanes. Entries are read without a
+names that `weft.storage.core.names` builds are judged; others are reported and not deleted. The objects of all lanes
+are listed together, so that the number of requests does not grow with the number of lanes. Entries are read without a
 cache, because cleaning reads many that no other operation needs.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from storage.core.log.checkpoint_codec import decode_table
-from storage.core.log.cut import highest
-from storage.core.log.entries import OVERLAYS as OVERLAY_FEATURE
-from storage.core.log.entries import Data, Header, Unresolved, decode_entry
-from storage.core.log.needed_files import (
+from weft.storage.core.log.checkpoint_codec import decode_table
+from weft.storage.core.log.cut import highest
+from weft.storage.core.log.entries import OVERLAYS as OVERLAY_FEATURE
+from weft.storage.core.log.entries import Data, Header, Unresolved, decode_entry
+from weft.storage.core.log.needed_files import (
     LaneEnd,
     Needed,
     contains,
@@ -26,8 +26,8 @@ from storage.core.log.needed_files import (
     newest_heartbeat,
     plan_may_publish,
 )
-from storage.core.log.table_state import TableState
-from storage.core.names import (
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import (
     BASES,
     DELTA_LOG,
     FOLD_FILES,
@@ -52,11 +52,11 @@ from storage.core.names import (
     parse_path,
     slot_path,
 )
-from storage.environment import Environment
-from storage.errors import CorruptData
-from storage.log.commit_log import CommitLog
-from storage.log.pins import ListedPin
-from storage.store.object_store import ObjectStore, list_by_folder, normalise_errors
+from weft.storage.environment import Environment
+from weft.storage.errors import CorruptData
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.log.pins import ListedPin
+from weft.storage.store.object_store import ObjectStore, list_by_folder, normalise_errors
 
 Names: TypeAlias = Sequence[tuple[str, int]]
 """(path relative to a folder, size in bytes) of the objects below it."""

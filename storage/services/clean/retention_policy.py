@@ -1,7 +1,7 @@
 """Retention policy: which snapshots expire, by age and by number, and which compactions are considered dead.
 
 This is policy, so it may use clocks: a wrong clock only makes snapshots expire later or earlier. Whether a file is
-garbage never depends on a clock (`storage.services.clean.garbage`).
+garbage never depends on a clock (`weft.storage.services.clean.garbage`).
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from storage.clock import MAX_AHEAD_MS
-from storage.core.log.entries import Base, Claim, TableEntry
-from storage.core.log.needed_files import changes_files
-from storage.core.log.table_state import TableState
-from storage.core.names import is_query_lane
-from storage.errors import InvalidInput, SnapshotExpired
-from storage.log.commit_log import CommitLog, read_table_lane
-from storage.log.fencing_barrier import fence_after
-from storage.log.heartbeat import newest_heartbeats
-from storage.log.table_log import TableLog
-from storage.read.time_travel import cut_at
-from storage.services.history.restore import close_lanes
-from storage.services.steps.service_plan import abort_plan
-from storage.times import MILLISECOND, moment_of
-from storage.write.batch_lanes import batch_lanes
+from weft.storage.clock import MAX_AHEAD_MS
+from weft.storage.core.log.entries import Base, Claim, TableEntry
+from weft.storage.core.log.needed_files import changes_files
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import is_query_lane
+from weft.storage.errors import InvalidInput, SnapshotExpired
+from weft.storage.log.commit_log import CommitLog, read_table_lane
+from weft.storage.log.fencing_barrier import fence_after
+from weft.storage.log.heartbeat import newest_heartbeats
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.time_travel import cut_at
+from weft.storage.services.history.restore import close_lanes
+from weft.storage.services.steps.service_plan import abort_plan
+from weft.storage.times import MILLISECOND, moment_of
+from weft.storage.write.batch_lanes import batch_lanes
 
 DEFAULT_RETENTION: Final = dt.timedelta(hours=24)  # a mistake that is noticed a day later can be undone
 DEFAULT_ABANDON: Final = dt.timedelta(hours=24)  # no compaction takes this long; a live one fails and can be repeated

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from storage.core.log.cut import Seqs
-from storage.core.log.entries import RETIRE, Retire
-from storage.core.log.needed_files import Needed
-from storage.core.log.table_state import TableState
-from storage.core.names import LaneName
-from storage.core.plan.watermarks import leading_lanes
-from storage.log.add_feature import add_feature
-from storage.log.commit_log import CommitLog
-from storage.log.table_log import TableLog
-from storage.read.lane_watermarks import last_commits
+from weft.storage.core.log.cut import Seqs
+from weft.storage.core.log.entries import RETIRE, Retire
+from weft.storage.core.log.needed_files import Needed
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import LaneName
+from weft.storage.core.plan.watermarks import leading_lanes
+from weft.storage.log.add_feature import add_feature
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.lane_watermarks import last_commits
 
 MOST_LANES: Final = 100_000  # of one RETIRE, which is one object of at most 32 MiB; the next clean retires more
 

@@ -2,7 +2,7 @@
 
 It takes no lock: writers commit to later slots meanwhile, and if two compactions merge the same file group, the slice
 whose BASE is published second is dropped (PROTOCOL.md, K1 to K4; invariants S10, S11, S12). Compactions that run at the
-same time divide the file groups between them (`storage.core.plan.share_work`), so that this is rare. Before a task
+same time divide the file groups between them (`weft.storage.core.plan.share_work`), so that this is rare. Before a task
 begins, the table lane is read again, and file groups that others have compacted meanwhile are left out.
 """
 
@@ -16,30 +16,30 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from storage.core import names
-from storage.core.log import cut
-from storage.core.log.entries import Abort, Base
-from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
-from storage.core.log.regroup import may_follow, overlapping
-from storage.core.log.table_state import TableState
-from storage.core.names import Path
-from storage.core.plan.covered import covered_up_to
-from storage.core.plan.memory_cost import cut_by_size, group_bytes
-from storage.core.plan.mostly_unreferenced import mostly_unreferenced
-from storage.core.plan.overlaid import overlaid_groups
-from storage.core.plan.regroup_slices import as_targets, in_order, merged_parts, other_bits, without
-from storage.core.plan.share_work import next_share, sharing_plans
-from storage.core.plan.slices import FileSlice
-from storage.environment import Tuning
-from storage.log.table_log import TableLog
-from storage.read.snapshot import Snapshot
-from storage.services.compaction.compaction_task import CompactionTask, MadeSlice
-from storage.services.steps.progress import OnStage, run_reported, unobserved
-from storage.services.steps.row_change import RowChange
-from storage.services.steps.service_plan import PLAN_CLOSED, ServicePlan, delete_files, must_yield, open_plan
-from storage.services.steps.steps import Steps
-from storage.services.steps.tasks import Execute, one_by_one
-from storage.shown import Shown
+from weft.storage.core import names
+from weft.storage.core.log import cut
+from weft.storage.core.log.entries import Abort, Base
+from weft.storage.core.log.file_refs import FileGroup, FileRef, SliceFile
+from weft.storage.core.log.regroup import may_follow, overlapping
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import Path
+from weft.storage.core.plan.covered import covered_up_to
+from weft.storage.core.plan.memory_cost import cut_by_size, group_bytes
+from weft.storage.core.plan.mostly_unreferenced import mostly_unreferenced
+from weft.storage.core.plan.overlaid import overlaid_groups
+from weft.storage.core.plan.regroup_slices import as_targets, in_order, merged_parts, other_bits, without
+from weft.storage.core.plan.share_work import next_share, sharing_plans
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.environment import Tuning
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.compaction.compaction_task import CompactionTask, MadeSlice
+from weft.storage.services.steps.progress import OnStage, run_reported, unobserved
+from weft.storage.services.steps.row_change import RowChange
+from weft.storage.services.steps.service_plan import PLAN_CLOSED, ServicePlan, delete_files, must_yield, open_plan
+from weft.storage.services.steps.steps import Steps
+from weft.storage.services.steps.tasks import Execute, one_by_one
+from weft.storage.shown import Shown
 
 RESERVED: Final = "a rewrite or an erase has reserved the table, and ends first"
 _OVERTAKEN: Final = "another compaction published a newer slice first"

@@ -1,7 +1,7 @@
 """The task of a compaction: writes the new slices of one file group, or of several that share files.
 
 Merges base, shadow, folds and log files of each file group up to the cut of a snapshot. The slices are not visible
-until a BASE entry names them (`storage.services.compaction.compaction`).
+until a BASE entry names them (`weft.storage.services.compaction.compaction`).
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from storage import mergers
-from storage.core import keys, names
-from storage.core.arrays import Arrays, SomeRows, join_rows, take_rows
-from storage.core.log.file_refs import FileGroup, FilePart, FileRef, Replaced, SliceFile
-from storage.core.merge.locate_keys import buckets
-from storage.core.merge.merge_sorted import merge_sorted
-from storage.core.merge.stitch import Stitched
-from storage.core.modes import Mergers
-from storage.core.plan.memory_cost import block_bytes, group_bytes, merging_bytes
-from storage.core.plan.slices import FileSlice
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment, Tuning
-from storage.files.slice_file_writer import SliceFileWriter
-from storage.files.slice_statistics import SliceStatistics
-from storage.read.missing_file import explain_missing_file
-from storage.services.compaction.merge_steps import MergeStep, plan_steps
-from storage.services.compaction.merged_rows import MergedRows
-from storage.services.compaction.overlay_task import overlaid_slice, plan_overlay, write_overlay
-from storage.services.steps.row_change import RowChange
-from storage.services.steps.service_plan import delete_files
-from storage.services.steps.snapshot_task import SnapshotTask
-from storage.services.steps.tasks import WORKING_BYTES
+from weft.storage import mergers
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays, SomeRows, join_rows, take_rows
+from weft.storage.core.log.file_refs import FileGroup, FilePart, FileRef, Replaced, SliceFile
+from weft.storage.core.merge.locate_keys import buckets
+from weft.storage.core.merge.merge_sorted import merge_sorted
+from weft.storage.core.merge.stitch import Stitched
+from weft.storage.core.modes import Mergers
+from weft.storage.core.plan.memory_cost import block_bytes, group_bytes, merging_bytes
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment, Tuning
+from weft.storage.files.slice_file_writer import SliceFileWriter
+from weft.storage.files.slice_statistics import SliceStatistics
+from weft.storage.read.missing_file import explain_missing_file
+from weft.storage.services.compaction.merge_steps import MergeStep, plan_steps
+from weft.storage.services.compaction.merged_rows import MergedRows
+from weft.storage.services.compaction.overlay_task import overlaid_slice, plan_overlay, write_overlay
+from weft.storage.services.steps.row_change import RowChange
+from weft.storage.services.steps.service_plan import delete_files
+from weft.storage.services.steps.snapshot_task import SnapshotTask
+from weft.storage.services.steps.tasks import WORKING_BYTES
 
 OPEN_ROW_GROUPS: Final = 4
 """Rows that wait in memory while the parts of a large file group are written, in row groups."""
@@ -126,7 +126,7 @@ class CompactionTask(SnapshotTask):
         Raises:
             CorruptData: A file is missing or damaged; the files of the new slices were deleted.
             SnapshotExpired: A file is missing because cleaning has aborted the compaction as abandoned.
-            InvalidInput: See `storage.services.steps.row_change.NewValues.apply`.
+            InvalidInput: See `weft.storage.services.steps.row_change.NewValues.apply`.
         """
         loaded = mergers.load(self.schema, self.env.mergers)
         with explain_missing_file(self.env, self.at):

@@ -15,14 +15,14 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.core.log.file_refs import FileGroup
-from storage.core.modes import mode_of
-from storage.core.plan.memory_cost import UNPACKED, cut_by_size, group_bytes, log_memory_bytes
-from storage.core.plan.slices import FileSlice, LiveFile
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.services.compaction.merged_rows import logs_at_once
-from storage.services.steps.tasks import COPIES
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.modes import mode_of
+from weft.storage.core.plan.memory_cost import UNPACKED, cut_by_size, group_bytes, log_memory_bytes
+from weft.storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.services.compaction.merged_rows import logs_at_once
+from weft.storage.services.steps.tasks import COPIES
 
 Target = tuple[FileGroup, tuple[FileSlice, ...]]
 """A file group of a new slice, and those that it is made from."""
@@ -34,7 +34,7 @@ class MergeStep:
 
     Attributes:
         runs: The file groups, in order; those of one run are merged together
-            (`storage.services.compaction.merged_rows`), and several runs have one file group each, of which one
+            (`weft.storage.services.compaction.merged_rows`), and several runs have one file group each, of which one
             becomes.
         targets: All that they become, in order.
     """

@@ -12,7 +12,7 @@ A block that has keys of several ranges is read once, and kept until the last of
 logs of one range and the blocks that reach beyond it. A file of a large commit has a block for each 4 MiB of its rows,
 which are sorted by key, and so has a fold; small commits have one each, and are folded before they are many.
 
-Small file groups are merged together, as a read does it (`storage.core.merge.run_keys`).
+Small file groups are merged together, as a read does it (`weft.storage.core.merge.run_keys`).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from storage.core import names
-from storage.core.arrays import Arrays, join_rows, take_rows
-from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
-from storage.core.merge.contested import stored_bounds
-from storage.core.merge.stitch import LogState, Stitch, Stitched
-from storage.core.modes import Mergers
-from storage.core.names import Path
-from storage.core.plan.memory_cost import UNPACKED, log_memory_bytes
-from storage.core.plan.slices import FileSlice, LiveFile, combine_slices
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.files.base_file import read_base, read_shadow
-from storage.files.log_reader import LogReader
-from storage.files.row_groups import LastRowGroups
-from storage.read.plan.divide_file_group import divide_by_logs
-from storage.read.plan.pruning import RowGroups
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays, join_rows, take_rows
+from weft.storage.core.log.file_refs import FileGroup, FileRef, SliceFile
+from weft.storage.core.merge.contested import stored_bounds
+from weft.storage.core.merge.stitch import LogState, Stitch, Stitched
+from weft.storage.core.modes import Mergers
+from weft.storage.core.names import Path
+from weft.storage.core.plan.memory_cost import UNPACKED, log_memory_bytes
+from weft.storage.core.plan.slices import FileSlice, LiveFile, combine_slices
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.files.base_file import read_base, read_shadow
+from weft.storage.files.log_reader import LogReader
+from weft.storage.files.row_groups import LastRowGroups
+from weft.storage.read.plan.divide_file_group import divide_by_logs
+from weft.storage.read.plan.pruning import RowGroups
 
 _Read = Callable[[Sequence[SliceFile | None]], Iterator[Arrays]]
 """Reads base or shadow of slices in one file, with slice ordinals if there are several slices."""
@@ -59,7 +59,7 @@ class MergedRows:
         Args:
             env: The environment of the table.
             schema: The schema of the snapshot.
-            runs: The file groups, small ones together with others (`storage.services.compaction.merge_steps`).
+            runs: The file groups, small ones together with others (`weft.storage.services.compaction.merge_steps`).
             files: The log files that they refer to by position.
             mergers: The custom mergers of the groups.
 
@@ -184,7 +184,9 @@ def base_rows(
     columns: Sequence[str],
     last: LastRowGroups | None = None,
 ) -> Iterator[Arrays]:
-    """The visible rows of a file group, or of a key range of it; otherwise as `storage.files.base_file.read_base`."""
+    """The visible rows of a file group, or of a key range of it; otherwise as
+    `weft.storage.files.base_file.read_base`.
+    """
     within = key_range.within
     for rows in read_base(env, schema, [key_range.slice], columns, last=last):
         found = rows if within is None or not within.within_row_groups else within.rows(rows, schema.sort_column)
@@ -199,7 +201,9 @@ def shadow_rows(
     columns: Sequence[str],
     last: LastRowGroups | None = None,
 ) -> Arrays | None:
-    """The hidden rows of a file group, or of a key range of it; otherwise as `storage.files.base_file.read_shadow`."""
+    """The hidden rows of a file group, or of a key range of it; otherwise as
+    `weft.storage.files.base_file.read_shadow`.
+    """
     within = key_range.within
     if within is None:
         return read_shadow(env, schema, [key_range.slice], columns, last)

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from storage.core import keys, names
-from storage.core.arrays import Arrays
-from storage.core.log.file_refs import FileRef, Overlay, SliceFile
-from storage.core.merge.stitch import LogState, Stitch
-from storage.core.model import Group
-from storage.core.modes import Mergers, mode_of
-from storage.core.names import Path
-from storage.core.plan.slices import FileSlice
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.files.base_file import read_footers
-from storage.files.footers import Footer
-from storage.files.slice_file_writer import SliceFileWriter
-from storage.files.slice_statistics import SliceStatistics
-from storage.services.compaction.merged_rows import base_rows, shadow_rows
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.log.file_refs import FileRef, Overlay, SliceFile
+from weft.storage.core.merge.stitch import LogState, Stitch
+from weft.storage.core.model import Group
+from weft.storage.core.modes import Mergers, mode_of
+from weft.storage.core.names import Path
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.files.base_file import read_footers
+from weft.storage.files.footers import Footer
+from weft.storage.files.slice_file_writer import SliceFileWriter
+from weft.storage.files.slice_statistics import SliceStatistics
+from weft.storage.services.compaction.merged_rows import base_rows, shadow_rows
 
 
 @dataclass(frozen=True, slots=True)

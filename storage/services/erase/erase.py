@@ -16,32 +16,32 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from storage.core.log.cut import Cut
-from storage.core.log.entries import ERASE, REWRITTEN
-from storage.core.log.file_refs import FileGroup
-from storage.core.log.table_state import LiveSavepoint, TableState
-from storage.core.names import ParsedPath, Path
-from storage.core.plan.slices import FileSlice
-from storage.errors import Conflict, MissingFile, NotFound, StillRetained
-from storage.log.add_feature import add_feature
-from storage.log.pins import Pin, unexpired, unpin
-from storage.log.table_log import TableLog
-from storage.plural import counted
-from storage.read.missing_file import explain_missing_file
-from storage.read.plan.pruning import KeyRows
-from storage.read.snapshot import Snapshot
-from storage.services.clean.clean import CleanResult, NeededNow, Tally, find_needed, run_clean
-from storage.services.compaction.compaction import CompactionResult, Rewriting, rewrite
-from storage.services.erase.key_search import KeySearch
-from storage.services.erase.proof import Boundary, Remains, is_needed, prove
-from storage.services.erase.redact_log import redact_log
-from storage.services.history.savepoints import find_dependent, release_savepoint
-from storage.services.service_reports import remove_service_reports
-from storage.services.steps.progress import OnStage, unobserved
-from storage.services.steps.row_change import WithoutKeys
-from storage.services.steps.service_plan import abort_plan, open_plan, retry_on_newest
-from storage.services.steps.tasks import Execute, one_by_one
-from storage.shown import Shown
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import ERASE, REWRITTEN
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.log.table_state import LiveSavepoint, TableState
+from weft.storage.core.names import ParsedPath, Path
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.errors import Conflict, MissingFile, NotFound, StillRetained
+from weft.storage.log.add_feature import add_feature
+from weft.storage.log.pins import Pin, unexpired, unpin
+from weft.storage.log.table_log import TableLog
+from weft.storage.plural import counted
+from weft.storage.read.missing_file import explain_missing_file
+from weft.storage.read.plan.pruning import KeyRows
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.clean.clean import CleanResult, NeededNow, Tally, find_needed, run_clean
+from weft.storage.services.compaction.compaction import CompactionResult, Rewriting, rewrite
+from weft.storage.services.erase.key_search import KeySearch
+from weft.storage.services.erase.proof import Boundary, Remains, is_needed, prove
+from weft.storage.services.erase.redact_log import redact_log
+from weft.storage.services.history.savepoints import find_dependent, release_savepoint
+from weft.storage.services.service_reports import remove_service_reports
+from weft.storage.services.steps.progress import OnStage, unobserved
+from weft.storage.services.steps.row_change import WithoutKeys
+from weft.storage.services.steps.service_plan import abort_plan, open_plan, retry_on_newest
+from weft.storage.services.steps.tasks import Execute, one_by_one
+from weft.storage.shown import Shown
 
 MAX_ROUNDS: Final = 10  # each round is lost only to a clean
 _KEEP_ALL: Final = dt.timedelta(days=200 * 365)
@@ -104,7 +104,7 @@ def erase(
     execute: Execute = one_by_one,
     progress: OnStage = unobserved,
 ) -> EraseResult:
-    """Remove keys physically, see `storage.Table.erase`."""
+    """Remove keys physically, see `weft.Table.erase`."""
     started = time.monotonic()
     search = KeySearch.of(table_log.env, table_log.refresh().schema, keys, progress)
     holding = _find_holding(table_log, search)

@@ -15,29 +15,29 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.core import keys
-from storage.core.keys import KeyVector
-from storage.core.log.archive_codec import Chunks, decode_archive
-from storage.core.log.checkpoint_codec import state_json
-from storage.core.log.cut import Seqs
-from storage.core.log.file_refs import FileRef, LogFile, LogIndex
-from storage.core.log.redaction import has_key_bound
-from storage.core.log.table_state import TableState
-from storage.core.merge.locate_keys import key_columns, sort_keys
-from storage.core.names import Kind, ParsedPath, Path
-from storage.core.schema.evolution import widens
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import decode_scalar, encode_scalar
-from storage.environment import Environment
-from storage.errors import CorruptData, InvalidInput
-from storage.files.base_file import key_span, read_footers
-from storage.files.footers import Footer
-from storage.files.log_file import open_columns
-from storage.log.table_log import TableLog
-from storage.read.plan.divide_file_group import FOOTERS_AT_ONCE
-from storage.read.plan.pruning import KeyRows, key_table
-from storage.services.steps.progress import OnStage, Stage, unobserved
-from storage.store.object_store import missing, normalise_errors
+from weft.storage.core import keys
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.log.archive_codec import Chunks, decode_archive
+from weft.storage.core.log.checkpoint_codec import state_json
+from weft.storage.core.log.cut import Seqs
+from weft.storage.core.log.file_refs import FileRef, LogFile, LogIndex
+from weft.storage.core.log.redaction import has_key_bound
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.merge.locate_keys import key_columns, sort_keys
+from weft.storage.core.names import Kind, ParsedPath, Path
+from weft.storage.core.schema.evolution import widens
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import decode_scalar, encode_scalar
+from weft.storage.environment import Environment
+from weft.storage.errors import CorruptData, InvalidInput
+from weft.storage.files.base_file import key_span, read_footers
+from weft.storage.files.footers import Footer
+from weft.storage.files.log_file import open_columns
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.plan.divide_file_group import FOOTERS_AT_ONCE
+from weft.storage.read.plan.pruning import KeyRows, key_table
+from weft.storage.services.steps.progress import OnStage, Stage, unobserved
+from weft.storage.store.object_store import missing, normalise_errors
 
 _BOUND: Final = b'"key_min"'
 _DATA_FILE: Final = ParsedPath(Kind.LOG)
@@ -69,7 +69,7 @@ class KeySearch:
         Args:
             env: Environment of the table.
             schema: The newest schema.
-            given: The keys, see `storage.read.plan.pruning.KeyRows`.
+            given: The keys, see `weft.storage.read.plan.pruning.KeyRows`.
             progress: Called with the number of files that were searched.
 
         Raises:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.log.cut import Seqs
-from storage.core.log.needed_files import Needed, contains
-from storage.core.names import ARCHIVE, Kind, LaneName, ParsedPath, Path, parse_path
-from storage.errors import CorruptData, MissingFile
-from storage.services.clean.clean import Tally
-from storage.services.erase.key_search import KeySearch
-from storage.services.steps.progress import OnStage, counted, unobserved
-from storage.store.object_store import ObjectStore
+from weft.storage.core.log.cut import Seqs
+from weft.storage.core.log.needed_files import Needed, contains
+from weft.storage.core.names import ARCHIVE, Kind, LaneName, ParsedPath, Path, parse_path
+from weft.storage.errors import CorruptData, MissingFile
+from weft.storage.services.clean.clean import Tally
+from weft.storage.services.erase.key_search import KeySearch
+from weft.storage.services.steps.progress import OnStage, counted, unobserved
+from weft.storage.store.object_store import ObjectStore
 
 _ROOTS: Final = (Path("overlay"), Path("shadow"), Path("base"), Path("log"), Path("_weft"))
 # Their names and few numbers are all they have; reports of services are newer than the erase, which has removed them.

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.log.archive_codec import Chunks, encode_archive
-from storage.core.log.entries import decode_entry
-from storage.core.log.needed_files import contains
-from storage.core.log.redaction import is_fold_of, redacted
-from storage.core.names import (
+from weft.storage.core.log.archive_codec import Chunks, encode_archive
+from weft.storage.core.log.entries import decode_entry
+from weft.storage.core.log.needed_files import contains
+from weft.storage.core.log.redaction import is_fold_of, redacted
+from weft.storage.core.names import (
     ARCHIVE,
     TABLE_LANE,
     TIMELINE,
@@ -28,10 +28,10 @@ from storage.core.names import (
     lane_folder,
     parse_path,
 )
-from storage.log.table_log import TableLog
-from storage.services.clean.clean import NeededNow, find_needed
-from storage.services.erase.key_search import KeySearch
-from storage.store.object_store import normalise_errors
+from weft.storage.log.table_log import TableLog
+from weft.storage.services.clean.clean import NeededNow, find_needed
+from weft.storage.services.erase.key_search import KeySearch
+from weft.storage.store.object_store import normalise_errors
 
 READ_AT_ONCE: Final = 256  # number of objects in memory
 MAX_PASSES: Final = 3  # a clean may archive entries while they are replaced

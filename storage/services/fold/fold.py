@@ -6,7 +6,7 @@ their rows are in slices.
 
 - **F1** Take a head snapshot (T, V); publish PLAN (K1).
 - **F2** Per file group, merge into registers the events that are in neither a slice nor a fold, or everything after its
-  slice (`storage.core.plan.fold_plan`). Write them to new files; all registers of a file group are in one file.
+  slice (`weft.storage.core.plan.fold_plan`). Write them to new files; all registers of a file group are in one file.
 - **F3** Publish FOLD(to = V) with the file groups whose slice is still the one below the fold, and whose other folds
   end where this one begins. This is checked again after every lost race, and the plan must be open. If no file group
   remains, publish ABORT. Failures are handled as in a compaction (K4).
@@ -19,18 +19,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from storage import mergers
-from storage.core.log.entries import Abort, Fold
-from storage.core.log.file_refs import FileGroup, LogFile
-from storage.core.log.table_state import TableState
-from storage.core.plan.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
-from storage.log.table_log import TableLog
-from storage.read.snapshot import Snapshot
-from storage.services.fold.fold_task import FoldTask
-from storage.services.steps.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
-from storage.services.steps.steps import Steps
-from storage.services.steps.tasks import Execute, one_by_one
-from storage.shown import Shown
+from weft.storage import mergers
+from weft.storage.core.log.entries import Abort, Fold
+from weft.storage.core.log.file_refs import FileGroup, LogFile
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.plan.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.fold.fold_task import FoldTask
+from weft.storage.services.steps.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
+from weft.storage.services.steps.steps import Steps
+from weft.storage.services.steps.tasks import Execute, one_by_one
+from weft.storage.shown import Shown
 
 _OVERTAKEN: Final = "a compaction or another fold of it was published first"
 

@@ -1,6 +1,6 @@
 """The task of a fold: merges the events and earlier folds of some adjacent file groups into registers, in one file.
 
-The file is not visible until a FOLD entry names it (`storage.services.fold.fold`).
+The file is not visible until a FOLD entry names it (`weft.storage.services.fold.fold`).
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storage import mergers
-from storage.core import names
-from storage.core.log.file_refs import FileGroup, LogFile
-from storage.core.plan.memory_cost import block_bytes, cut_by_size, log_memory_bytes, merging_bytes
-from storage.core.plan.slices import FileSlice, combine_slices
-from storage.core.schema.table_schema import TableSchema
-from storage.files.log_reader import LogReader
-from storage.files.register_file import write_register_file
-from storage.read.missing_file import explain_missing_file
-from storage.services.steps.snapshot_task import SnapshotTask
-from storage.services.steps.tasks import COPIES, WORKING_BYTES
+from weft.storage import mergers
+from weft.storage.core import names
+from weft.storage.core.log.file_refs import FileGroup, LogFile
+from weft.storage.core.plan.memory_cost import block_bytes, cut_by_size, log_memory_bytes, merging_bytes
+from weft.storage.core.plan.slices import FileSlice, combine_slices
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.files.log_reader import LogReader
+from weft.storage.files.register_file import write_register_file
+from weft.storage.read.missing_file import explain_missing_file
+from weft.storage.services.steps.snapshot_task import SnapshotTask
+from weft.storage.services.steps.tasks import COPIES, WORKING_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class FoldTask(SnapshotTask):
         return FoldedRows(file, frozenset(run[i] for run, state in states for i in state.slice_ordinals))
 
     def _runs(self, *, together: bool) -> Iterator[slice]:
-        """File groups that are merged together, as in `storage.services.compaction.merge_steps`."""
+        """File groups that are merged together, as in `weft.storage.services.compaction.merge_steps`."""
         limit = self.env.tuning.merge_together_bytes
         alone = limit + 1
         sizes = [fold_bytes(self.schema, each) if together and not each.shared else alone for each in self.slices]

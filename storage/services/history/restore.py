@@ -12,20 +12,20 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from storage.core.log import cut
-from storage.core.log.cut import Cut, Span
-from storage.core.log.entries import Done, Intent, Restoration
-from storage.core.log.needed_files import subtract_spans
-from storage.core.log.table_state import Lane, TableState
-from storage.core.names import LaneName
-from storage.errors import Conflict, NotFound, SnapshotExpired
-from storage.log.commit_log import read_table_lane
-from storage.log.fencing_barrier import complete_fencing_barrier, fence_lane
-from storage.log.table_log import TableLog, check_promised
-from storage.log.time_marks import publish_mark
-from storage.read.time_travel import find_moment, named_cut
-from storage.shown import Shown
-from storage.times import milliseconds
+from weft.storage.core.log import cut
+from weft.storage.core.log.cut import Cut, Span
+from weft.storage.core.log.entries import Done, Intent, Restoration
+from weft.storage.core.log.needed_files import subtract_spans
+from weft.storage.core.log.table_state import Lane, TableState
+from weft.storage.core.names import LaneName
+from weft.storage.errors import Conflict, NotFound, SnapshotExpired
+from weft.storage.log.commit_log import read_table_lane
+from weft.storage.log.fencing_barrier import complete_fencing_barrier, fence_lane
+from weft.storage.log.table_log import TableLog, check_promised
+from weft.storage.log.time_marks import publish_mark
+from weft.storage.read.time_travel import find_moment, named_cut
+from weft.storage.shown import Shown
+from weft.storage.times import milliseconds
 
 MAX_TRIES: Final = 20  # in each lost race another restore, undo or close was completed
 
@@ -90,7 +90,7 @@ class _UndoPoint:
 
 
 def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreResult:
-    """Roll back what one stream has committed, see `storage.Table.undo`."""
+    """Roll back what one stream has committed, see `weft.Table.undo`."""
     table_log.refresh().schema.stream(stream)
     if isinstance(since, str):
         when, find_point = since, _at_cut(table_log, since)

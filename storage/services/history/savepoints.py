@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.log.cut import Cut, JoinedCut
-from storage.core.log.entries import KeptReference, Release, Savepoint
-from storage.core.log.table_state import LiveSavepoint, TableState
-from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired, TableError
-from storage.log.table_log import TableLog, check_promised
-from storage.read.snapshot import Snapshot
-from storage.read.time_travel import find_savepoint
-from storage.shown import Shown
+from weft.storage.core.log.cut import Cut, JoinedCut
+from weft.storage.core.log.entries import KeptReference, Release, Savepoint
+from weft.storage.core.log.table_state import LiveSavepoint, TableState
+from weft.storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired, TableError
+from weft.storage.log.table_log import TableLog, check_promised
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.read.time_travel import find_savepoint
+from weft.storage.shown import Shown
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _TIME_WORDS: Final = frozenset({"now", "today", "yesterday", "tomorrow", "epoch", "earliest", "latest"})
@@ -123,7 +123,7 @@ def _taken(name: str) -> Conflict:
 
 
 def release_savepoint(table_log: TableLog, name: str) -> None:
-    """Release a savepoint, see `storage.Table.release_savepoint`."""
+    """Release a savepoint, see `weft.Table.release_savepoint`."""
     kept = find_savepoint(table_log.refresh(), name)
     # The schema of the savepoint says where they are: a reference may have been dropped or replaced since.
     known = table_log.at(kept.at.table).schema.reference_by_name if kept.references else {}

@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 import numpy as np
 
-from storage.core.log.file_refs import FileRef, SliceFile
-from storage.core.plan.slices import FileSlice, LiveFile
-from storage.errors import NotFound
-from storage.read.snapshot import Snapshot
+from weft.storage.core.log.file_refs import FileRef, SliceFile
+from weft.storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.errors import NotFound
+from weft.storage.read.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def group_files(snapshot: Snapshot, file_group: str) -> list[GroupFile]:
 
     Args:
         snapshot: The snapshot.
-        file_group: Its name, as `storage.services.inspect.inspect.FileReport` has it.
+        file_group: Its name, as `weft.storage.services.inspect.inspect.FileReport` has it.
 
     Raises:
         NotFound: The snapshot has no such file group.

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
-from storage.clock import Clock, Stamps
-from storage.core.log.cut import Cut, in_spans
-from storage.core.log.entries import (
+from weft.storage.clock import Clock, Stamps
+from weft.storage.core.log.cut import Cut, in_spans
+from weft.storage.core.log.entries import (
     Abort,
     Base,
     Claim,
@@ -29,27 +29,27 @@ from storage.core.log.entries import (
     Retire,
     Savepoint,
 )
-from storage.core.log.file_refs import FileRef
-from storage.core.names import TABLE_LANE, LaneName, Path, parse_plan
-from storage.core.plan.regroup_slices import other_bits
-from storage.core.plan.slices import log_rows
-from storage.core.plan.watermarks import Watermarks
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import encode_scalar
-from storage.environment import open_environment
-from storage.log.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
-from storage.log.holders import Holder, find_holders
-from storage.log.pins import unexpired
-from storage.log.present_writer import newest_claim
-from storage.log.table_log import TableLog
-from storage.plural import counted
-from storage.read.lane_watermarks import is_finished
-from storage.read.referenced_snapshots import ReferencedTables
-from storage.read.snapshot import Snapshot
-from storage.services.inspect.file_groups import GroupFile, group_files, waiting_since
-from storage.services.inspect.references import ReferenceReport, inspect_references
-from storage.services.inspect.snapshots import SnapshotPoint, StoredFile, snapshot_points, stored_files
-from storage.services.inspect.stream_report import StreamReport, stream_report
+from weft.storage.core.log.file_refs import FileRef
+from weft.storage.core.names import TABLE_LANE, LaneName, Path, parse_plan
+from weft.storage.core.plan.regroup_slices import other_bits
+from weft.storage.core.plan.slices import log_rows
+from weft.storage.core.plan.watermarks import Watermarks
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import encode_scalar
+from weft.storage.environment import open_environment
+from weft.storage.log.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
+from weft.storage.log.holders import Holder, find_holders
+from weft.storage.log.pins import unexpired
+from weft.storage.log.present_writer import newest_claim
+from weft.storage.log.table_log import TableLog
+from weft.storage.plural import counted
+from weft.storage.read.lane_watermarks import is_finished
+from weft.storage.read.referenced_snapshots import ReferencedTables
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.inspect.file_groups import GroupFile, group_files, waiting_since
+from weft.storage.services.inspect.references import ReferenceReport, inspect_references
+from weft.storage.services.inspect.snapshots import SnapshotPoint, StoredFile, snapshot_points, stored_files
+from weft.storage.services.inspect.stream_report import StreamReport, stream_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +303,7 @@ class Inspection:
         return frozenset(self._state.plans)
 
     def snapshots(self) -> list[SnapshotPoint]:
-        """The states that the log names, newest first; see `storage.services.inspect.snapshots`."""
+        """The states that the log names, newest first; see `weft.storage.services.inspect.snapshots`."""
         return snapshot_points(self._snapshot)
 
     def stored_files(self) -> list[StoredFile]:
@@ -311,11 +311,13 @@ class Inspection:
         return stored_files(self._snapshot)
 
     def group_files(self, file_group: str) -> list[GroupFile]:
-        """The files of one file group; see `storage.services.inspect.file_groups`."""
+        """The files of one file group; see `weft.storage.services.inspect.file_groups`."""
         return group_files(self._snapshot, file_group)
 
     def waiting_since(self) -> dict[str, int]:
-        """When the oldest commit that waits in each file group was made; see `storage.services.inspect.file_groups`."""
+        """When the oldest commit that waits in each file group was made; see
+        `weft.storage.services.inspect.file_groups`.
+        """
         return waiting_since(self._snapshot)
 
     def files(self) -> list[FileReport]:

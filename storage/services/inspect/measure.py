@@ -15,23 +15,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage import mergers
-from storage.core import keys, names, ordering
-from storage.core.log.file_refs import FileRef, Overlay
-from storage.core.merge.collapse import LogRange
-from storage.core.model import Group
-from storage.core.names import TABLE_LANE, LaneName, Path
-from storage.core.plan.due_policy import DuePolicy, propose_buckets
-from storage.core.plan.overlaid import files_of_columns
-from storage.core.plan.read_cost import read_amplification
-from storage.core.plan.regroup_slices import other_bits
-from storage.core.plan.slices import FileSlice, log_rows
-from storage.files.base_file import read_footers
-from storage.files.footers import Footer
-from storage.files.log_reader import LogReader
-from storage.read.plan.read_task import read_task
-from storage.read.snapshot import Snapshot
-from storage.services.due_work import find_due
+from weft.storage import mergers
+from weft.storage.core import keys, names, ordering
+from weft.storage.core.log.file_refs import FileRef, Overlay
+from weft.storage.core.merge.collapse import LogRange
+from weft.storage.core.model import Group
+from weft.storage.core.names import TABLE_LANE, LaneName, Path
+from weft.storage.core.plan.due_policy import DuePolicy, propose_buckets
+from weft.storage.core.plan.overlaid import files_of_columns
+from weft.storage.core.plan.read_cost import read_amplification
+from weft.storage.core.plan.regroup_slices import other_bits
+from weft.storage.core.plan.slices import FileSlice, log_rows
+from weft.storage.files.base_file import read_footers
+from weft.storage.files.footers import Footer
+from weft.storage.files.log_reader import LogReader
+from weft.storage.read.plan.read_task import read_task
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.due_work import find_due
 
 Counts = npt.NDArray[np.int64]
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from storage.core.log.table_state import TableState
-from storage.core.model import Reference
-from storage.core.names import TABLE_LANE
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment, open_environment
-from storage.errors import TableError
-from storage.log.table_log import TableLog
-from storage.read.lane_watermarks import read_watermarks
-from storage.read.references.referenced_table import check_reference, check_table_id
-from storage.services.inspect.stream_report import StreamReport, stream_report
-from storage.services.schema.resolve_references import referenced_state
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.model import Reference
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment, open_environment
+from weft.storage.errors import TableError
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.lane_watermarks import read_watermarks
+from weft.storage.read.references.referenced_table import check_reference, check_table_id
+from weft.storage.services.inspect.stream_report import StreamReport, stream_report
+from weft.storage.services.schema.resolve_references import referenced_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from storage.core.log.cut import Cut, JoinedCut
-from storage.core.log.entries import Mark, Plan, Savepoint
-from storage.core.names import TABLE_LANE
-from storage.read.snapshot import Snapshot
-from storage.services.inspect.file_groups import log_kind, slice_files
+from weft.storage.core.log.cut import Cut, JoinedCut
+from weft.storage.core.log.entries import Mark, Plan, Savepoint
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.inspect.file_groups import log_kind, slice_files
 
 _PAGE: Final = 1_000  # entries that are read at once
 

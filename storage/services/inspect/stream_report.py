@@ -6,8 +6,8 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
-from storage.core.plan.watermarks import Watermark, to_ticks
-from storage.core.types import encode_scalar
+from weft.storage.core.plan.watermarks import Watermark, to_ticks
+from weft.storage.core.types import encode_scalar
 
 
 @dataclass(frozen=True, slots=True)

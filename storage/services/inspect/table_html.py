@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from storage import shown
-from storage.core.types import format_type
-from storage.plural import counted
-from storage.services.inspect.inspect import Inspection
+from weft.storage import shown
+from weft.storage.core.types import format_type
+from weft.storage.plural import counted
+from weft.storage.services.inspect.inspect import Inspection
 
 
 def table_html(inspected: Inspection) -> str:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from storage import mergers
-from storage.config.table_config import TableConfig, load_config
-from storage.core.log.entries import Create
-from storage.core.log.features import reader_features, writer_features
-from storage.core.names import TABLE_LANE
-from storage.errors import Conflict
-from storage.log.table_log import TableLog
-from storage.services.schema.resolve_references import resolve_references
-from storage.store.object_store import check_capability
+from weft.storage import mergers
+from weft.storage.config.table_config import TableConfig, load_config
+from weft.storage.core.log.entries import Create
+from weft.storage.core.log.features import reader_features, writer_features
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.errors import Conflict
+from weft.storage.log.table_log import TableLog
+from weft.storage.services.schema.resolve_references import resolve_references
+from weft.storage.store.object_store import check_capability
 
 
 def create_table(table_log: TableLog, config: TableConfig | Mapping[str, Any] | str | Path) -> None:

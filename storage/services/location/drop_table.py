@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.names import TABLE_LANE, Path, archive_folder, archive_path, lane_folder, slot_path
-from storage.errors import Conflict
-from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
-from storage.log.table_log import TableLog
-from storage.store.local_store import LocalStore
+from weft.storage.core.names import TABLE_LANE, Path, archive_folder, archive_path, lane_folder, slot_path
+from weft.storage.errors import Conflict
+from weft.storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
+from weft.storage.log.table_log import TableLog
+from weft.storage.store.local_store import LocalStore
 
 _FOLDERS: Final = ("log", "base", "shadow", "overlay", "_weft")
 

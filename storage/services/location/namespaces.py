@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from storage.core.names import Path
-from storage.store.local_store import LocalStore
-from storage.store.open_store import open_store
+from weft.storage.core.names import Path
+from weft.storage.store.local_store import LocalStore
+from weft.storage.store.open_store import open_store
 
 MARKER: Final = Path("_namespace")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from storage.config.table_config import TableConfig, build_schema
-from storage.core.log.table_state import TableState
-from storage.core.model import Reference
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.errors import InvalidInput, NotFound
-from storage.log.table_log import TableLog
-from storage.read.references.referenced_table import check_reference
+from weft.storage.config.table_config import TableConfig, build_schema
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.model import Reference
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.references.referenced_table import check_reference
 
 
 def resolve_references(env: Environment, config: TableConfig, known: Collection[Reference] = ()) -> TableSchema:

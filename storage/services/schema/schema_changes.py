@@ -3,7 +3,7 @@
 The changes of a call are one entry of the log, and all or none are made. Each edits the table's configuration, which
 is then checked as a whole, like that of a new table. They are applied to the newest schema, and again after every lost
 race, so concurrent changes are merged: the additions of two operators are both kept. Changes that the table already
-has publish nothing; a change that contradicts the table is refused. `storage.alter` has the kinds of changes.
+has publish nothing; a change that contradicts the table is refused. `weft.storage.alter` has the kinds of changes.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from storage import mergers
-from storage.alter import AddColumn, AddGroup, AddReference, Change, DropReference, check_same, parse_change
-from storage.config.table_config import configuration, load_config
-from storage.core.log.entries import Schema
-from storage.core.log.features import reader_features, writer_features
-from storage.core.log.table_state import TableState
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import encode_scalar
-from storage.environment import Environment
-from storage.errors import Conflict
-from storage.log.table_log import TableLog
-from storage.services.schema.resolve_references import resolve_references
-from storage.shown import Shown
+from weft.storage import mergers
+from weft.storage.alter import AddColumn, AddGroup, AddReference, Change, DropReference, check_same, parse_change
+from weft.storage.config.table_config import configuration, load_config
+from weft.storage.core.log.entries import Schema
+from weft.storage.core.log.features import reader_features, writer_features
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import encode_scalar
+from weft.storage.environment import Environment
+from weft.storage.errors import Conflict
+from weft.storage.log.table_log import TableLog
+from weft.storage.services.schema.resolve_references import resolve_references
+from weft.storage.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class SchemaChange(Shown):
 
 
 def alter_schema(table_log: TableLog, changes: Sequence[Change | Mapping[str, Any]]) -> SchemaChange:
-    """Make changes of the schema, as one entry; see `storage.table.Table.alter`."""
+    """Make changes of the schema, as one entry; see `weft.storage.table.Table.alter`."""
     parsed = [parse_change(change) for change in changes]
 
     def build(state: TableState) -> Schema | None:

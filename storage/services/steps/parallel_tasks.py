@@ -1,8 +1,8 @@
 """Runs several tasks of a service at the same time, in threads of this process, within a limit of memory.
 
 Reading, merging and writing release Python's global lock for most of their time. Memory is an estimate of each task
-(`storage.services.steps.tasks.Task.memory_bytes`): a task begins when it fits beside those that run, and a task that is
-larger than the limit runs alone, so that every task is run.
+(`weft.storage.services.steps.tasks.Task.memory_bytes`): a task begins when it fits beside those that run, and a task
+that is larger than the limit runs alone, so that every task is run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from storage.errors import InvalidInput
-from storage.services.steps.tasks import Execute, Task, one_by_one
+from weft.storage.errors import InvalidInput
+from weft.storage.services.steps.tasks import Execute, Task, one_by_one
 
 T = TypeVar("T")
 

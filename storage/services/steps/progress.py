@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from storage.services.steps.tasks import Execute, Task
+from weft.storage.services.steps.tasks import Execute, Task
 
 T = TypeVar("T")
 

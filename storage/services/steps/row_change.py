@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, names
-from storage.core.arrays import Arrays, scatter, take_rows
-from storage.core.keys import KeyVector
-from storage.core.merge.visibility import visible_rows
-from storage.core.plan.row_age import AgeLimits, expired
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput, TableError
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays, scatter, take_rows
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.merge.visibility import visible_rows
+from weft.storage.core.plan.row_age import AgeLimits, expired
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput, TableError
 
 Function: TypeAlias = Callable[[pa.Array], pa.Array | pa.ChunkedArray]
 """Gives a new value for each value: an array of as many values. It is not given NULLs."""
@@ -125,7 +125,7 @@ class WithoutOldRows:
 
 @dataclass(frozen=True, slots=True)
 class WithoutExpired:
-    """Rows and deletes are left out that are older than the time to live (`storage.core.plan.row_age`)."""
+    """Rows and deletes are left out that are older than the time to live (`weft.storage.core.plan.row_age`)."""
 
     limits: AgeLimits
 

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from storage.core.log.cut import Cut
-from storage.core.log.entries import Abort, Plan
-from storage.core.log.table_state import TableState
-from storage.core.names import Path
-from storage.core.plan.reservation import is_reserved, next_reservation_ms
-from storage.errors import CommitUnknown, Conflict, MissingFile, SnapshotExpired, StoreRefused, TableError
-from storage.log.table_log import TableLog
-from storage.read.snapshot import Snapshot
-from storage.store.object_store import ObjectStore
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import Abort, Plan
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import Path
+from weft.storage.core.plan.reservation import is_reserved, next_reservation_ms
+from weft.storage.errors import CommitUnknown, Conflict, MissingFile, SnapshotExpired, StoreRefused, TableError
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.store.object_store import ObjectStore
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 
         table_log: The table's log.
         at: Cut of the snapshot that is read.
         file_groups: Number of file groups that are rewritten.
-        reserve_ms: Reserve the table for this long (`storage.core.plan.reservation`); 0: no reservation.
+        reserve_ms: Reserve the table for this long (`weft.storage.core.plan.reservation`); 0: no reservation.
 
     Raises:
         SnapshotExpired: The snapshot has expired since it was taken, or the plan was ended by others during the work,

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from storage.core.log.cut import Cut
-from storage.core.plan.slices import FileSlice, LiveFile
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.read.plan.read_task import only_needed, read_task
-from storage.read.snapshot import Snapshot
-from storage.services.steps.service_plan import ServicePlan
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.read.plan.read_task import only_needed, read_task
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.steps.service_plan import ServicePlan
 
 
 @dataclass(frozen=True, slots=True)

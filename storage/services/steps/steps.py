@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from storage.errors import Conflict, TableError
+from weft.storage.errors import Conflict, TableError
 
 T = TypeVar("T")
 Steps = Generator[int, None, T]

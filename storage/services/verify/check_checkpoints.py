@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from storage.core.log.checkpoint_codec import decode_lane
-from storage.core.log.cut import Span
-from storage.core.log.entries import LaneEntry
-from storage.core.log.lane_state import LaneState
-from storage.core.log.redaction import redacted_file
-from storage.core.log.table_state import TableState
-from storage.core.names import LaneName, Path
-from storage.environment import Environment
-from storage.errors import CorruptData
-from storage.log.checkpoint_store import list_checkpoints
-from storage.services.verify.check_slots import list_slots, read_object
-from storage.services.verify.findings import Findings
+from weft.storage.core.log.checkpoint_codec import decode_lane
+from weft.storage.core.log.cut import Span
+from weft.storage.core.log.entries import LaneEntry
+from weft.storage.core.log.lane_state import LaneState
+from weft.storage.core.log.redaction import redacted_file
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import LaneName, Path
+from weft.storage.environment import Environment
+from weft.storage.errors import CorruptData
+from weft.storage.log.checkpoint_store import list_checkpoints
+from weft.storage.services.verify.check_slots import list_slots, read_object
+from weft.storage.services.verify.findings import Findings
 
 S = TypeVar("S", TableState, LaneState)
 

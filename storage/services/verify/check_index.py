@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage.core.keys import one_array
-from storage.core.log.file_refs import FileRef
-from storage.core.types import can_be_indexed
-from storage.files.bloom_filter import BloomFilter, hash_values
-from storage.files.footers import Footer
-from storage.services.verify.findings import Place
-from storage.store.object_store import ObjectStore
+from weft.storage.core.keys import one_array
+from weft.storage.core.log.file_refs import FileRef
+from weft.storage.core.types import can_be_indexed
+from weft.storage.files.bloom_filter import BloomFilter, hash_values
+from weft.storage.files.footers import Footer
+from weft.storage.services.verify.findings import Place
+from weft.storage.store.object_store import ObjectStore
 
 
 def check_index(store: ObjectStore, file: FileRef, parquet: pq.ParquetFile, row_group: int, at: Place) -> None:

@@ -13,24 +13,24 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.clock import LANE_BITS
-from storage.core.keys import Indices
-from storage.core.log.cut import Seqs, Span, in_spans, lowest
-from storage.core.log.entries import Claim, Data, LaneEntry, Promise
-from storage.core.log.file_refs import FileGroup, LogFile
-from storage.core.log.regroup import fill, overlapping
-from storage.core.log.table_state import Lane, TableState
-from storage.core.merge.locate_keys import key_columns, locate_keys
-from storage.core.names import Kind, LaneName, parse_path, slot_path
-from storage.environment import Environment
-from storage.files.log_file import open_columns
-from storage.services.verify.check_checkpoints import LaneCheckpoints
-from storage.services.verify.check_log_files import names_file_groups, read_index
-from storage.services.verify.check_rows import UNREADABLE
-from storage.services.verify.check_slots import read_slots
-from storage.services.verify.check_table_lane import TableLane, check_order
-from storage.services.verify.findings import Findings, Place
-from storage.store.object_store import ObjectStore
+from weft.storage.clock import LANE_BITS
+from weft.storage.core.keys import Indices
+from weft.storage.core.log.cut import Seqs, Span, in_spans, lowest
+from weft.storage.core.log.entries import Claim, Data, LaneEntry, Promise
+from weft.storage.core.log.file_refs import FileGroup, LogFile
+from weft.storage.core.log.regroup import fill, overlapping
+from weft.storage.core.log.table_state import Lane, TableState
+from weft.storage.core.merge.locate_keys import key_columns, locate_keys
+from weft.storage.core.names import Kind, LaneName, parse_path, slot_path
+from weft.storage.environment import Environment
+from weft.storage.files.log_file import open_columns
+from weft.storage.services.verify.check_checkpoints import LaneCheckpoints
+from weft.storage.services.verify.check_log_files import names_file_groups, read_index
+from weft.storage.services.verify.check_rows import UNREADABLE
+from weft.storage.services.verify.check_slots import read_slots
+from weft.storage.services.verify.check_table_lane import TableLane, check_order
+from weft.storage.services.verify.findings import Findings, Place
+from weft.storage.store.object_store import ObjectStore
 
 _LANE_MASK: Final = (1 << LANE_BITS) - 1
 _LOST: Final = (

@@ -11,20 +11,20 @@ import itertools
 import numpy as np
 import pyarrow as pa
 
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.checksum import crc32
-from storage.core.keys import Mask
-from storage.core.log import sidecar_codec
-from storage.core.log.file_refs import Blocks, FileGroup, LogFile, LogIndex, LogRanges, Sidecar
-from storage.core.model import Op
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import UnsupportedFormat
-from storage.files.log_file import open_columns, value_range, version_columns
-from storage.services.verify.check_rows import UNREADABLE, OnArrivals, RowChecker, check_bytes, columns_to_read
-from storage.services.verify.check_slots import read_sidecar
-from storage.services.verify.findings import Findings
-from storage.store.object_store import ObjectStore
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.checksum import crc32
+from weft.storage.core.keys import Mask
+from weft.storage.core.log import sidecar_codec
+from weft.storage.core.log.file_refs import Blocks, FileGroup, LogFile, LogIndex, LogRanges, Sidecar
+from weft.storage.core.model import Op
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import UnsupportedFormat
+from weft.storage.files.log_file import open_columns, value_range, version_columns
+from weft.storage.services.verify.check_rows import UNREADABLE, OnArrivals, RowChecker, check_bytes, columns_to_read
+from weft.storage.services.verify.check_slots import read_sidecar
+from weft.storage.services.verify.findings import Findings
+from weft.storage.store.object_store import ObjectStore
 
 
 class LogFileChecker:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from storage.core.log.cut import Cut
-from storage.core.log.table_state import TableState
-from storage.errors import SnapshotExpired, TableError
-from storage.log.table_log import TableLog
-from storage.read.time_travel import snapshot_at
-from storage.services.verify.findings import Findings
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.table_state import TableState
+from weft.storage.errors import SnapshotExpired, TableError
+from weft.storage.log.table_log import TableLog
+from weft.storage.read.time_travel import snapshot_at
+from weft.storage.services.verify.findings import Findings
 
 _HINT = (
     "a copy of the referenced table must be made after that of the table: copy it again; until then reads of the "

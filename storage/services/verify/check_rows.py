@@ -9,17 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, names
-from storage.core.arrays import Arrays
-from storage.core.checksum import crc32
-from storage.core.keys import Indices, KeyVector, Mask
-from storage.core.log.file_refs import FileGroup, FileRef
-from storage.core.merge.locate_keys import buckets, folders, sort_keys
-from storage.core.model import Group
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import CorruptData
-from storage.services.verify.findings import Findings, Place
-from storage.store.object_store import ObjectStore
+from weft.storage.core import keys, names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.checksum import crc32
+from weft.storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core.log.file_refs import FileGroup, FileRef
+from weft.storage.core.merge.locate_keys import buckets, folders, sort_keys
+from weft.storage.core.model import Group
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import CorruptData
+from weft.storage.services.verify.findings import Findings, Place
+from weft.storage.store.object_store import ObjectStore
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024  # of a file in memory while its checksum is computed
 SAMPLE: Final = 3  # keys that a finding shows

@@ -12,18 +12,18 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.core import keys
-from storage.core.arrays import Arrays
-from storage.core.keys import KeyVector, Mask
-from storage.core.log.file_refs import FilePart, FileRef, SliceFile
-from storage.core.merge.visibility import visible_rows
-from storage.core.model import FIELD_ID
-from storage.core.modes import mode_of
-from storage.core.names import Path
-from storage.core.schema.table_schema import TableSchema
-from storage.files.slice_statistics import SliceStatistics
-from storage.services.verify.check_index import check_index
-from storage.services.verify.check_rows import (
+from weft.storage.core import keys
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.keys import KeyVector, Mask
+from weft.storage.core.log.file_refs import FilePart, FileRef, SliceFile
+from weft.storage.core.merge.visibility import visible_rows
+from weft.storage.core.model import FIELD_ID
+from weft.storage.core.modes import mode_of
+from weft.storage.core.names import Path
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.files.slice_statistics import SliceStatistics
+from weft.storage.services.verify.check_index import check_index
+from weft.storage.services.verify.check_rows import (
     UNREADABLE,
     OnArrivals,
     RowChecker,
@@ -31,8 +31,8 @@ from storage.services.verify.check_rows import (
     columns_to_read,
     in_file_group,
 )
-from storage.services.verify.findings import Findings
-from storage.store.object_store import ObjectStore
+from weft.storage.services.verify.findings import Findings
+from weft.storage.store.object_store import ObjectStore
 
 
 class SliceFiles:

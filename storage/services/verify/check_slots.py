@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from storage.core.log import entries
-from storage.core.log.archive_codec import Chunks
-from storage.core.log.entries import Entry, Unresolved
-from storage.core.log.file_refs import Sidecar
-from storage.core.names import (
+from weft.storage.core.log import entries
+from weft.storage.core.log.archive_codec import Chunks
+from weft.storage.core.log.entries import Entry, Unresolved
+from weft.storage.core.log.file_refs import Sidecar
+from weft.storage.core.names import (
     LaneName,
     Path,
     archive_folder,
@@ -23,11 +23,11 @@ from storage.core.names import (
     parse_slot,
     slot_path,
 )
-from storage.environment import Environment
-from storage.errors import CorruptData, TableError, UnsupportedFormat
-from storage.log.archived_entries import Archives
-from storage.services.verify.findings import Findings
-from storage.store.object_store import ObjectStore, normalise_errors
+from weft.storage.environment import Environment
+from weft.storage.errors import CorruptData, TableError, UnsupportedFormat
+from weft.storage.log.archived_entries import Archives
+from weft.storage.services.verify.findings import Findings
+from weft.storage.store.object_store import ObjectStore, normalise_errors
 
 AT_ONCE: Final = 64  # entries in memory: each may have megabytes
 _CLEANED: Final = "they are ignored; clean deletes them"

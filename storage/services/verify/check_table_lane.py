@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from storage.core.log import sidecar_codec
-from storage.core.log.checkpoint_codec import decode_table
-from storage.core.log.cut import only, within
-from storage.core.log.entries import (
+from weft.storage.core.log import sidecar_codec
+from weft.storage.core.log.checkpoint_codec import decode_table
+from weft.storage.core.log.cut import only, within
+from weft.storage.core.log.entries import (
     ERASE,
     OVERLAYS,
     RETIRE,
@@ -34,16 +34,16 @@ from storage.core.log.entries import (
     TableEntry,
     Unresolved,
 )
-from storage.core.log.file_refs import SliceFile
-from storage.core.log.table_state import Lane, OpenPlan, TableState, apply_entries
-from storage.core.names import TABLE_LANE, LaneName, parse_path, slot_path
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import Environment
-from storage.errors import TableError, UnsupportedFormat
-from storage.log.decoded_sidecars import DECODED_SLICES
-from storage.services.verify.check_checkpoints import Checkpoints
-from storage.services.verify.check_slots import read_sidecar, read_slots
-from storage.services.verify.findings import Findings, Place
+from weft.storage.core.log.file_refs import SliceFile
+from weft.storage.core.log.table_state import Lane, OpenPlan, TableState, apply_entries
+from weft.storage.core.names import TABLE_LANE, LaneName, parse_path, slot_path
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import Environment
+from weft.storage.errors import TableError, UnsupportedFormat
+from weft.storage.log.decoded_sidecars import DECODED_SLICES
+from weft.storage.services.verify.check_checkpoints import Checkpoints
+from weft.storage.services.verify.check_slots import read_sidecar, read_slots
+from weft.storage.services.verify.findings import Findings, Place
 
 NOT_REPLAYED: Final = (TableError, KeyError, TypeError, ValueError)
 """Errors of replaying an entry that contradicts others, or whose schema cannot be read."""

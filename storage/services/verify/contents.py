@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from storage.core.log.cut import Seqs
-from storage.core.log.file_refs import LogFile, SliceFile
-from storage.core.names import Path
-from storage.core.plan.memory_cost import UNPACKED
-from storage.core.schema.table_schema import TableSchema
-from storage.services.steps.tasks import WORKING_BYTES, Execute, Shared, Task, one_by_one
-from storage.services.verify.check_lanes import Arrivals
-from storage.services.verify.check_log_files import LogFileChecker
-from storage.services.verify.check_slices import SliceChecker, SliceFiles
-from storage.services.verify.findings import Findings, Found, Part
-from storage.store.object_store import ObjectStore
+from weft.storage.core.log.cut import Seqs
+from weft.storage.core.log.file_refs import LogFile, SliceFile
+from weft.storage.core.names import Path
+from weft.storage.core.plan.memory_cost import UNPACKED
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.services.steps.tasks import WORKING_BYTES, Execute, Shared, Task, one_by_one
+from weft.storage.services.verify.check_lanes import Arrivals
+from weft.storage.services.verify.check_log_files import LogFileChecker
+from weft.storage.services.verify.check_slices import SliceChecker, SliceFiles
+from weft.storage.services.verify.findings import Findings, Found, Part
+from weft.storage.store.object_store import ObjectStore
 
 MAX_WAITING: Final = 1_000  # tasks that are collected before they are run: bounds their memory
 

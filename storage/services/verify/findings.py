@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from storage import shown
-from storage.plural import counted
-from storage.services.steps.progress import OnStage, Stage, unobserved
+from weft.storage import shown
+from weft.storage.plural import counted
+from weft.storage.services.steps.progress import OnStage, Stage, unobserved
 
 MAX_ALIKE: Final = 100  # findings of one rule and severity that a report lists; the others are only counted
 

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage.core.log import cut
-from storage.core.log.cut import in_spans
-from storage.core.log.entries import Base, Fold
-from storage.core.log.file_refs import FileRef, LogFile, SliceFile
-from storage.core.log.needed_files import ENDLESS, LaneEnd, entry_may_come
-from storage.core.log.table_state import TableState
-from storage.core.names import Kind, LaneName, Path, parse_path
-from storage.environment import Environment
-from storage.log.holders import find_holders
-from storage.services.verify.check_table_lane import TableLane, TableLaneReader
-from storage.services.verify.findings import Findings
-from storage.store.object_store import ObjectStore
+from weft.storage.core.log import cut
+from weft.storage.core.log.cut import in_spans
+from weft.storage.core.log.entries import Base, Fold
+from weft.storage.core.log.file_refs import FileRef, LogFile, SliceFile
+from weft.storage.core.log.needed_files import ENDLESS, LaneEnd, entry_may_come
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import Kind, LaneName, Path, parse_path
+from weft.storage.environment import Environment
+from weft.storage.log.holders import find_holders
+from weft.storage.services.verify.check_table_lane import TableLane, TableLaneReader
+from weft.storage.services.verify.findings import Findings
+from weft.storage.store.object_store import ObjectStore
 
 _FOLDERS: Final = (Path("base"), Path("shadow"), Path("overlay"), Path("log"), Path("_weft/index"))
 

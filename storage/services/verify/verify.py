@@ -18,28 +18,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as LocalPath
 from typing import Any, Final
 
-from storage.core.log.cut import Cut, Seqs, only
-from storage.core.log.entries import CleanIntent, LaneAdd, TableEntry
-from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
-from storage.core.log.needed_files import LaneEnd
-from storage.core.log.table_state import TableState
-from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, describe_lane, slot_path
-from storage.core.schema.table_schema import TableSchema
-from storage.environment import open_environment
-from storage.errors import NotFound, TableError
-from storage.log.commit_log import CommitLog, read_table_lane
-from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
-from storage.log.table_log import TableLog
-from storage.services.clean.clean import run_clean
-from storage.services.steps.progress import OnStage, unobserved
-from storage.services.steps.tasks import Execute, Shared
-from storage.services.verify.check_lanes import Arrivals, LaneChecker, Merged
-from storage.services.verify.check_references import check_references
-from storage.services.verify.check_slots import check_archives, list_slots
-from storage.services.verify.check_table_lane import NOT_REPLAYED, TableLane, TableLaneReader, check_fencing_barriers
-from storage.services.verify.contents import ContentChecks, SliceToCheck
-from storage.services.verify.findings import Findings, VerifyReport
-from storage.services.verify.required_files import NamedSnapshot, Retained, StoredFiles, find_retained
+from weft.storage.core.log.cut import Cut, Seqs, only
+from weft.storage.core.log.entries import CleanIntent, LaneAdd, TableEntry
+from weft.storage.core.log.file_refs import FileGroup, LogFile, SliceFile
+from weft.storage.core.log.needed_files import LaneEnd
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, describe_lane, slot_path
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.environment import open_environment
+from weft.storage.errors import NotFound, TableError
+from weft.storage.log.commit_log import CommitLog, read_table_lane
+from weft.storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
+from weft.storage.log.table_log import TableLog
+from weft.storage.services.clean.clean import run_clean
+from weft.storage.services.steps.progress import OnStage, unobserved
+from weft.storage.services.steps.tasks import Execute, Shared
+from weft.storage.services.verify.check_lanes import Arrivals, LaneChecker, Merged
+from weft.storage.services.verify.check_references import check_references
+from weft.storage.services.verify.check_slots import check_archives, list_slots
+from weft.storage.services.verify.check_table_lane import (
+    NOT_REPLAYED,
+    TableLane,
+    TableLaneReader,
+    check_fencing_barriers,
+)
+from weft.storage.services.verify.contents import ContentChecks, SliceToCheck
+from weft.storage.services.verify.findings import Findings, VerifyReport
+from weft.storage.services.verify.required_files import NamedSnapshot, Retained, StoredFiles, find_retained
 
 _KEEP_ALL: Final = dt.timedelta(days=200 * 365)  # retention of a clean that expires nothing
 _UNCOMMITTED: Final = (
@@ -56,7 +61,7 @@ def verify_table(
     progress: OnStage = unobserved,
     execute: Execute | None = None,
 ) -> VerifyReport:
-    """`storage.Table.verify` of a table that may be too damaged to open.
+    """`weft.Table.verify` of a table that may be too damaged to open.
 
     Raises:
         NotFound: There is neither a table nor a part of one.

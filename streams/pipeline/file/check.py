@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from storage.config.config_file import errors_at
-from storage.config.table_config import build_schema
-from storage.core.model import Stream
-from storage.core.plan.watermarks import check_lateness
-from storage.core.schema.evolution import widens
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import Conflict, InvalidInput, NotFound
-from storage.publish.publication import columns_to_publish
-from storage.services.inspect.references import ReferenceReport
-from streams.pipeline.file.file_problems import WrongFile
-from streams.pipeline.file.model import Pipeline, PublishSection, WriterSpec
+from weft.storage.config.config_file import errors_at
+from weft.storage.config.table_config import build_schema
+from weft.storage.core.model import Stream
+from weft.storage.core.plan.watermarks import check_lateness
+from weft.storage.core.schema.evolution import widens
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import Conflict, InvalidInput, NotFound
+from weft.storage.publish.publication import columns_to_publish
+from weft.storage.services.inspect.references import ReferenceReport
+from weft.streams.pipeline.file.file_problems import WrongFile
+from weft.streams.pipeline.file.model import Pipeline, PublishSection, WriterSpec
 
 KAFKA: Final = "_kafka"
 """Name of the struct with which `select` and `where` see topic, partition, offset, timestamp, key and headers."""
@@ -208,7 +208,7 @@ def check_deletes(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
 
 
 def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
-    """Fields of the Kafka key for `streams.write.decode.decode_messages`; None if the key is not decoded.
+    """Fields of the Kafka key for `weft.streams.write.decode.decode_messages`; None if the key is not decoded.
 
     A writer that turns tombstones into deletes and declares no ``key`` uses the fields of the message that are the
     table's key columns. A key column may also be an expression over ``_kafka``.

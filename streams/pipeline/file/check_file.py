@@ -1,7 +1,8 @@
 """Finds everything that is wrong with a pipeline file, without Spark and without starting or changing anything.
 
-`streams.pipeline.file.pipeline.load_pipeline` raises what the file alone shows. Here the existing table, referenced
-tables and local folders are looked at, too. `streams.write.check_expressions` checks the expressions with Spark.
+`weft.streams.pipeline.file.pipeline.load_pipeline` raises what the file alone shows. Here the existing table,
+referenced tables and local folders are looked at, too. `weft.streams.write.check_expressions` checks the expressions
+with Spark.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from storage.config.table_config import build_schema
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput, NotFound, TableError
-from storage.publish.targets import IcebergTarget
-from storage.services.inspect.references import reference_reports
-from streams.letters.letter_files import default_folder
-from streams.pipeline.file.check import check_same_table, reference_problems, ttl_problems, writer_problems
-from streams.pipeline.file.check_sources import source_problems
-from streams.pipeline.file.file_problems import FileProblem, fields_of, parse_sound, placed
-from streams.pipeline.file.model import Pipeline, PipelineConfig
-from streams.pipeline.file.pipeline import SECTIONS, resolve, resolve_references
-from streams.pipeline.file.pipeline_file import read_file
+from weft.storage.config.table_config import build_schema
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput, NotFound, TableError
+from weft.storage.publish.targets import IcebergTarget
+from weft.storage.services.inspect.references import reference_reports
+from weft.streams.letters.letter_files import default_folder
+from weft.streams.pipeline.file.check import check_same_table, reference_problems, ttl_problems, writer_problems
+from weft.streams.pipeline.file.check_sources import source_problems
+from weft.streams.pipeline.file.file_problems import FileProblem, fields_of, parse_sound, placed
+from weft.streams.pipeline.file.model import Pipeline, PipelineConfig
+from weft.streams.pipeline.file.pipeline import SECTIONS, resolve, resolve_references
+from weft.streams.pipeline.file.pipeline_file import read_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
-from storage.errors import InvalidInput
-from streams.pipeline.file.file_problems import WrongFile
-from streams.pipeline.file.model import Pipeline
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.file_problems import WrongFile
+from weft.streams.pipeline.file.model import Pipeline
 
 
 def check_sources(pipeline: Pipeline) -> None:
@@ -22,9 +22,9 @@ def check_sources(pipeline: Pipeline) -> None:
 
 def source_problems(pipeline: Pipeline, known: AbstractSet[str] = frozenset()) -> Iterator[InvalidInput]:
     """Options of Kafka sources that are wrong, unless the source has a problem with a known message."""
-    from streams.kafka import FORMAT
-    from streams.kafka.client_settings import wrong_settings
-    from streams.kafka.options import parse_options
+    from weft.streams.kafka import FORMAT
+    from weft.streams.kafka.client_settings import wrong_settings
+    from weft.streams.kafka.options import parse_options
 
     for writer in pipeline.writers.values():
         where = (f"writers.{writer.name}.source", f"writers.{writer.name}: kafka.")

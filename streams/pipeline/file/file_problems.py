@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import yaml
 
-from storage.config.config_file import Model, Sections, find_problems, remove_field
-from storage.errors import InvalidInput, TableError
-from storage.foreign_text import compose_yaml
+from weft.storage.config.config_file import Model, Sections, find_problems, remove_field
+from weft.storage.errors import InvalidInput, TableError
+from weft.storage.foreign_text import compose_yaml
 
 _MISSING: Final = ": is missing"
 _ROUNDS: Final = 20  # each removes at least one field, and reveals problems of sections that could not be checked
@@ -86,7 +86,7 @@ def parse_sound(model: type[Model], raw: Any, sections: Sections, found: list[In
     Args:
         model: Model of the whole file.
         raw: The values.
-        sections: See `storage.config.config_file.parse_fields`.
+        sections: See `weft.storage.config.config_file.parse_fields`.
         found: Gets what is wrong.
     """
     rest, removed = copy.deepcopy(raw), set[tuple[str, ...]]()

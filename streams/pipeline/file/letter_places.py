@@ -10,15 +10,15 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from storage import Table
-from storage.config.config_file import Sections
-from storage.errors import InvalidInput
-from streams.letters.letter_files import default_folder, open_folder
-from streams.letters.letter_folder import LetterFolder
-from streams.letters.retention import Expired, Retention
-from streams.pipeline.file.model import DeadLetterSection, OnError, TableLocation, TableSection, as_section
-from streams.pipeline.file.pipeline import read_fields
-from streams.pipeline.file.pipeline_file import read_file, resolve_location
+from weft.storage import Table
+from weft.storage.config.config_file import Sections
+from weft.storage.errors import InvalidInput
+from weft.streams.letters.letter_files import default_folder, open_folder
+from weft.streams.letters.letter_folder import LetterFolder
+from weft.streams.letters.retention import Expired, Retention
+from weft.streams.pipeline.file.model import DeadLetterSection, OnError, TableLocation, TableSection, as_section
+from weft.streams.pipeline.file.pipeline import read_fields
+from weft.streams.pipeline.file.pipeline_file import read_file, resolve_location
 
 _FIELDS: Final = ("stream", "lane", "dead_letter", "on_error")
 
@@ -78,7 +78,7 @@ def load_letter_places(
     Other fields of the file are not read, so errors in them, or environment variables that they need, do not matter.
 
     Raises:
-        InvalidInput, NotFound: See `streams.pipeline.file.pipeline.load_pipeline`.
+        InvalidInput, NotFound: See `weft.streams.pipeline.file.pipeline.load_pipeline`.
     """
     path = Path(path).absolute()
     whole = read_file(path)

@@ -14,21 +14,21 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from storage import Table
-from storage.config.config_file import FieldError
-from storage.config.table_config import TableConfig
-from storage.errors import InvalidInput
-from storage.operations.clean import RetentionSettings
-from storage.operations.compact import DueSettings
-from storage.operations.operation import Duration, none_if_off
-from storage.publish.targets import DeltaTarget, IcebergTarget, Target
-from storage.services.steps.parallel_tasks import in_threads
-from storage.services.steps.tasks import Execute
-from storage.store.open_store import check_reachable
-from streams.formats import check_format
-from streams.formats.registry import uses_registry
-from streams.letters.limit import LetterLimit
-from streams.pipeline.file.pipeline_file import parse_lateness, parse_size
+from weft.storage import Table
+from weft.storage.config.config_file import FieldError
+from weft.storage.config.table_config import TableConfig
+from weft.storage.errors import InvalidInput
+from weft.storage.operations.clean import RetentionSettings
+from weft.storage.operations.compact import DueSettings
+from weft.storage.operations.operation import Duration, none_if_off
+from weft.storage.publish.targets import DeltaTarget, IcebergTarget, Target
+from weft.storage.services.steps.parallel_tasks import in_threads
+from weft.storage.services.steps.tasks import Execute
+from weft.storage.store.open_store import check_reachable
+from weft.streams.formats import check_format
+from weft.streams.formats.registry import uses_registry
+from weft.streams.letters.limit import LetterLimit
+from weft.streams.pipeline.file.pipeline_file import parse_lateness, parse_size
 
 _MIN_EVERY_SECONDS: Final = 0.1  # at shorter intervals the service would only check the table
 
@@ -165,7 +165,7 @@ class CompactionSection(DueSettings):
 
 
 class BackPressureSection(_Model):
-    """When writers slow down; the defaults are those of `streams.write.back_pressure.BackPressure`."""
+    """When writers slow down; the defaults are those of `weft.streams.write.back_pressure.BackPressure`."""
 
     max_read_amplification: Annotated[float | None, BeforeValidator(none_if_off)] = Field(default=8.0, gt=1)
     max_commits: Annotated[int | None, BeforeValidator(none_if_off)] = Field(default=10_000, ge=1)
@@ -313,20 +313,21 @@ class WriterSpec:
         reader_format: For ``spark.readStream.format``.
         reader_options: Options of that format; may hold secrets.
         reader_schema: DDL for ``.schema(...)``; None if the format has a schema.
-        file_format: Format of the files (`streams.write.file_source`); None for a source other than files.
-        message_format: Name of the format of column ``value``, see `streams.formats`; not used if ``message`` is None.
+        file_format: Format of the files (`weft.streams.write.file_source`); None for a source other than files.
+        message_format: Name of the format of column ``value``, see `weft.streams.formats`; not used if ``message`` is
+            None.
         format_options: Options of that format.
         key_format: Name of the format of column ``key``, if ``key`` is given.
         registry: Settings of the schema registry's client; may hold secrets.
         message: Fields of the message in column ``value`` and their types; None: use the rows of the source.
         select: Output column to SQL expression; None: the columns of the message or the source.
         trigger_seconds: Shortest time from the start of one batch to the start of the next.
-        resume: Where to continue: from the checkpoint alone, or from the table (`streams.write.resume`).
+        resume: Where to continue: from the checkpoint alone, or from the table (`weft.streams.write.resume`).
         lateness: An event's first ordering value is at most this much below the largest one before it; None: no
             watermarks.
         key: Fields of the Kafka key and their types; None: the fields that are the key columns of the table.
-        tombstones: How messages without a value are handled (`streams.write.tombstones`).
-        dead_letter: Folder for messages that cannot be stored; None: the default of `streams.write_stream`.
+        tombstones: How messages without a value are handled (`weft.streams.write.tombstones`).
+        dead_letter: Folder for messages that cannot be stored; None: the default of `weft.write_stream`.
         on_error: ``stop``: such a message stops the writer.
         letter_limit: How many dead letters are accepted; None: any number.
         spark: Spark settings of this writer, including those of the pipeline.

@@ -18,19 +18,19 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from storage.config.config_file import Model, Sections
-from storage.config.table_config import check_config
-from storage.core.names import lane_name
-from storage.core.types import parse_type
-from storage.errors import InvalidInput
-from storage.publish.open_catalog import FOLDER
-from streams.formats.format_options import check_options
-from streams.formats.registry import check_registry_settings, names_schema
-from streams.letters.limit import LetterLimit
-from streams.pipeline.file.check import publish_problems, refusal, writer_problems
-from streams.pipeline.file.check_sources import source_problems
-from streams.pipeline.file.file_problems import WrongFile, fields_of, parse_sound
-from streams.pipeline.file.model import (
+from weft.storage.config.config_file import Model, Sections
+from weft.storage.config.table_config import check_config
+from weft.storage.core.names import lane_name
+from weft.storage.core.types import parse_type
+from weft.storage.errors import InvalidInput
+from weft.storage.publish.open_catalog import FOLDER
+from weft.streams.formats.format_options import check_options
+from weft.streams.formats.registry import check_registry_settings, names_schema
+from weft.streams.letters.limit import LetterLimit
+from weft.streams.pipeline.file.check import publish_problems, refusal, writer_problems
+from weft.streams.pipeline.file.check_sources import source_problems
+from weft.streams.pipeline.file.file_problems import WrongFile, fields_of, parse_sound
+from weft.streams.pipeline.file.model import (
     BackPressureSection,
     CleanSection,
     CommandConfig,
@@ -51,9 +51,9 @@ from streams.pipeline.file.model import (
     WriterSection,
     WriterSpec,
 )
-from streams.pipeline.file.pipeline_file import SUFFIXES, read_file, resolve_archives, resolve_location
-from streams.pipeline.file.references import References, Report
-from streams.spark.settings import check_redacted
+from weft.streams.pipeline.file.pipeline_file import SUFFIXES, read_file, resolve_archives, resolve_location
+from weft.streams.pipeline.file.references import References, Report
+from weft.streams.spark.settings import check_redacted
 
 __all__ = [
     "CommandSettings",
@@ -159,7 +159,7 @@ def read_fields(
         raw: Their values.
         path: Absolute path of the file.
         environment: Values of ``${NAME}``.
-        sections: See `storage.config.config_file.parse_fields`.
+        sections: See `weft.storage.config.config_file.parse_fields`.
 
     Raises:
         WrongFile: The message names every field that is wrong.

@@ -1,8 +1,8 @@
 """Reads a pipeline file as plain values: durations, locations.
 
-`streams.pipeline.file.references` replaces references to environment variables and secrets.
-`storage.config.config_file` reads the YAML and words errors; `streams.pipeline.file.pipeline` knows what the fields
-mean.
+`weft.streams.pipeline.file.references` replaces references to environment variables and secrets.
+`weft.storage.config.config_file` reads the YAML and words errors; `weft.streams.pipeline.file.pipeline` knows what the
+fields mean.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from storage.config.config_file import parse_duration, read_yaml
-from storage.errors import InvalidInput, NotFound
-from streams.spark.settings import ARCHIVES
+from weft.storage.config.config_file import parse_duration, read_yaml
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.spark.settings import ARCHIVES
 
 SUFFIXES: Final = (".yaml", ".yml")
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?B?)\s*", re.IGNORECASE)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from storage import Table
-from streams.pipeline.file.model import TableLocation
-from streams.pipeline.file.quantities import duration
+from weft.storage import Table
+from weft.streams.pipeline.file.model import TableLocation
+from weft.streams.pipeline.file.quantities import duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from storage.errors import InvalidInput
+from weft.storage.errors import InvalidInput
 
 MAX_BYTES: Final = 64 * 1024  # a larger file is not a secret but a mistake
 _REFERENCE: Final = re.compile(r"\$\$|\$\{([^}]*)\}|\$\{")

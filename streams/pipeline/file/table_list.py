@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage.errors import InvalidInput, NotFound
-from streams.pipeline.file.pipeline import is_pipeline
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.pipeline.file.pipeline import is_pipeline
 
 LIST: Final = "@"
 _PATTERN: Final = frozenset("*?[")

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput, NotFound, TableError
-from storage.plural import counted
-from streams.kafka import FORMAT, SourceUnavailable
-from streams.kafka.options import parse_options
-from streams.kafka.sample import impatient, load_topics, read_newest
-from streams.pipeline.file.model import WriterSpec
-from streams.pipeline.infer.check_ordering import unordered_messages
-from streams.pipeline.infer.check_times import misread_times
-from streams.pipeline.infer.infer_files import file_messages, local_files
-from streams.pipeline.infer.infer_key import Messages
-from streams.pipeline.infer.infer_messages import kafka_messages, keys_and_values
-from streams.pipeline.infer.infer_registry import Kafka
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput, NotFound, TableError
+from weft.storage.plural import counted
+from weft.streams.kafka import FORMAT, SourceUnavailable
+from weft.streams.kafka.options import parse_options
+from weft.streams.kafka.sample import impatient, load_topics, read_newest
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.pipeline.infer.check_ordering import unordered_messages
+from weft.streams.pipeline.infer.check_times import misread_times
+from weft.streams.pipeline.infer.infer_files import file_messages, local_files
+from weft.streams.pipeline.infer.infer_key import Messages
+from weft.streams.pipeline.infer.infer_messages import kafka_messages, keys_and_values
+from weft.streams.pipeline.infer.infer_registry import Kafka
 
 SAMPLE: Final = 500  # messages of each writer
 ANSWER_SECONDS: Final = 3.0

@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import format_type
-from storage.errors import InvalidInput
-from storage.plural import counted
-from streams.pipeline.file.model import WriterSpec
-from streams.pipeline.infer.nested_fields import value_at
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput
+from weft.storage.plural import counted
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.pipeline.infer.nested_fields import value_at
 
 Row = Mapping[str, Any]
 IsNull = Callable[[Row], bool]

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from storage.errors import InvalidInput
-from storage.plural import counted
-from streams.pipeline.file.model import WriterSpec
-from streams.pipeline.infer.infer_key import EPOCH_RANGE, EPOCHS
-from streams.pipeline.infer.nested_fields import nested_fields, value_of
+from weft.storage.errors import InvalidInput
+from weft.storage.plural import counted
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.pipeline.infer.infer_key import EPOCH_RANGE, EPOCHS
+from weft.streams.pipeline.infer.nested_fields import nested_fields, value_of
 
 _READ_AS: Final = "timestamp_seconds"
 

@@ -1,7 +1,7 @@
 """Proposes `schema`, `select` and the table of a pipeline from what is known of the messages of its writers. Pure.
 
-What messages and schemas do not show is guessed by rules (`streams.pipeline.infer.infer_key`), and said in a note. Each
-stream has one group with all its other fields. A name that two streams have gets the stream's name before it. All
+What messages and schemas do not show is guessed by rules (`weft.streams.pipeline.infer.infer_key`), and said in a note.
+Each stream has one group with all its other fields. A name that two streams have gets the stream's name before it. All
 writers share one key.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from storage.foreign_text import parse_json
-from streams.formats.schema_fields import NoType, SchemaField, connect_fields, connect_sql
-from streams.pipeline.infer.infer_key import PLAIN, Fields, Messages, Part, fields_of, quoted
-from streams.pipeline.infer.nested_fields import nested_fields
+from weft.storage.foreign_text import parse_json
+from weft.streams.formats.schema_fields import NoType, SchemaField, connect_fields, connect_sql
+from weft.streams.pipeline.infer.infer_key import PLAIN, Fields, Messages, Part, fields_of, quoted
+from weft.streams.pipeline.infer.nested_fields import nested_fields
 
 __all__ = ["Fields", "Proposal", "Sample", "infer_fields", "infer_type", "propose"]
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import InvalidInput
-from streams.formats.schema_fields import SchemaField, SchemaFields, arrow_fields
-from streams.pipeline.infer.infer import Sample, infer_type, json_messages
-from streams.pipeline.infer.infer_key import Messages
-from streams.pipeline.infer.infer_registry import merged
+from weft.storage.errors import InvalidInput
+from weft.streams.formats.schema_fields import SchemaField, SchemaFields, arrow_fields
+from weft.streams.pipeline.infer.infer import Sample, infer_type, json_messages
+from weft.streams.pipeline.infer.infer_key import Messages
+from weft.streams.pipeline.infer.infer_registry import merged
 
 MOST_FILES: Final = 20
 """Parquet files whose schemas are compared, the newest ones."""

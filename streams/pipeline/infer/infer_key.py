@@ -21,8 +21,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from streams.formats.schema_fields import SchemaField
-from streams.pipeline.infer.nested_fields import nested_fields, value_of
+from weft.streams.formats.schema_fields import SchemaField
+from weft.streams.pipeline.infer.nested_fields import nested_fields, value_of
 
 PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ORDERING: Final = (

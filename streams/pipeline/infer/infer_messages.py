@@ -15,13 +15,21 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage.errors import InvalidInput
-from storage.plural import counted
-from streams.formats.registry import KEY_HEADER, VALUE_HEADER, framed, names_schema, split_header
-from streams.formats.schema_fields import SchemaField, SchemaFields, connect_field_schema, connect_fields
-from streams.pipeline.infer.infer import Sample, connect_key, json_key, json_messages, json_value, typed_keys, types_of
-from streams.pipeline.infer.infer_key import Messages, Part
-from streams.pipeline.infer.infer_registry import ALONE, Decoded, Kafka, decode_named, merged
+from weft.storage.errors import InvalidInput
+from weft.storage.plural import counted
+from weft.streams.formats.registry import KEY_HEADER, VALUE_HEADER, framed, names_schema, split_header
+from weft.streams.formats.schema_fields import SchemaField, SchemaFields, connect_field_schema, connect_fields
+from weft.streams.pipeline.infer.infer import (
+    Sample,
+    connect_key,
+    json_key,
+    json_messages,
+    json_value,
+    typed_keys,
+    types_of,
+)
+from weft.streams.pipeline.infer.infer_key import Messages, Part
+from weft.streams.pipeline.infer.infer_registry import ALONE, Decoded, Kafka, decode_named, merged
 
 _POSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     "postgresql": [("lsn", "bigint")],

@@ -13,20 +13,20 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from storage.core.types import parse_type
-from storage.errors import InvalidInput
-from storage.foreign_text import parse_json
-from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records, registered_type
-from streams.formats.json_schema import json_schema_fields
-from streams.formats.json_validation import referenced_documents
-from streams.formats.protobuf_messages import (
+from weft.storage.core.types import parse_type
+from weft.storage.errors import InvalidInput
+from weft.storage.foreign_text import parse_json
+from weft.streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records, registered_type
+from weft.streams.formats.json_schema import json_schema_fields
+from weft.streams.formats.json_validation import referenced_documents
+from weft.streams.formats.protobuf_messages import (
     ProtobufSettings,
     decode_protobuf,
     load_file,
     message_type,
     split_indexes,
 )
-from streams.formats.registry import (
+from weft.streams.formats.registry import (
     NO_HEADER,
     RegistryClient,
     SchemaId,
@@ -35,14 +35,14 @@ from streams.formats.registry import (
     registry_client,
     split_header,
 )
-from streams.formats.schema_fields import (
+from weft.streams.formats.schema_fields import (
     NoType,
     SchemaFields,
     avro_fields,
     avro_sql,
     protobuf_fields,
 )
-from streams.pipeline.infer.infer import json_value
+from weft.streams.pipeline.infer.infer import json_value
 
 ALONE: Final = "value"
 """Name of the only field of messages that are single values."""

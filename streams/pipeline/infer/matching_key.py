@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from streams.pipeline.infer.infer_key import KEY_TYPES, Fields
-from streams.pipeline.infer.nested_fields import nested_fields, value_of
+from weft.streams.pipeline.infer.infer_key import KEY_TYPES, Fields
+from weft.streams.pipeline.infer.nested_fields import nested_fields, value_of
 
 _SUFFIX: Final = re.compile(r"(id|key|code|no|nr|number|uuid)$")
 _FEW: Final = 0.1  # a field that is no identifier by name has different values in more than this share of messages

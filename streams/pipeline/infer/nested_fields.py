@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.core.types import format_type, parse_type
+from weft.storage.core.types import format_type, parse_type
 
 
 def nested_fields(schema: Mapping[str, str]) -> dict[str, str]:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from storage.config.table_config import build_schema, load_config
-from storage.core.types import parse_type
-from storage.errors import InvalidInput
-from streams.pipeline.file.yaml_comments import dump
-from streams.pipeline.infer.infer import column_name, propose
-from streams.pipeline.infer.infer_key import Fields, Part
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.core.types import parse_type
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.yaml_comments import dump
+from weft.streams.pipeline.infer.infer import column_name, propose
+from weft.streams.pipeline.infer.infer_key import Fields, Part
 
 KAFKA_TIME: Final = "_kafka.timestamp"
 """What orders the events of a topic whose messages have nothing that does."""
@@ -52,7 +52,7 @@ class NewPipeline:
     Attributes:
         sections: What it says.
         summary: The key and the order of the events of each topic, as they are written, and what is to be checked.
-        comments: Comments at values, see `streams.pipeline.file.yaml_comments.dump`.
+        comments: Comments at values, see `weft.streams.pipeline.file.yaml_comments.dump`.
     """
 
     sections: Mapping[str, Any]

@@ -24,8 +24,8 @@ _LASTING: Final = frozenset(
         "TOO_MANY_DEAD_LETTERS",
     }
 )
-"""Codes of errors (`storage.errors`, `streams.kafka.errors`, `streams.letters.limit`,
-`streams.pipeline.file.file_problems`) for which a retry does not help."""
+"""Codes of errors (`weft.storage.errors`, `weft.streams.kafka.errors`, `weft.streams.letters.limit`,
+`weft.streams.pipeline.file.file_problems`) for which a retry does not help."""
 _INNER: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of a Python traceback within the text of a Spark error."""
 
@@ -57,7 +57,7 @@ def ending_of(error: BaseException) -> Ending:
 
 def describe(error: BaseException) -> str:
     """An error in one line, hint included."""
-    from storage.errors import TableError
+    from weft.storage.errors import TableError
 
     if isinstance(error, TableError):
         text = f"{error.message} ({error.hint})" if error.hint else error.message

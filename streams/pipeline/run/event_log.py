@@ -21,12 +21,12 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from storage.errors import InvalidInput
-from storage.plural import counted
-from streams.pipeline.run.error_kinds import Ending
-from streams.pipeline.run.outage import spell_duration
-from streams.pipeline.run.status_fields import reason_of, unordered_words, waiting_for
-from streams.pipeline.run.supervisor import GOOD_ENDS, JobStatus, Phase
+from weft.storage.errors import InvalidInput
+from weft.storage.plural import counted
+from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.outage import spell_duration
+from weft.streams.pipeline.run.status_fields import reason_of, unordered_words, waiting_for
+from weft.streams.pipeline.run.supervisor import GOOD_ENDS, JobStatus, Phase
 
 Format = Literal["text", "json"]
 FILE_BYTES: Final = 10 * 1024 * 1024

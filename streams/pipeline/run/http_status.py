@@ -1,6 +1,6 @@
 """HTTP endpoint with metrics for Prometheus, and with health and readiness for an orchestrator.
 
-    GET /metrics   status of each part and of the table, as Prometheus metrics (`streams.pipeline.run.metrics`)
+    GET /metrics   status of each part and of the table, as Prometheus metrics (`weft.streams.pipeline.run.metrics`)
     GET /healthz   200 if the process works; 503 if the page was not updated for `HUNG_SECONDS`
     GET /readyz    200 if every part works and writers commit; 503 if one is starting, waits for an outage to end, has
                    failed, does not report any more, or has had messages to commit for its trigger interval and
@@ -8,7 +8,7 @@
 
 A part is a writer or a service, by the name that the status shows. ``weft run --http`` serves the parts that it
 supervises, and updates the page several times a second. A writer without a supervisor (spark-submit, the Spark
-operator) serves itself: ``--http`` of `streams.write.writer_job`, which updates the page with each of its reports.
+operator) serves itself: ``--http`` of `weft.streams.write.writer_job`, which updates the page with each of its reports.
 The endpoint needs no authentication and shows no secrets: neither messages nor settings.
 """
 
@@ -27,12 +27,12 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from storage.errors import InvalidInput
-from streams.pipeline.run.metrics import Metrics
-from streams.pipeline.run.status import Report
-from streams.pipeline.run.status_fields import is_silent, state_word
-from streams.pipeline.run.supervisor import JobStatus, Phase
-from streams.pipeline.run.table_watch import TableView
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.run.metrics import Metrics
+from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.status_fields import is_silent, state_word
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.streams.pipeline.run.table_watch import TableView
 
 HUNG_SECONDS: Final = 120.0  # updates come several times a second; a request to a store may take a minute
 LOCAL: Final = "127.0.0.1"

@@ -26,12 +26,12 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
-from storage.errors import TableError
-from streams.kafka.cluster import Cluster
-from streams.kafka.errors import TopicMissing
-from streams.kafka.offset_plan import Log, Offsets, parse_offsets
-from streams.kafka.options import KafkaOptions, Partition
-from streams.pipeline.run.error_kinds import is_outage
+from weft.storage.errors import TableError
+from weft.streams.kafka.cluster import Cluster
+from weft.streams.kafka.errors import TopicMissing
+from weft.streams.kafka.offset_plan import Log, Offsets, parse_offsets
+from weft.streams.kafka.options import KafkaOptions, Partition
+from weft.streams.pipeline.run.error_kinds import is_outage
 
 __all__ = ["Lag", "LagMeter", "is_past_end", "kafka_offsets", "messages_waiting"]
 

@@ -1,9 +1,9 @@
 """Compaction, folding, expiry and cleaning of many tables by one process, with fair turns. For ``weft services``.
 
 A round of a table compacts, folds, expires and cleans what is due. A round is divided into steps that read some file
-groups. `streams.pipeline.run.fair_turns` decides which table runs the next step, so small tables wait for one turn of a
-huge table, not for its whole round. The PLAN of a round stays open between its steps, and results are published as in
-any compaction.
+groups. `weft.streams.pipeline.run.fair_turns` decides which table runs the next step, so small tables wait for one turn
+of a huge table, not for its whole round. The PLAN of a round stays open between its steps, and results are published as
+in any compaction.
 
 An error ends only the round of its table, which is tried again after a growing pause, without a limit. Other threads
 open the tables, because a store that does not answer takes seconds. To bound memory, at most `MAX_LARGE` tables have
@@ -23,24 +23,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from storage import DuePolicy, Snapshot, Table
-from storage.errors import TableError
-from storage.operations.clean import clean_table
-from storage.planned_work import expire_in_steps, plan_compaction, plan_fold
-from storage.services.inspect.measure import measure, sample
-from storage.services.steps.steps import Steps, cancel
-from storage.store.open_store import check_reachable
-from streams.letters.retention import Retention
-from streams.pipeline.file.letter_places import expire_letters
-from streams.pipeline.file.model import CleanSection, CompactionSection, PublishSection, TableLocation, TtlSection
-from streams.pipeline.run.error_kinds import describe, is_outage
-from streams.pipeline.run.fair_turns import FairTurns
-from streams.pipeline.run.outage import pause_seconds, store_name
-from streams.pipeline.run.publishing import ANSWER_SECONDS, Publisher, PublishRound
-from streams.pipeline.run.services import MAX_BACK_OFF_SECONDS, after_clean, after_compaction, after_expiry, after_fold
-from streams.pipeline.run.status import Report
-from streams.pipeline.run.supervisor import JobStatus, Phase
-from streams.pipeline.run.table_watch import SAMPLE_SECONDS, TableView
+from weft.storage import DuePolicy, Snapshot, Table
+from weft.storage.errors import TableError
+from weft.storage.operations.clean import clean_table
+from weft.storage.planned_work import expire_in_steps, plan_compaction, plan_fold
+from weft.storage.services.inspect.measure import measure, sample
+from weft.storage.services.steps.steps import Steps, cancel
+from weft.storage.store.open_store import check_reachable
+from weft.streams.letters.retention import Retention
+from weft.streams.pipeline.file.letter_places import expire_letters
+from weft.streams.pipeline.file.model import CleanSection, CompactionSection, PublishSection, TableLocation, TtlSection
+from weft.streams.pipeline.run.error_kinds import describe, is_outage
+from weft.streams.pipeline.run.fair_turns import FairTurns
+from weft.streams.pipeline.run.outage import pause_seconds, store_name
+from weft.streams.pipeline.run.publishing import ANSWER_SECONDS, Publisher, PublishRound
+from weft.streams.pipeline.run.services import (
+    MAX_BACK_OFF_SECONDS,
+    after_clean,
+    after_compaction,
+    after_expiry,
+    after_fold,
+)
+from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.streams.pipeline.run.table_watch import SAMPLE_SECONDS, TableView
 
 MIB: Final = 1024 * 1024
 TURN_BYTES: Final = 64 * MIB  # some seconds of work

@@ -13,11 +13,11 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from storage.services.inspect.measure import TableMeasures
-from streams.pipeline.run.status import BATCH_BOUNDS
-from streams.pipeline.run.status_fields import status_fields
-from streams.pipeline.run.supervisor import JobStatus
-from streams.pipeline.run.table_watch import TableView
+from weft.storage.services.inspect.measure import TableMeasures
+from weft.streams.pipeline.run.status import BATCH_BOUNDS
+from weft.streams.pipeline.run.status_fields import status_fields
+from weft.streams.pipeline.run.supervisor import JobStatus
+from weft.streams.pipeline.run.table_watch import TableView
 
 SINCE: Final = "Counts from the start of the process that serves this page."
 

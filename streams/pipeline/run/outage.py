@@ -1,7 +1,7 @@
 """Outages: waits for a broker or a store that does not answer, without a time limit, and reports it.
 
-The type of an error decides whether it is an outage (`streams.pipeline.run.error_kinds.is_outage`), never its text. A
-server that answers and refuses (wrong password, missing permission) is not an outage.
+The type of an error decides whether it is an outage (`weft.streams.pipeline.run.error_kinds.is_outage`), never its
+text. A server that answers and refuses (wrong password, missing permission) is not an outage.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from streams.pipeline.run.error_kinds import describe, is_outage
-from streams.pipeline.run.status import WAITING_CHARS, Reporter, StopSignal, shortened
+from weft.streams.pipeline.run.error_kinds import describe, is_outage
+from weft.streams.pipeline.run.status import WAITING_CHARS, Reporter, StopSignal, shortened
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LAST_PAUSE_SECONDS: Final = 30.0  # longest pause: the end of an outage is noticed within this time

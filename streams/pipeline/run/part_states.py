@@ -2,10 +2,11 @@
 
 `weft run` writes a file for each of its parts in the state folder of the pipeline. Whether a part runs now is not in
 the file: a process that is killed writes nothing more. It runs as long as its lock is held
-(`streams.pipeline.run.run_lock`).
+(`weft.streams.pipeline.run.run_lock`).
 
 On other machines nobody sees files and locks. So each service also leaves a report in the table's store
-(`storage.services.service_reports`). A service of another machine counts as running until its next round is overdue.
+(`weft.storage.services.service_reports`). A service of another machine counts as running until its next round is
+overdue.
 Writers leave none: their commits and heartbeats are in the table.
 """
 
@@ -22,15 +23,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from storage.errors import StoreUnavailable
-from storage.foreign_text import parse_json
-from storage.plural import counted
-from storage.services.service_reports import put_service_report, service_reports
-from storage.store.object_store import ObjectStore
-from streams.pipeline.run.outage import spell_since
-from streams.pipeline.run.run_lock import is_held
-from streams.pipeline.run.status import Report, parse_report
-from streams.pipeline.run.supervisor import ENDED, LOST, JobStatus, Phase
+from weft.storage.errors import StoreUnavailable
+from weft.storage.foreign_text import parse_json
+from weft.storage.plural import counted
+from weft.storage.services.service_reports import put_service_report, service_reports
+from weft.storage.store.object_store import ObjectStore
+from weft.streams.pipeline.run.outage import spell_since
+from weft.streams.pipeline.run.run_lock import is_held
+from weft.streams.pipeline.run.status import Report, parse_report
+from weft.streams.pipeline.run.supervisor import ENDED, LOST, JobStatus, Phase
 
 _FOLDER: Final = "parts"
 _WRITE_SECONDS: Final = 1.0  # between two files of a part that does the same as before
@@ -162,7 +163,7 @@ def read_parts(state: Path, names: Sequence[str], stored: Mapping[str, bytes]) -
 
     Args:
         state: The state folder of the pipeline.
-        names: Names of its writers and services (`streams.pipeline.run.run.make_jobs`).
+        names: Names of its writers and services (`weft.streams.pipeline.run.run.make_jobs`).
         stored: From `stored_reports`; used for parts that do not run on this machine.
     """
     return [_read(state, name, stored.get(name)) for name in names]

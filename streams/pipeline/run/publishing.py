@@ -16,16 +16,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from storage.errors import StoreUnavailable
-from storage.plural import counted
-from streams.pipeline.run.error_kinds import describe
-from streams.pipeline.run.status import Report
+from weft.storage.errors import StoreUnavailable
+from weft.storage.plural import counted
+from weft.streams.pipeline.run.error_kinds import describe
+from weft.streams.pipeline.run.status import Report
 
 if TYPE_CHECKING:
-    from storage import Table
-    from storage.publish.publication import Published
-    from storage.publish.targets import Target
-    from streams.pipeline.file.model import PublishSection
+    from weft.storage import Table
+    from weft.storage.publish.publication import Published
+    from weft.storage.publish.targets import Target
+    from weft.streams.pipeline.file.model import PublishSection
 
 RECHECK_SECONDS: Final = 600.0
 MAX_PAUSE_SECONDS: Final = 300.0  # an outage of a catalog that ends is noticed within this time
@@ -67,7 +67,8 @@ class _Published:
 
     Attributes:
         target: The target.
-        version: The base files that it shows, see `storage.publish.targets.base_version`; None if that is not known.
+        version: The base files that it shows, see `weft.storage.publish.targets.base_version`; None if that is not
+            known.
         checked_at: Time of the last publication that succeeded, by the publisher's clock.
         failures: Failed publications in a row.
         next_at: Earliest time of the next try.
@@ -147,7 +148,7 @@ class Publisher:
         Raises:
             TableError: The table itself cannot be read.
         """
-        from storage.publish.targets import base_version
+        from weft.storage.publish.targets import base_version
 
         version = base_version(table)
         messages: list[str] = []

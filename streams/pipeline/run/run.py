@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from storage import Table
-from storage.errors import Conflict, InvalidInput, NotFound
-from streams.pipeline.file.check import check_same_table, check_writers
-from streams.pipeline.file.pipeline import Pipeline
-from streams.pipeline.run import services
-from streams.pipeline.run.error_kinds import describe
-from streams.pipeline.run.outage import store_name, wait_out
-from streams.pipeline.run.part_states import PartFiles
-from streams.pipeline.run.run_lock import hold_locks
-from streams.pipeline.run.status import Report
-from streams.pipeline.run.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
+from weft.storage import Table
+from weft.storage.errors import Conflict, InvalidInput, NotFound
+from weft.streams.pipeline.file.check import check_same_table, check_writers
+from weft.streams.pipeline.file.pipeline import Pipeline
+from weft.streams.pipeline.run import services
+from weft.streams.pipeline.run.error_kinds import describe
+from weft.streams.pipeline.run.outage import store_name, wait_out
+from weft.streams.pipeline.run.part_states import PartFiles
+from weft.streams.pipeline.run.run_lock import hold_locks
+from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 COMPACTION: Final = services.COMPACTION
 TTL: Final = services.TTL
@@ -33,7 +33,7 @@ ONCE: Final = RestartPolicy(waits_out=False)
 
 OnStatus = Callable[[tuple[JobStatus, ...]], None]
 
-# -P: a folder called `storage` or `streams` in the working directory must not hide the packages.
+# -P: a folder called `weft` in the working directory must not hide the package.
 _PYTHON: Final = (sys.executable, "-P", "-m")
 
 
@@ -81,16 +81,16 @@ def writer_job(pipeline: Pipeline, name: str, *, once: bool = False) -> Job:
         InvalidInput: The pipeline has no such writer.
     """
     pipeline.writer(name)
-    argv = (*_PYTHON, "streams.write.writer_job", str(pipeline.path), name, *(("--once",) if once else ()))
+    argv = (*_PYTHON, "weft.streams.write.writer_job", str(pipeline.path), name, *(("--once",) if once else ()))
     return Job(name, argv, log=pipeline.state / "logs" / f"{name}.log")
 
 
 def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
     """The job of a service, or of one round of it."""
     name = pipeline.service_name(service)
-    command: tuple[str, ...] = ("streams.pipeline.run.services", str(pipeline.path), "--service", service)
+    command: tuple[str, ...] = ("weft.streams.pipeline.run.services", str(pipeline.path), "--service", service)
     if service == COMPACTION and pipeline.compacts_on_cluster:
-        command = ("streams.write.cluster_job", str(pipeline.path))
+        command = ("weft.streams.write.cluster_job", str(pipeline.path))
     return Job(
         name,
         (*_PYTHON, *command, *(("--once",) if once else ())),

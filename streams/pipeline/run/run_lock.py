@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from storage.errors import Conflict, InvalidInput
-from storage.foreign_text import parse_json
-from streams.pipeline.run.status import ORPHAN_SECONDS
-from streams.spark.process_alive import is_alive
+from weft.storage.errors import Conflict, InvalidInput
+from weft.storage.foreign_text import parse_json
+from weft.streams.pipeline.run.status import ORPHAN_SECONDS
+from weft.streams.spark.process_alive import is_alive
 
 LOCKS: Final = "locks"
 """Folder of the lock files, in the state folder."""

@@ -1,10 +1,10 @@
 """The services of a pipeline, each a process: compaction (with folding), time to live, publishing, and cleaning.
 
-    python -m streams.pipeline.run.services PIPELINE [--service compaction|ttl|publish|clean] [--once]
+    python -m weft.streams.pipeline.run.services PIPELINE [--service compaction|ttl|publish|clean] [--once]
 
-A service works with Arrow in its process, without Spark; `streams.write.cluster_job` compacts on a cluster. Writers
-never wait for a service, and it may be killed at any time: unpublished files of a compaction are garbage, and the next
-cleaning continues where one was killed. On SIGTERM the current round is finished.
+A service works with Arrow in its process, without Spark; `weft.streams.write.cluster_job` compacts on a cluster.
+Writers never wait for a service, and it may be killed at any time: unpublished files of a compaction are garbage, and
+the next cleaning continues where one was killed. On SIGTERM the current round is finished.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from storage.plural import counted
-from streams.pipeline.run.error_kinds import Ending, describe, ending_of, is_outage
-from streams.pipeline.run.outage import JobOutages, pause_seconds, store_name
-from streams.pipeline.run.status import Report, Reporter, StopSignal
+from weft.storage.plural import counted
+from weft.streams.pipeline.run.error_kinds import Ending, describe, ending_of, is_outage
+from weft.streams.pipeline.run.outage import JobOutages, pause_seconds, store_name
+from weft.streams.pipeline.run.status import Report, Reporter, StopSignal
 
 if TYPE_CHECKING:
-    from storage import Table
-    from storage.services.clean.clean import CleanResult
-    from storage.services.compaction.compaction import CompactionResult
-    from storage.services.expiry import ExpiryResult
-    from storage.services.fold.fold import FoldResult
-    from storage.services.steps.tasks import Execute
-    from streams.letters.retention import Retention
-    from streams.pipeline.file.model import CleanSection, CompactionSection, Pipeline
-    from streams.pipeline.run.publishing import Publisher
+    from weft.storage import Table
+    from weft.storage.services.clean.clean import CleanResult
+    from weft.storage.services.compaction.compaction import CompactionResult
+    from weft.storage.services.expiry import ExpiryResult
+    from weft.storage.services.fold.fold import FoldResult
+    from weft.storage.services.steps.tasks import Execute
+    from weft.streams.letters.retention import Retention
+    from weft.streams.pipeline.file.model import CleanSection, CompactionSection, Pipeline
+    from weft.streams.pipeline.run.publishing import Publisher
 
 COMPACTION: Final = "compaction"
 TTL: Final = "ttl"
@@ -48,7 +48,7 @@ Round = Callable[[], None]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service; returns the exit code of the process."""
     stop, reporter = StopSignal(), Reporter.from_environment()
-    parser = argparse.ArgumentParser(prog="streams.pipeline.run.services", description="A service of a pipeline.")
+    parser = argparse.ArgumentParser(prog="weft.streams.pipeline.run.services", description="A service of a pipeline.")
     parser.add_argument("pipeline")
     parser.add_argument("--service", choices=(COMPACTION, TTL, PUBLISH, CLEAN), default=COMPACTION)
     parser.add_argument("--once", action="store_true", help="one round, then end; compaction: whatever has logs")
@@ -80,8 +80,8 @@ def run_service(
     """
     reporter.update(doing="starting")
     try:
-        from streams.pipeline.file.pipeline import load_pipeline
-        from streams.pipeline.run.part_states import StoredReports
+        from weft.streams.pipeline.file.pipeline import load_pipeline
+        from weft.streams.pipeline.run.part_states import StoredReports
 
         pipeline = load_pipeline(path)
         location, outages = pipeline.table, JobOutages(reporter, stop)
@@ -110,9 +110,9 @@ def _service(
     service: str, pipeline: Pipeline, table: Table, reporter: Reporter, execute: Execute | None, *, once: bool
 ) -> tuple[float, Round]:
     """The interval between rounds in seconds, and the function that runs one round."""
-    from streams.pipeline.file.letter_places import load_letter_places, retentions_of
-    from streams.pipeline.file.model import CleanSection, CompactionSection, PublishSection, TtlSection
-    from streams.pipeline.run.publishing import ANSWER_SECONDS, Publisher
+    from weft.streams.pipeline.file.letter_places import load_letter_places, retentions_of
+    from weft.streams.pipeline.file.model import CleanSection, CompactionSection, PublishSection, TtlSection
+    from weft.streams.pipeline.run.publishing import ANSWER_SECONDS, Publisher
 
     if service == TTL:
         return (pipeline.ttl or TtlSection()).every, lambda: expire_round(table, reporter)
@@ -189,9 +189,9 @@ def compact_round(
         reporter: Reports what was done.
         execute: Where the work is done; in this process by default.
     """
-    from storage.planned_work import plan_compaction, plan_fold
-    from storage.services.steps.steps import finish
-    from storage.services.steps.tasks import one_by_one
+    from weft.storage.planned_work import plan_compaction, plan_fold
+    from weft.storage.services.steps.steps import finish
+    from weft.storage.services.steps.tasks import one_by_one
 
     if execute is None:
         execute = one_by_one if section is None else section.execute
@@ -265,8 +265,8 @@ def _changes(last: Report, message: str, *, counts: bool, rows: int = 0, bytes_r
 
 def expire_round(table: Table, reporter: Reporter) -> None:
     """Remove rows and deletes that are older than the time to live of the table, and report."""
-    from storage.planned_work import expire_in_steps
-    from storage.services.steps.steps import finish
+    from weft.storage.planned_work import expire_in_steps
+    from weft.storage.services.steps.steps import finish
 
     reporter.update(doing="expiring")
     result = finish(expire_in_steps(table), lambda _: reporter.update())
@@ -315,7 +315,7 @@ def publish_round(table: Table, publisher: Publisher, reporter: Reporter, *, onc
 
 def clean_round(table: Table, section: CleanSection, reporter: Reporter, letters: Sequence[Retention] = ()) -> None:
     """Delete what is not needed any more, and dead letters that are old enough, and report."""
-    from storage.operations.clean import clean_table
+    from weft.storage.operations.clean import clean_table
 
     reporter.update(doing="cleaning")
     result = clean_table(table, section)

@@ -1,6 +1,6 @@
 """How a job reports to its supervisor, and how it notices that the supervisor has ended.
 
-A job is an operating-system process started by `streams.pipeline.run.supervisor`. Between the two:
+A job is an operating-system process started by `weft.streams.pipeline.run.supervisor`. Between the two:
     status pipe    job -> supervisor, one JSON line per report; reports hold totals, so a lost report loses nothing
     lifeline pipe  never written to; it closes when the supervisor ends for whatever reason, and the job stops then
     exit code      why the job ended (`Ending`), which decides whether it is restarted
@@ -53,8 +53,8 @@ class Report:
         complete_at_ms: The table holds everything that was in the source at this time. None until this process has
             measured it.
         lag: Upper bound of the messages that are in the source and not in the table; 0 is exact. Kafka counts offsets,
-            which exceed messages on compacted and transactional topics (`streams.pipeline.run.lag`). None until this
-            process has measured it, and while the source does not answer.
+            which exceed messages on compacted and transactional topics (`weft.streams.pipeline.run.lag`). None until
+            this process has measured it, and while the source does not answer.
         dead_letters: Refused messages.
         message: The result of the last round of a service, or why a job failed.
         reported_at_ms: Time of this report; None if no process has made it.
@@ -86,14 +86,14 @@ class Report:
         publish_problem: Why a published table is not up to date; empty if all are.
         round_at_ms: End of the last round of a service; None before the first one.
         next_round_at_ms: When its next round begins; None if that is not known.
-        error_code: Code of the error that ended the job (`storage.errors.TableError.code`); empty for none.
+        error_code: Code of the error that ended the job (`weft.storage.errors.TableError.code`); empty for none.
         steady: Whether the job now reports every second, so that silence means that it hangs.
         delay_seconds: Wait before each batch as of the last look at the table, because its reads cost too much; 0 if
             there is none. None without back-pressure.
         read_amplification: Bytes that a read of the table fetched at that look, divided by those of its base; None if
             the look failed, and without back-pressure.
         waited_seconds: Duration of all such waits.
-        note: What a writer does besides writing (`streams.write.upkeep`), or why it slows down; empty if nothing.
+        note: What a writer does besides writing (`weft.streams.write.upkeep`), or why it slows down; empty if nothing.
     """
 
     doing: str = "starting"

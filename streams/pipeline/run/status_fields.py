@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from storage.plural import counted
-from streams.pipeline.run.outage import spell_since
-from streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.storage.plural import counted
+from weft.streams.pipeline.run.outage import spell_since
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 
 STALE_SECONDS: Final = 10.0  # measurements in a report that is older are not shown any more
 
@@ -14,8 +14,8 @@ STALE_SECONDS: Final = 10.0  # measurements in a report that is older are not sh
 def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
     """The status of a job by field name. Ages are in seconds; None means unknown, or that the field does not apply.
 
-    ``lag`` is an upper bound, see `streams.pipeline.run.status.Report`. It and ``freshness_seconds`` are None if the
-    job has not measured them yet, does not report, or does not run any more.
+    ``lag`` is an upper bound, see `weft.streams.pipeline.run.status.Report`. It and ``freshness_seconds`` are None if
+    the job has not measured them yet, does not report, or does not run any more.
     """
     report = status.report
     measured = _is_current(status, now_ms)

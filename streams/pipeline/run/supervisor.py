@@ -10,7 +10,8 @@ It decides when a job is restarted and when it has failed permanently. It knows 
 A run has failed if it made no progress (`Report.progress`), however long it lasted, because starting may be slow.
 An outage of a broker or a store (`Ending.UNAVAILABLE`) is not a failure of the job; it is restarted until the outage is
 over. Jobs do not affect each other. No process outlives the supervisor, even if the supervisor is killed: see the
-lifeline in `streams.pipeline.run.status`. Use `run` for a whole program, or `start`, `poll` and `stop` in another loop.
+lifeline in `weft.streams.pipeline.run.status`. Use `run` for a whole program, or `start`, `poll` and `stop` in another
+loop.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from storage.errors import InvalidInput, NotFound
-from streams.pipeline.run.error_kinds import Ending
-from streams.pipeline.run.job_process import Job, JobProcess
-from streams.pipeline.run.status import Report, stop_signals
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.job_process import Job, JobProcess
+from weft.streams.pipeline.run.status import Report, stop_signals
 
 __all__ = ["Job", "JobStatus", "Phase", "RestartPolicy", "Supervisor", "ending_of_all"]
 
@@ -93,7 +94,8 @@ class JobStatus:
         message: Why the job failed last, or is not running.
         tail: Last lines of its log, if it failed without a message.
         next_start_seconds: Seconds until the job is restarted; None if it is not waiting for a restart.
-        exit_code: Exit code of its last process, negative for a signal; see `streams.pipeline.run.error_kinds.Ending`.
+        exit_code: Exit code of its last process, negative for a signal; see
+            `weft.streams.pipeline.run.error_kinds.Ending`.
     """
 
     name: str

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
-from storage import DuePolicy, Table
-from storage.services.inspect.measure import TableMeasures, TableSample, measure, sample
-from storage.store.open_store import check_reachable
-from streams.pipeline.file.model import TableLocation
+from weft.storage import DuePolicy, Table
+from weft.storage.services.inspect.measure import TableMeasures, TableSample, measure, sample
+from weft.storage.store.open_store import check_reachable
+from weft.streams.pipeline.file.model import TableLocation
 
 MEASURE_SECONDS: Final = 30.0
 SAMPLE_SECONDS: Final = 600.0  # a sample reads the log rows of a file group, and some footers

@@ -3,23 +3,23 @@
 That a topic does not exist is told here, too; the query waits for it when it starts, and fails if it does not come.
 
 Brokers, schema registry and the store of the table are checked before a JVM is started, so that waiting costs little. A
-running query survives an outage of the brokers between batches (`streams.kafka.kafka_source`), and one of the registry
-as long as messages have schemas that it knows. Else the query fails, and the next process waits.
+running query survives an outage of the brokers between batches (`weft.streams.kafka.kafka_source`), and one of the
+registry as long as messages have schemas that it knows. Else the query fails, and the next process waits.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streams.pipeline.run.error_kinds import describe
-from streams.pipeline.run.outage import JobOutages, store_name
-from streams.pipeline.run.status import StopSignal
+from weft.streams.pipeline.run.error_kinds import describe
+from weft.streams.pipeline.run.outage import JobOutages, store_name
+from weft.streams.pipeline.run.status import StopSignal
 
 if TYPE_CHECKING:
-    from streams.kafka.cluster import Cluster
-    from streams.kafka.errors import TopicMissing
-    from streams.pipeline.file.pipeline import Pipeline, WriterSpec
-    from streams.spark.executors import ExecutorWatch
+    from weft.streams.kafka.cluster import Cluster
+    from weft.streams.kafka.errors import TopicMissing
+    from weft.streams.pipeline.file.pipeline import Pipeline, WriterSpec
+    from weft.streams.spark.executors import ExecutorWatch
 
 
 def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
@@ -30,9 +30,9 @@ def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, o
         SourceRefused: The brokers refuse access.
         InvalidInput: An option of the source is wrong.
     """
-    from streams import kafka
-    from streams.kafka.cluster import Cluster
-    from streams.kafka.options import parse_options
+    from weft.streams import kafka
+    from weft.streams.kafka.cluster import Cluster
+    from weft.streams.kafka.options import parse_options
 
     if writer.reader_format != kafka.FORMAT:
         return
@@ -57,7 +57,7 @@ def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, o
 
 
 def _look_for_topics(cluster: Cluster, outages: JobOutages, writer: WriterSpec) -> None:
-    from streams.kafka.errors import SourceRefused, SourceUnavailable
+    from weft.streams.kafka.errors import SourceRefused, SourceUnavailable
 
     try:
         missing = cluster.look_for_topics()
@@ -76,7 +76,7 @@ def await_registry(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *,
         RegistryRefused: The registry refuses access.
         InvalidInput: A setting of the registry is wrong.
     """
-    from streams.formats.registry import registry_client
+    from weft.streams.formats.registry import registry_client
 
     if stop or not writer.needs_registry:
         return
@@ -125,7 +125,7 @@ def tell_executors(outages: JobOutages, watch: ExecutorWatch) -> bool:
     Returns:
         Whether it waits.
     """
-    from streams.spark.executors import HINT
+    from weft.streams.spark.executors import HINT
 
     seconds = watch.starved_seconds()
     if seconds is None:
@@ -145,8 +145,8 @@ def _registry(writer: WriterSpec) -> str:
 
 def unreachable(failure: Exception, pipeline: Pipeline, name: str) -> str:
     """Name of the broker, registry or store that does not answer."""
-    from streams.formats.registry import RegistryUnavailable
-    from streams.kafka.errors import SourceUnavailable
+    from weft.streams.formats.registry import RegistryUnavailable
+    from weft.streams.kafka.errors import SourceUnavailable
 
     if isinstance(failure, SourceUnavailable):
         return _broker(pipeline.writer(name))

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar, cast
 
-from streams.read.relation.jvm import Jvm, UnsupportedSessionError
+from weft.streams.read.relation.jvm import Jvm, UnsupportedSessionError
 
 __all__ = ["Callback", "PlainTable", "WithoutMetrics", "callback", "check_methods"]
 

@@ -1,4 +1,4 @@
-"""Hands columns over from tasks of views: `ColumnarTasks.java`, see `streams.spark.java_classes`.
+"""Hands columns over from tasks of views: `ColumnarTasks.java`, see `weft.streams.spark.java_classes`.
 
 Spark reads rows of a Python data source one by one, and asks for Arrow batches as columns only through an interface
 that must be a class on executors. Handing 20 M rows over takes half of the JVM's time that way
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyspark import SparkContext
 
-from streams.spark.java_classes import CannotCompile, new_object
+from weft.streams.spark.java_classes import CannotCompile, new_object
 
 __all__ = ["columnar_tasks"]
 

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streams.read.relation.callbacks import Callback, callback
-from streams.read.relation.jvm import Jvm
-from streams.read.relation.planner_interface import ParquetFile
+from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.jvm import Jvm
+from weft.streams.read.relation.planner_interface import ParquetFile
 
 __all__ = ["RangesOfFiles", "batch_of"]
 

@@ -2,7 +2,7 @@
 
 A left join on the foreign key, which has at most one row of the other table for each row. Spark prunes, pushes filters
 down and broadcasts as in any join. It cannot know that the key is unique, so it reads the other table even if no column
-of it is used: then the planner of the other table gives it no rows (`streams.read.reference_planner`).
+of it is used: then the planner of the other table gives it no rows (`weft.streams.read.reference_planner`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from operator import and_
 
 from pyspark.sql import Column, DataFrame, functions
 
-from streams.read.relation.planner_interface import JoinedColumns
+from weft.streams.read.relation.planner_interface import JoinedColumns
 
 __all__ = ["join_frames"]
 

@@ -33,10 +33,10 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
-from streams.read.relation.callback_connections import connections_of
-from streams.read.relation.columnar_tasks import columnar_tasks
-from streams.read.relation.planner_interface import ParquetFile
-from streams.spark.for_workers import pickled
+from weft.streams.read.relation.callback_connections import connections_of
+from weft.streams.read.relation.columnar_tasks import columnar_tasks
+from weft.streams.read.relation.planner_interface import ParquetFile
+from weft.streams.spark.for_workers import pickled
 
 __all__ = ["Jvm", "UnsupportedSessionError", "load_classes"]
 

@@ -26,11 +26,18 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
-from storage.errors import InvalidInput
-from streams.read.relation.planner_interface import JoinedColumns, ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
+from weft.storage.errors import InvalidInput
+from weft.streams.read.relation.planner_interface import (
+    JoinedColumns,
+    ParquetFile,
+    Part,
+    PinnedPlanner,
+    Planner,
+    ReadPlan,
+)
 
 if TYPE_CHECKING:
-    from streams.read.relation.jvm import Jvm
+    from weft.streams.read.relation.jvm import Jvm
 
 __all__ = [
     "JoinedColumns",
@@ -63,11 +70,11 @@ def create_relation_view(spark: SparkSession, name: str, planner: Planner) -> No
         )
     jvm = _jvm_or_warn(spark)
     if jvm is None:
-        from streams.read.relation.without_jvm import fixed_dataframe
+        from weft.streams.read.relation.without_jvm import fixed_dataframe
 
         fixed_dataframe(spark, planner).createOrReplaceTempView(name)
         return
-    from streams.read.relation.spark_scan import register_view
+    from weft.streams.read.relation.spark_scan import register_view
 
     register_view(jvm, name, planner)
 
@@ -79,17 +86,17 @@ def relation_dataframe(spark: SparkSession, planner: Planner, *, name: str = "we
     """
     jvm = _jvm_or_warn(spark)
     if jvm is None:
-        from streams.read.relation.without_jvm import fixed_dataframe
+        from weft.streams.read.relation.without_jvm import fixed_dataframe
 
         return fixed_dataframe(spark, planner)
-    from streams.read.relation.spark_scan import new_dataframe
+    from weft.streams.read.relation.spark_scan import new_dataframe
 
     return new_dataframe(jvm, name, planner)
 
 
 def _jvm_or_warn(spark: SparkSession) -> Jvm | None:
-    from streams.read.relation.jvm import Jvm, UnsupportedSessionError
-    from streams.read.relation.spark_scan import check_interfaces
+    from weft.streams.read.relation.jvm import Jvm, UnsupportedSessionError
+    from weft.streams.read.relation.spark_scan import check_interfaces
 
     try:
         return Jvm.of(spark, check_interfaces)

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-from storage.read.pushed.first_rows import FirstRows
-from storage.read.pushed.partial_aggregates import Aggregation
+from weft.storage.read.pushed.first_rows import FirstRows
+from weft.storage.read.pushed.partial_aggregates import Aggregation
 
 __all__ = ["JoinedColumns", "OneScan", "ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
 

@@ -1,4 +1,5 @@
-"""Converts aggregates that Spark pushes down (JVM objects) to `storage.read.pushed.partial_aggregates.Aggregation`.
+"""Converts aggregates that Spark pushes down (JVM objects) to
+`weft.storage.read.pushed.partial_aggregates.Aggregation`.
 
 Spark offers an aggregate if it is the first thing above the scan: no filter is left that Spark evaluates, and nothing
 has a FILTER of its own. It adds up what the scan returns. An average comes twice: as such, and then as a sum and a
@@ -14,7 +15,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import Filter, In
 from pyspark.sql.types import DecimalType, LongType, StructType
 
-from storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
+from weft.storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
 
 __all__ = ["column_name", "filters_of_groups", "has_inexact_average", "parse_aggregation"]
 

@@ -1,5 +1,5 @@
 """Converts what Spark offers to `SupportsPushDownTopN` (JVM objects) to the order of
-`storage.read.pushed.first_rows.FirstRows`.
+`weft.storage.read.pushed.first_rows.FirstRows`.
 
 Spark sorts and limits the rows of all tasks again, so a task may hand over more rows than it was asked for, but must
 hand over those that come first. So an order is taken only if it is one of plain columns: expressions, fields of structs
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from storage.read.pushed.first_rows import SortKey
-from streams.read.relation.pushed_aggregates import column_name
+from weft.storage.read.pushed.first_rows import SortKey
+from weft.streams.read.relation.pushed_aggregates import column_name
 
 __all__ = ["parse_order"]
 

@@ -20,8 +20,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from streams.read.relation.jvm import Jvm
-from streams.read.relation.planner_interface import PinnedPlanner, Planner
+from weft.streams.read.relation.jvm import Jvm
+from weft.streams.read.relation.planner_interface import PinnedPlanner, Planner
 
 __all__ = ["QueryState", "QueryStates"]
 

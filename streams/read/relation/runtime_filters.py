@@ -26,10 +26,10 @@ from typing import Any, Final
 from pyspark.sql.datasource import Filter, In
 from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType, StructType
 
-from streams.read.relation.callbacks import WithoutMetrics, callback
-from streams.read.relation.jvm import Jvm
-from streams.read.relation.planner_interface import ReadPlan
-from streams.read.relation.pushed_filters import parse_predicate
+from weft.streams.read.relation.callbacks import WithoutMetrics, callback
+from weft.streams.read.relation.jvm import Jvm
+from weft.streams.read.relation.planner_interface import ReadPlan
+from weft.streams.read.relation.pushed_filters import parse_predicate
 
 __all__ = ["FilteredAtRunTime", "parse_runtime_filters"]
 

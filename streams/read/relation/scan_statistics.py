@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from streams.read.relation.callbacks import Callback, callback
-from streams.read.relation.jvm import Jvm
+from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.jvm import Jvm
 
 __all__ = ["ScanStatistics"]
 

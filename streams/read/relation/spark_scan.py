@@ -22,22 +22,29 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage.errors import InvalidInput
-from storage.read.pushed.first_rows import FirstRows
-from storage.read.pushed.partial_aggregates import Aggregation
-from streams.read.relation.callbacks import Callback, PlainTable, callback, check_methods
-from streams.read.relation.file_ranges import RangesOfFiles, batch_of
-from streams.read.relation.join_frames import join_frames
-from streams.read.relation.jvm import Jvm
-from streams.read.relation.planner_interface import JoinedColumns, ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
-from streams.read.relation.pushed_aggregates import filters_of_groups, has_inexact_average, parse_aggregation
-from streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
-from streams.read.relation.pushed_limits import parse_order
-from streams.read.relation.query_state import QueryState, QueryStates
-from streams.read.relation.runtime_filters import FilteredAtRunTime, Replan
-from streams.read.relation.scan_statistics import ScanStatistics
-from streams.read.relation.worker import PlannedTask, task_reader
-from streams.spark.for_workers import for_workers
+from weft.storage.errors import InvalidInput
+from weft.storage.read.pushed.first_rows import FirstRows
+from weft.storage.read.pushed.partial_aggregates import Aggregation
+from weft.streams.read.relation.callbacks import Callback, PlainTable, callback, check_methods
+from weft.streams.read.relation.file_ranges import RangesOfFiles, batch_of
+from weft.streams.read.relation.join_frames import join_frames
+from weft.streams.read.relation.jvm import Jvm
+from weft.streams.read.relation.planner_interface import (
+    JoinedColumns,
+    ParquetFile,
+    Part,
+    PinnedPlanner,
+    Planner,
+    ReadPlan,
+)
+from weft.streams.read.relation.pushed_aggregates import filters_of_groups, has_inexact_average, parse_aggregation
+from weft.streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
+from weft.streams.read.relation.pushed_limits import parse_order
+from weft.streams.read.relation.query_state import QueryState, QueryStates
+from weft.streams.read.relation.runtime_filters import FilteredAtRunTime, Replan
+from weft.streams.read.relation.scan_statistics import ScanStatistics
+from weft.streams.read.relation.worker import PlannedTask, task_reader
+from weft.streams.spark.for_workers import for_workers
 
 __all__ = ["LiveTable", "LiveView", "PruningScanBuilder", "check_interfaces", "new_dataframe", "register_view"]
 

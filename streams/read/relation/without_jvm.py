@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.read.relation.join_frames import join_frames
-from streams.read.relation.planner_interface import Part, PinnedPlanner, Planner, ReadPlan
-from streams.read.relation.worker import conformed_batches
-from streams.spark.data_sources import register_source
-from streams.spark.for_workers import ForWorkers, Source
+from weft.streams.read.relation.join_frames import join_frames
+from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, Planner, ReadPlan
+from weft.streams.read.relation.worker import conformed_batches
+from weft.streams.spark.data_sources import register_source
+from weft.streams.spark.for_workers import ForWorkers, Source
 
 __all__ = ["fixed_dataframe"]
 

@@ -4,6 +4,6 @@ When a format is unknown, Spark searches once the top-level packages on Python's
 ``pyspark_``, and registers the `DefaultSource` of each.
 """
 
-from streams.read.table_source import WeftSource as DefaultSource
+from weft.streams.read.table_source import WeftSource as DefaultSource
 
 __all__ = ["DefaultSource"]

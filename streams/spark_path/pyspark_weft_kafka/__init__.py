@@ -1,5 +1,5 @@
 """Lets Spark find ``format("weft_kafka")`` by itself; see `pyspark_weft`."""
 
-from streams.kafka.kafka_source import KafkaSource as DefaultSource
+from weft.streams.kafka.kafka_source import KafkaSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,4 +1,4 @@
-"""weft, as its README says: `streams.write_batch` for each batch, a view, and `streams.compact`.
+"""weft, as its README says: `weft.write_batch` for each batch, a view, and `weft.compact`.
 
 The load is a batch of a stream with all groups, and a compaction. *Its own policy* is the default `DuePolicy`, which
 ``weft compact --due`` and pipelines use.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-import streams
-from storage import DuePolicy, Table
+import weft
 from tests.benchmarks.peers.dataset import KEY
 from tests.benchmarks.peers.system import System
+from weft import DuePolicy, Table
 
 
 class Weft(System):
@@ -41,15 +41,15 @@ class Weft(System):
         )
 
     def load(self, path: str) -> None:
-        streams.write_batch(self.spark.read.parquet(path), str(self.location), "load")
+        weft.write_batch(self.spark.read.parquet(path), str(self.location), "load")
         self.compact()
-        streams.create_view(self.spark, str(self.location), self.table)
+        weft.create_view(self.spark, str(self.location), self.table)
 
     def commit(self, path: str, group: str) -> None:
-        streams.write_batch(self.spark.read.parquet(path), str(self.location), group)
+        weft.write_batch(self.spark.read.parquet(path), str(self.location), group)
 
     def compact(self, *, everything: bool = True) -> None:
-        streams.compact(self.spark, str(self.location), None if everything else DuePolicy())
+        weft.compact(self.spark, str(self.location), None if everything else DuePolicy())
 
     def clean(self) -> None:
         Table.open(self.location).clean(dt.timedelta(0))

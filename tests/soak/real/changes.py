@@ -12,10 +12,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from storage.core.log.cut import parse_cut
-from storage.core.names import lane_name
 from tests.soak.real.feed import KEYS, Change
 from tests.soak.real.topics import FORMATS, NEW_COLUMN, PARTITIONS, write_pipeline
+from weft.storage.core.log.cut import parse_cut
+from weft.storage.core.names import lane_name
 
 if TYPE_CHECKING:
     from tests.soak.real.run import Soak
@@ -138,7 +138,7 @@ def _command(soak: Soak, *arguments: str, kill: bool = False) -> Any:
     answers: list[Any] = []
 
     def run() -> None:
-        command = [sys.executable, "-m", "streams.cli.main", *arguments, "--json"]
+        command = [sys.executable, "-m", "weft.streams.cli.main", *arguments, "--json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             if victim:
                 time.sleep(KILL_SECONDS)

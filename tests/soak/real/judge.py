@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from storage import Table
 from tests.download_cache import Unavailable
 from tests.soak.lanes import services_of
 from tests.soak.real.alerts import fired, judge_alerts
@@ -17,6 +16,7 @@ from tests.soak.real.letters import letter_errors
 from tests.soak.real.memory import Memory
 from tests.soak.real.topics import FORMATS
 from tests.soak.run import Verdict, differences
+from weft import Table
 
 if TYPE_CHECKING:
     from tests.soak.real.run import Soak

@@ -120,7 +120,7 @@ class WeftRun(Process):
 
     def __init__(self, pipeline: Path, log: Path) -> None:
         self.port = free_port()
-        arguments = ("streams.cli.main", "run", str(pipeline), "--http", str(self.port), "--json")
+        arguments = ("weft.streams.cli.main", "run", str(pipeline), "--http", str(self.port), "--json")
         super().__init__("weft run", arguments, log)
         self.statuses: dict[str, dict[str, Any]] = {}
 

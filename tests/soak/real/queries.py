@@ -14,10 +14,10 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 
-import streams
-from storage.errors import TableError
-from streams.spark.session import build_session
-from streams.spark.settings import QUICK_START, SERIAL
+import weft
+from weft.storage.errors import TableError
+from weft.streams.spark.session import build_session
+from weft.streams.spark.settings import QUICK_START, SERIAL
 
 QUERY: Final = """
     SELECT count(*) AS rows, coalesce(sum(visits), 0) AS visits, coalesce(sum(hits), 0) AS hits,
@@ -36,7 +36,7 @@ def main() -> int:
     }
     with tempfile.TemporaryDirectory(prefix="weft-soak-sql-") as scratch:
         spark = build_session("soak-queries", settings, scratch=Path(scratch) / "spark", quiet=True)
-        streams.create_view(spark, sys.argv[1], "t")
+        weft.create_view(spark, sys.argv[1], "t")
         print(json.dumps({"ready": True}), flush=True)
         for _ in sys.stdin:
             try:

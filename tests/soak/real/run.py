@@ -24,10 +24,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
-from storage import Table
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.run import open_table
-from streams.spark.session import check_java
 from tests.download_cache import Unavailable
 from tests.soak.lanes import Lanes
 from tests.soak.real.alerts import SCRAPE_SECONDS, Series
@@ -42,6 +38,10 @@ from tests.soak.real.topics import FORMATS, PARTITIONS, Encoder, write_pipeline
 from tests.soak.run import Verdict, kept_folder
 from tests.streams.formats.real_registry import VERSION, RealRegistry
 from tests.streams.kafka.real_broker import RealBroker, start_real_broker
+from weft import Table
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.run import open_table
+from weft.streams.spark.session import check_java
 
 STEP_SECONDS: Final = 0.2
 START_SECONDS: Final = 300.0  # for the first commits of all writers: several JVMs start at once on a busy machine

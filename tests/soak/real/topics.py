@@ -20,7 +20,7 @@ import yaml
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
 
-from streams.spark.settings import QUICK_START, SERIAL
+from weft.streams.spark.settings import QUICK_START, SERIAL
 
 PARTITIONS: Final = 2
 UNKNOWN_ID: Final = 999_999

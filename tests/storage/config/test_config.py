@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from storage import Table
-from storage.config.table_config import build_schema, configuration, load_config
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput, NotFound
 from tests.storage.support.shop import new_uri
 from tests.strategies import KEY_TYPES, ORDERING_TYPES, POOLS
+from weft import Table
+from weft.storage.config.table_config import build_schema, configuration, load_config
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput, NotFound
 
 GOOD: dict[str, Any] = {
     "key": ["id", "region"],
@@ -161,7 +161,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "a custom merger outside the allow-list": (
         put("groups", "order", "merge", to="os:system"),
         "merger 'os:system': module 'os' is not on this process's allow-list",
-        'storage.mergers.allow("os")',
+        'weft.storage.mergers.allow("os")',
     ),
     **{
         f"the reserved column name {name}": (

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table, mergers
-from storage.core.modes.functions import FUNCTIONS
-from storage.errors import InvalidInput
 from tests.mergers import BALANCE_STATE
 from tests.storage.config.test_config import Change, both, check_refused, drop, put
 from tests.storage.support.shop import append, new_uri
 from tests.strategies import BALANCE
+from weft.storage import Table, mergers
+from weft.storage.core.modes.functions import FUNCTIONS
+from weft.storage.errors import InvalidInput
 
 GOOD: dict[str, Any] = {
     "key": ["id"],
@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "a merger outside the allow-list": (
         put("groups", "own", "merge", to="tests.elsewhere:merge"),
         "merger 'tests.elsewhere:merge': module 'tests.elsewhere' is not on this process's allow-list",
-        'storage.mergers.allow("tests.elsewhere")',
+        'weft.storage.mergers.allow("tests.elsewhere")',
     ),
     "a merger that is not there": (
         put("groups", "own", "merge", to="tests.mergers:nobody"),

@@ -11,10 +11,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.config.config_file import read_yaml
-from storage.errors import InvalidInput
-from storage.foreign_text import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, compose_yaml, parse_json, parse_yaml
+from weft import Table
+from weft.storage.config.config_file import read_yaml
+from weft.storage.errors import InvalidInput
+from weft.storage.foreign_text import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, compose_yaml, parse_json, parse_yaml
 
 
 def bomb(levels: int, width: int = 9) -> str:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.config.table_config import TableConfig, build_schema, load_config
-from storage.config.table_properties import SqlColumn, config_from_properties, parse_names, properties_of
-from storage.errors import InvalidInput
 from tests.strategies import Config, configs
+from weft.storage.config.table_config import TableConfig, build_schema, load_config
+from weft.storage.config.table_properties import SqlColumn, config_from_properties, parse_names, properties_of
+from weft.storage.errors import InvalidInput
 
 ODD = ["payment", "a.b", "x,y", "back`tick", " space ", "group", "é col", "ordering"]
 COLUMNS = [

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.merge.contested import contested, stored_bounds
-from storage.core.modes import NO_MERGERS
-from storage.files.log_reader import LogReader
+from weft import Table
+from weft.storage.core.merge.contested import contested, stored_bounds
+from weft.storage.core.modes import NO_MERGERS
+from weft.storage.files.log_reader import LogReader
 
 MOMENT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 PLAIN_MOMENT = MOMENT.replace(tzinfo=None)

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.config.table_config import build_schema, load_config
-from storage.core import names
-from storage.core.merge.diff import ChangeShape, diff, differing
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import parse_type
-from storage.errors import InvalidInput, NotFound
 from tests.storage.support.changing import State, expected, got
 from tests.storage.support.world import canonical
 from tests.strategies import NAN, POOLS
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.core import names
+from weft.storage.core.merge.diff import ChangeShape, diff, differing
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import parse_type
+from weft.storage.errors import InvalidInput, NotFound
 
 TYPES = [*POOLS, "map<string,array<double>>", "struct<x:double,y:array<struct<z:float>>>"]
 MORE: dict[str, list[Any]] = {

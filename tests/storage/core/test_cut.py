@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.log.cut import Cut, highest, lowest, only, parse_cut, within
-from storage.core.names import LaneName
+from weft.storage.core.log.cut import Cut, highest, lowest, only, parse_cut, within
+from weft.storage.core.names import LaneName
 
 LANES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,12}", fullmatch=True).map(LaneName)
 SEQS = st.dictionaries(LANES, st.integers(0, 10**17), max_size=5)

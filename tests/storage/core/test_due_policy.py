@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.log.file_refs import Blocks, FileGroup, FileRef, LogFile, LogIndex, LogRanges, SliceFile
-from storage.core.names import TABLE_LANE, LaneName, Path
-from storage.core.plan.due_policy import (
+from weft.storage.core.log.file_refs import Blocks, FileGroup, FileRef, LogFile, LogIndex, LogRanges, SliceFile
+from weft.storage.core.names import TABLE_LANE, LaneName, Path
+from weft.storage.core.plan.due_policy import (
     COLD_FACTOR,
     LEAST_COMMITS,
     MAX_POSTPONED,
@@ -23,8 +23,8 @@ from storage.core.plan.due_policy import (
     commits_of_base,
     plan_due,
 )
-from storage.core.plan.read_cost import ReadCost, read_amplification, read_cost
-from storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.core.plan.read_cost import ReadCost, read_amplification, read_cost
+from weft.storage.core.plan.slices import FileSlice, LiveFile
 
 A, B = LaneName("a"), LaneName("b")
 EMPTY = LogIndex(

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.log import group_set
-from storage.core.log.checkpoint_codec import decode_table, encode_table
-from storage.core.log.entries import Base, Fold, TableEntry
-from storage.core.log.file_refs import FileGroup
-from storage.core.log.group_set import GroupSet, GroupUnion, StoredGroups
-from storage.core.log.table_state import TableState, apply_entries
-from storage.environment import Environment
-from storage.errors import CorruptData
-from storage.log.commit_log import CommitLog, read_table_lane
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
 from tests.storage.support.history import History
 from tests.storage.support.shop import SHOP, append, new_uri, orders
+from weft import Table
+from weft.storage.core.log import group_set
+from weft.storage.core.log.checkpoint_codec import decode_table, encode_table
+from weft.storage.core.log.entries import Base, Fold, TableEntry
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.log.group_set import GroupSet, GroupUnion, StoredGroups
+from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.environment import Environment
+from weft.storage.errors import CorruptData
+from weft.storage.log.commit_log import CommitLog, read_table_lane
+from weft.storage.store.open_store import open_store
 
 GROUPS = [FileGroup(partition, bits, bucket) for partition in ("", 'd="ü"') for bits in (6, 8) for bucket in range(30)]
 some_groups = st.sets(st.sampled_from(GROUPS))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from storage.core import keys
-from storage.core.key_lookup import LARGEST_SPAN, KeyLookup
+from weft.storage.core import keys
+from weft.storage.core.key_lookup import LARGEST_SPAN, KeyLookup
 
 LEAST, LARGEST = -(2**63), 2**63 - 1
 NUMBERS = st.integers(-20, 20) | st.integers(LEAST, LEAST + 20) | st.integers(LARGEST - 20, LARGEST)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.keys import KeyVector
-from storage.core.plan.key_ranges import MAX_REPEATED, Extents, KeyRange, choose_bounds, ranges_of
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.plan.key_ranges import MAX_REPEATED, Extents, KeyRange, choose_bounds, ranges_of
 
 
 def extents(*parts: tuple[int, int, int]) -> Extents:

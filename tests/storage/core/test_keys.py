@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from storage.core import keys
-from storage.core.types import parse_type
+from weft.storage.core import keys
+from weft.storage.core.types import parse_type
 
 TYPES = ["bigint", "int", "string", "binary", "date", "timestamp", "timestamp_ntz", "decimal(12,2)", "decimal(38,10)"]
 VALUES: dict[str, st.SearchStrategy[Any]] = {

@@ -14,17 +14,17 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import mergers
-from storage.config.table_config import build_schema, load_config
-from storage.core import names
-from storage.core.arrays import Arrays
-from storage.core.merge.collapse import LogRange, collapse_group
-from storage.core.merge.events import prepare
-from storage.core.model import Group
-from storage.core.modes import Mergers, latest, merging_mode
-from storage.core.schema.table_schema import TableSchema
 from tests.storage.support.world import canonical, to_arrow
 from tests.strategies import Append, Config, Story, stories
+from weft.storage import mergers
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.core import names
+from weft.storage.core.arrays import Arrays
+from weft.storage.core.merge.collapse import LogRange, collapse_group
+from weft.storage.core.merge.events import prepare
+from weft.storage.core.model import Group
+from weft.storage.core.modes import Mergers, latest, merging_mode
+from weft.storage.core.schema.table_schema import TableSchema
 
 ONE_KEY = np.zeros(1, np.int64)
 

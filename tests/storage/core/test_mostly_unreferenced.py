@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.log.file_refs import FileGroup, FilePart
-from storage.core.merge.locate_keys import locate_keys
-from storage.core.names import Path
-from storage.core.plan.due_policy import DuePolicy, plan_due
-from storage.core.plan.mostly_unreferenced import UNREFERENCED_FACTOR, mostly_unreferenced
-from storage.read.plan.pruning import key_table
-from storage.store.open_store import open_store
 from tests.storage.support.cleaning import NOW
 from tests.storage.support.damage import wrong
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders
 from tests.storage.support.world import World
 from tests.strategies import EVERY_GROUP, Compact, Story, stories
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.log.file_refs import FileGroup, FilePart
+from weft.storage.core.merge.locate_keys import locate_keys
+from weft.storage.core.names import Path
+from weft.storage.core.plan.due_policy import DuePolicy, plan_due
+from weft.storage.core.plan.mostly_unreferenced import UNREFERENCED_FACTOR, mostly_unreferenced
+from weft.storage.read.plan.pruning import key_table
+from weft.storage.store.open_store import open_store
 
 KEYS = range(200)
 LAST = FileGroup("", 4, 15)

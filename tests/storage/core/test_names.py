@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage.core import names
-from storage.core.names import TABLE_LANE, Kind, LaneName, ParsedPath, Path
+from weft.storage.core import names
+from weft.storage.core.names import TABLE_LANE, Kind, LaneName, ParsedPath, Path
 
 ID = "0123456789abcdef" * 2
 ORDERS = LaneName("orders")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.log.needed_files import (
+from weft.storage.core.log.needed_files import (
     LaneEnd,
     Spans,
     contains,
@@ -16,8 +16,8 @@ from storage.core.log.needed_files import (
     newest_heartbeat,
     union_spans,
 )
-from storage.core.log.needed_files import subtract_spans as less
-from storage.core.names import Kind, LaneName, ParsedPath, Path
+from weft.storage.core.log.needed_files import subtract_spans as less
+from weft.storage.core.names import Kind, LaneName, ParsedPath, Path
 
 TOP = 12
 spans = st.lists(

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.log import cut, newest_slices
-from storage.core.log.checkpoint_codec import decode_table, encode_table
-from storage.core.log.entries import Base, Fold, TableEntry
-from storage.core.log.file_refs import FileGroup
-from storage.core.log.newest_slices import SlicePart, Slices
-from storage.core.log.table_state import TableState, apply_entries
-from storage.environment import Environment
-from storage.errors import CorruptData
-from storage.log.commit_log import CommitLog, read_table_lane
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
 from tests.storage.support.history import STEPS, History
 from tests.storage.support.shop import SHOP, append, new_uri, orders
+from weft import Table
+from weft.storage.core.log import cut, newest_slices
+from weft.storage.core.log.checkpoint_codec import decode_table, encode_table
+from weft.storage.core.log.entries import Base, Fold, TableEntry
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.log.newest_slices import SlicePart, Slices
+from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.environment import Environment
+from weft.storage.errors import CorruptData
+from weft.storage.log.commit_log import CommitLog, read_table_lane
+from weft.storage.store.open_store import open_store
 
 SPLITS = {f"split {buckets}": buckets for buckets in (1, 4, 8)}
 

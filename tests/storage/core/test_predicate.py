@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from storage.core.predicate import (
+from weft.storage.core.predicate import (
     And,
     ColumnRange,
     Comparison,
@@ -29,7 +29,7 @@ from storage.core.predicate import (
     possible_values,
     to_arrow,
 )
-from storage.read.request.arrow_expression import MAX_DEPTH, read_expression
+from weft.storage.read.request.arrow_expression import MAX_DEPTH, read_expression
 
 A, B = pc.field("a"), pc.field("b")
 NAMES = ["a", "a b", "it's", 'say "x"', "line\nbreak", "call", "é", "a.b", "x: 'y'", ""]
@@ -50,7 +50,7 @@ def test_columns_of_a_condition_are_all_that_it_uses() -> None:
 
 
 def test_an_expression_in_another_form_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.read.request.arrow_expression._metadata", lambda _: iter([("novelty", "1")]))
+    monkeypatch.setattr("weft.storage.read.request.arrow_expression._metadata", lambda _: iter([("novelty", "1")]))
     assert read_expression(A == 1) is None
 
 

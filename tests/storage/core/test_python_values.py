@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.python_values import python_rows, python_values
+from weft.storage.core.python_values import python_rows, python_values
 
 MICROSECONDS = st.integers(-(2**63) + 1, 2**63 - 1)
 

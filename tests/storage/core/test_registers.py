@@ -10,18 +10,18 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import mergers
-from storage.config.table_config import build_schema, load_config
-from storage.core import keys, names
-from storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
-from storage.core.merge.events import prepare
-from storage.core.merge.registers import RegisterRange, group_registers, merge_registers, register_rows
-from storage.core.merge.stitch import LogState
-from storage.core.model import Group
-from storage.core.modes import NO_MERGERS, Mergers, Registers
-from storage.core.schema.table_schema import TableSchema
 from tests.storage.support.world import canonical, to_arrow
 from tests.strategies import Append, Story, stories
+from weft.storage import mergers
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.core import keys, names
+from weft.storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
+from weft.storage.core.merge.events import prepare
+from weft.storage.core.merge.registers import RegisterRange, group_registers, merge_registers, register_rows
+from weft.storage.core.merge.stitch import LogState
+from weft.storage.core.model import Group
+from weft.storage.core.modes import NO_MERGERS, Mergers, Registers
+from weft.storage.core.schema.table_schema import TableSchema
 
 KEYS = 3
 

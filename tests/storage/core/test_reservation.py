@@ -13,20 +13,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from storage import Table
-from storage.core.log.cut import Cut
-from storage.core.log.entries import LONGEST_RESERVATION_MS, Plan, decode_entry, encode_entry
-from storage.core.log.table_state import OpenPlan
-from storage.core.names import TABLE_LANE
-from storage.core.plan.reservation import RESERVATION_FACTOR, SHORTEST_RESERVATION_MS, is_reserved, next_reservation_ms
-from storage.errors import TableError
-from storage.planned_work import plan_compaction
-from storage.services.compaction import compaction
-from storage.services.steps.service_plan import open_plan
-from storage.services.steps.steps import finish
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import LONGEST_RESERVATION_MS, Plan, decode_entry, encode_entry
+from weft.storage.core.log.table_state import OpenPlan
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.core.plan.reservation import (
+    RESERVATION_FACTOR,
+    SHORTEST_RESERVATION_MS,
+    is_reserved,
+    next_reservation_ms,
+)
+from weft.storage.errors import TableError
+from weft.storage.planned_work import plan_compaction
+from weft.storage.services.compaction import compaction
+from weft.storage.services.steps.service_plan import open_plan
+from weft.storage.services.steps.steps import finish
+from weft.storage.store.open_store import open_store
 
 GROUPS = 4
 CONFIG: dict[str, Any] = {

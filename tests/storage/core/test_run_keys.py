@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from storage.core.keys import KeyVector
-from storage.core.merge.run_keys import RunKeys
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.merge.run_keys import RunKeys
 
 LEAST, LARGEST = -(2**63), 2**63 - 1
 NUMBERS = st.integers(-9, 9) | st.integers(LEAST, LARGEST) | st.sampled_from([LEAST, LEAST + 1, LARGEST - 1, LARGEST])

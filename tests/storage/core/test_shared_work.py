@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import DuePolicy, Table
-from storage.core.log.cut import Cut
-from storage.core.log.table_state import OpenPlan
-from storage.core.plan.share_work import MAX_SHARING, next_share, rank_of, sharing_plans
-from storage.planned_work import plan_compaction
-from storage.services.compaction import compaction
-from storage.services.compaction.compaction import CompactionResult
-from storage.services.steps.service_plan import open_plan
-from storage.services.steps.steps import Steps, cancel
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.support.shop import SHOP, append, contents, orders
+from weft import DuePolicy, Table
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.table_state import OpenPlan
+from weft.storage.core.plan.share_work import MAX_SHARING, next_share, rank_of, sharing_plans
+from weft.storage.planned_work import plan_compaction
+from weft.storage.services.compaction import compaction
+from weft.storage.services.compaction.compaction import CompactionResult
+from weft.storage.services.steps.service_plan import open_plan
+from weft.storage.services.steps.steps import Steps, cancel
 
 GROUPS = 64
 ALL = DuePolicy(min_commits=1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from storage.core.log import sidecar_codec
-from storage.core.log.file_refs import LogRanges, SliceFile
-from storage.core.log.slice_list import decode_list
-from storage.core.names import LaneName
-from storage.log.decoded_sidecars import Decoded
+from weft.storage.core.log import sidecar_codec
+from weft.storage.core.log.file_refs import LogRanges, SliceFile
+from weft.storage.core.log.slice_list import decode_list
+from weft.storage.core.names import LaneName
+from weft.storage.log.decoded_sidecars import Decoded
 
 
 def slice_of(bucket: int) -> SliceFile:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from storage.core.log import sidecar_codec
-from storage.core.log.entries import Base, encode_entry
-from storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
-from storage.core.log.slice_list import SliceList, decode_list, taken_out
-from storage.core.names import LaneName, Path
+from weft.storage.core.log import sidecar_codec
+from weft.storage.core.log.entries import Base, encode_entry
+from weft.storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
+from weft.storage.core.log.slice_list import SliceList, decode_list, taken_out
+from weft.storage.core.names import LaneName, Path
 
 WHOLE: TypeAdapter[list[SliceFile]] = TypeAdapter(list[SliceFile])
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
-from storage.errors import InvalidInput
 from tests.strategies import POOLS
+from weft.storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
+from weft.storage.errors import InvalidInput
 
 SCALARS = [(name, value) for name, values in POOLS.items() if "<" not in name for value in values]
 

@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from storage import Table
-from storage.core import keys, names
-from storage.core.log.file_refs import FilePart, FileRef, SliceFile
-from storage.core.model import FIELD_ID
-from storage.core.types import encode_scalar
-from storage.files import base_file
-from storage.store.open_store import open_store
 from tests.storage.support.shop import SHOP, append, new_uri, orders, payments
 from tests.storage.support.world import World
 from tests.strategies import EVERY_GROUP, Compact, Story, stories
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core import keys, names
+from weft.storage.core.log.file_refs import FilePart, FileRef, SliceFile
+from weft.storage.core.model import FIELD_ID
+from weft.storage.core.types import encode_scalar
+from weft.storage.files import base_file
+from weft.storage.store.open_store import open_store
 
 
 def slices(table: Table) -> list[SliceFile]:

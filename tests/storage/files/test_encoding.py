@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.files.column_encoding import choose_encodings
-from storage.files.footers import Footer
-from storage.files.text_columns import dictionary_columns, without_dictionary
+from weft.storage.files.column_encoding import choose_encodings
+from weft.storage.files.footers import Footer
+from weft.storage.files.text_columns import dictionary_columns, without_dictionary
 
 ROWS = 10_000
 DAY = dt.date(2000, 1, 1)

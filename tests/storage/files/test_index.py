@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from storage import Table
-from storage.config.table_properties import schema_properties
-from storage.errors import CorruptData, InvalidInput
-from storage.files import base_file
-from storage.files.bloom_filter import BloomFilter, hash_values, writer_options, xxh64
 from tests.storage.support.damage import Damage, wrong
 from tests.storage.support.shop import append, contents, new_uri
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.config.table_properties import schema_properties
+from weft.storage.errors import CorruptData, InvalidInput
+from weft.storage.files import base_file
+from weft.storage.files.bloom_filter import BloomFilter, hash_values, writer_options, xxh64
 
 VALUES: dict[str, list[Any]] = {
     "email": [*(f"user{number}@example.com" for number in range(400)), "", "ü" * 40, None],

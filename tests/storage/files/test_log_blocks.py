@@ -9,16 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.names import LaneName
-from storage.core.plan.slices import LiveFile
-from storage.environment import Environment
-from storage.files.fetch_blocks import BlockId, LogBlocks
-from storage.store.object_store import ObjectStore, ReadRequest
-from storage.store.open_store import open_store
 from tests.faulty_store import FaultyStore
 from tests.storage.files.test_log_file import live_files
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders
+from weft import Table
+from weft.storage.core.names import LaneName
+from weft.storage.core.plan.slices import LiveFile
+from weft.storage.environment import Environment
+from weft.storage.files.fetch_blocks import BlockId, LogBlocks
+from weft.storage.store.object_store import ObjectStore, ReadRequest
+from weft.storage.store.open_store import open_store
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

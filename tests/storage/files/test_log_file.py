@@ -10,18 +10,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from storage import Table
-from storage.core import keys, names
-from storage.core.log.file_refs import LogFile, LogIndex
-from storage.core.merge.locate_keys import partition_text
-from storage.core.model import FIELD_ID
-from storage.core.schema.table_schema import TableSchema
-from storage.core.types import encode_scalar
-from storage.store.open_store import open_store
 from tests.storage.support.shop import SHOP, append, new_uri, orders
 from tests.storage.support.world import World
 from tests.strategies import Story, stories
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core import keys, names
+from weft.storage.core.log.file_refs import LogFile, LogIndex
+from weft.storage.core.merge.locate_keys import partition_text
+from weft.storage.core.model import FIELD_ID
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import encode_scalar
+from weft.storage.store.open_store import open_store
 
 
 def live_files(table: Table) -> list[tuple[LogFile, LogIndex]]:

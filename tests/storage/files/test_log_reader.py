@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.merge.collapse import LogRange
-from storage.files.log_reader import LogReader
 from tests.storage.support.shop import new_uri
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core.merge.collapse import LogRange
+from weft.storage.files.log_reader import LogReader
 
 CONFIG = {
     "key": ["id"],

@@ -14,15 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.log.file_refs import FileGroup, SliceFile
-from storage.core.merge.locate_keys import locate_keys
-from storage.core.names import TABLE_LANE, Path
-from storage.core.plan.slices import whole_files
-from storage.environment import Tuning
-from storage.read.plan.pruning import key_table
-from storage.services.compaction import compaction
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.cleaning import NOW, killed_late
 from tests.storage.support.damage import Damage, wrong
@@ -30,6 +21,15 @@ from tests.storage.support.shop import SHOP, append, contents, new_uri, orders
 from tests.storage.support.world import World, bag
 from tests.strategies import EVERY_GROUP, Compact, Story, stories
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.log.file_refs import FileGroup, SliceFile
+from weft.storage.core.merge.locate_keys import locate_keys
+from weft.storage.core.names import TABLE_LANE, Path
+from weft.storage.core.plan.slices import whole_files
+from weft.storage.environment import Tuning
+from weft.storage.read.plan.pruning import key_table
+from weft.storage.services.compaction import compaction
+from weft.storage.store.open_store import open_store
 
 KEYS = range(40)
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from storage import Table
-from storage.imports.foreign_table import ForeignTable
-from storage.imports.import_table import import_table
-from storage.imports.translate import translate
 from tests.storage.imports.foreign_spark import in_order
+from weft import Table
+from weft.storage.imports.foreign_table import ForeignTable
+from weft.storage.imports.import_table import import_table
+from weft.storage.imports.translate import translate
 
 
 def read(source: ForeignTable, names: Sequence[str]) -> pa.Table:

@@ -10,11 +10,11 @@ from typing import Final
 
 import pytest
 
-from storage.errors import InvalidInput
-from storage.imports.foreign_table import open_foreign
 from tests import lake_releases
 from tests.storage.imports.foreign_spark import SHOW, Engine, Shown, in_order, tell
 from tests.storage.imports.imported import check_import, check_read, read
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.foreign_table import open_foreign
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3_000)]
 

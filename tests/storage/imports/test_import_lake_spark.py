@@ -8,12 +8,12 @@ from typing import Final
 
 import pytest
 
-from storage.errors import InvalidInput
-from storage.imports.foreign_table import ForeignTable, open_foreign
-from storage.imports.translate import Format
 from tests import lake_releases
 from tests.storage.imports.foreign_spark import SHOW, Engine, Shown, tell
 from tests.storage.imports.imported import check_import, check_read
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.foreign_table import ForeignTable, open_foreign
+from weft.storage.imports.translate import Format
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 

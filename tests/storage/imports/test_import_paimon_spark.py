@@ -9,13 +9,13 @@ from typing import Final
 
 import pytest
 
-from storage.errors import InvalidInput
-from storage.imports.foreign_table import open_foreign
-from storage.imports.translate import translate
-from storage.imports.translation import Fate
 from tests.lake_releases import PAIMON_0_9
 from tests.storage.imports.foreign_spark import SHOW, Engine, Shown, tell
 from tests.storage.imports.imported import check_import, check_read
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.foreign_table import open_foreign
+from weft.storage.imports.translate import translate
+from weft.storage.imports.translation import Fate
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 

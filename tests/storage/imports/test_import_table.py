@@ -19,19 +19,19 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 
-from storage import Table
-from storage.clock import Stamps
-from storage.environment import Environment, open_environment
-from storage.errors import Conflict, CorruptData, InvalidInput, NotFound
-from storage.imports.foreign_table import ForeignTable, open_foreign
-from storage.imports.import_table import LANE, ImportResult, import_into, import_table
-from storage.imports.translate import Format, translate
-from storage.publish.targets import DeltaTarget
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.imports.sources import ROWS, hudi, paimon, parquet
 from tests.storage.support.published_types import table_with_unused_rows
 from tests.storage.support.shop import new_uri
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.environment import Environment, open_environment
+from weft.storage.errors import Conflict, CorruptData, InvalidInput, NotFound
+from weft.storage.imports.foreign_table import ForeignTable, open_foreign
+from weft.storage.imports.import_table import LANE, ImportResult, import_into, import_table
+from weft.storage.imports.translate import Format, translate
+from weft.storage.publish.targets import DeltaTarget
+from weft.storage.store.open_store import open_store
 
 GROUPS = {
     "key": ["id"],

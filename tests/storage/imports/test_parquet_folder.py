@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import InvalidInput
-from storage.imports.foreign_table import open_foreign
 from tests.storage.imports.sources import ROWS, parquet
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.foreign_table import open_foreign
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from storage.config.table_config import build_schema, load_config
-from storage.errors import InvalidInput
-from storage.imports.table_text import read_table_text
-from storage.imports.translate import to_yaml, translate
-from storage.imports.translation import Declared, Fate, Translation
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.errors import InvalidInput
+from weft.storage.imports.table_text import read_table_text
+from weft.storage.imports.translate import to_yaml, translate
+from weft.storage.imports.translation import Declared, Fate, Translation
 
 COLUMNS = {"id": "bigint", "a": "string", "b": "int", "c": "double", "ts": "bigint", "ts2": "bigint"}
 PARTIAL = {"merge-engine": "partial-update"}

@@ -8,20 +8,20 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.log.archive_codec import Chunks, decode_archive, encode_archive
-from storage.core.log.entries import Claim, Entry, decode_entry, encode_entry
-from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, lane_folder, slot_path
-from storage.environment import Environment
-from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, GapError, InvalidInput, SnapshotExpired
-from storage.log.commit_log import CommitLog
-from storage.services.inspect.inspect import Inspection
-from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.cleaning import NOW, Killed, MortalStore
 from tests.storage.support.damage import Damage, verified, wrong
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, statuses
 from tests.tuning import tune, tuned
+from weft import Table
+from weft.storage.core.log.archive_codec import Chunks, decode_archive, encode_archive
+from weft.storage.core.log.entries import Claim, Entry, decode_entry, encode_entry
+from weft.storage.core.names import TABLE_LANE, LaneName, Path, archive_path, lane_folder, slot_path
+from weft.storage.environment import Environment
+from weft.storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, GapError, InvalidInput, SnapshotExpired
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.store.open_store import open_store
 
 ORDERS = LaneName("orders")
 SMALL = 4

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_json
-from storage.core.log.cut import Span, in_spans
-from storage.core.log.lane_state import LaneState
-from storage.core.log.table_state import TableState, apply_entries
-from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
-from storage.environment import Environment
-from storage.log import checkpoint_store
-from storage.log.checkpoint_store import Checkpoints, agreed
-from storage.log.commit_log import CommitLog, lane_entries, read_table_lane
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.damage import resealed
 from tests.storage.support.history import STEPS, History
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.tuning import tune, tuned
+from weft import Table
+from weft.storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_json
+from weft.storage.core.log.cut import Span, in_spans
+from weft.storage.core.log.lane_state import LaneState
+from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
+from weft.storage.environment import Environment
+from weft.storage.log import checkpoint_store
+from weft.storage.log.checkpoint_store import Checkpoints, agreed
+from weft.storage.log.commit_log import CommitLog, lane_entries, read_table_lane
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 ORDERS = LaneName("orders")
 STATE_ONLY = 80

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from storage import Table
-from storage.core.log.entries import Claim, decode_entry, encode_entry
-from storage.core.names import LaneName, Path, slot_path
-from storage.environment import Environment
-from storage.errors import CommitUnknown, CorruptData, StoreRefused
-from storage.log.commit_log import PUBLISH_DEADLINE_MS, CommitLog
-from storage.services.steps.tasks import Task, one_by_one
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
-from storage.write.write_task import write_rows
-from storage.write.writer import WriteTicket
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.log.entries import Claim, decode_entry, encode_entry
+from weft.storage.core.names import LaneName, Path, slot_path
+from weft.storage.environment import Environment
+from weft.storage.errors import CommitUnknown, CorruptData, StoreRefused
+from weft.storage.log.commit_log import PUBLISH_DEADLINE_MS, CommitLog
+from weft.storage.services.steps.tasks import Task, one_by_one
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
+from weft.storage.write.write_task import write_rows
+from weft.storage.write.writer import WriteTicket
 
 LANE = LaneName("orders")
 

@@ -7,16 +7,16 @@ from pathlib import Path as LocalPath
 
 import pytest
 
-from storage import Table
-from storage.core.names import HEARTBEATS, Kind, LaneName, Path, heartbeat_path, parse_path
-from storage.errors import Fenced, StoreUnavailable
-from storage.log.heartbeat import EVERY_MS, SILENT_AFTER_MS, newest_heartbeats
-from storage.services.inspect.inspect import Inspection, LaneReport
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.cleaning import ALL, NOW, killed, stored
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders
+from weft import Table
+from weft.storage.core.names import HEARTBEATS, Kind, LaneName, Path, heartbeat_path, parse_path
+from weft.storage.errors import Fenced, StoreUnavailable
+from weft.storage.log.heartbeat import EVERY_MS, SILENT_AFTER_MS, newest_heartbeats
+from weft.storage.services.inspect.inspect import Inspection, LaneReport
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 ORDERS = LaneName("orders")
 

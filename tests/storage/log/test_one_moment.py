@@ -14,22 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.log.entries import Data
-from storage.core.names import TABLE_LANE, LaneName, slot_path
-from storage.environment import Environment
-from storage.errors import InvalidInput, NotOneMoment, NotSettled
-from storage.log import one_moment
-from storage.publish.delta import publish_delta
-from storage.read.changes.change_scan import WINDOW, bounded_cut
-from storage.read.snapshot import Snapshot
-from storage.store.open_store import open_store
-from storage.write.writer import Writer
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.paying import Pipeline
 from tests.storage.support.reference_shop import CUSTOMER, Shop
 from tests.storage.support.shop import SHOP, new_uri, orders, payments
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.log.entries import Data
+from weft.storage.core.names import TABLE_LANE, LaneName, slot_path
+from weft.storage.environment import Environment
+from weft.storage.errors import InvalidInput, NotOneMoment, NotSettled
+from weft.storage.log import one_moment
+from weft.storage.publish.delta import publish_delta
+from weft.storage.read.changes.change_scan import WINDOW, bounded_cut
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.store.open_store import open_store
+from weft.storage.write.writer import Writer
 
 FEW, MANY = 0, 12
 """Other lanes: with many, archives are announced (rule A3)."""

@@ -11,26 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
-from storage.core.log.entries import Data
-from storage.core.names import LaneName
-from storage.errors import InvalidInput, NotFound
-from storage.write.write_task import write_rows
-from storage.write.writer import Commit, WriteTicket
 from tests.end_process import end_process
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.support.shop import SHOP, append, new_uri, orders, payments
+from weft import Table
+from weft.storage.core.log.entries import Data
+from weft.storage.core.names import LaneName
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.write.write_task import write_rows
+from weft.storage.write.writer import Commit, WriteTicket
 
 ROOT = Path(__file__).resolve().parents[3]
 READER = """
 import sys
-from storage import Table
+from weft import Table
 print(Table.open(sys.argv[1]).snapshot().cut)
 """
 WRITER = """
 import sys
-from storage import Table
-from storage.write.write_task import write_rows
+from weft import Table
+from weft.storage.write.write_task import write_rows
 from tests.storage.support.shop import payments
 with Table.open(sys.argv[1]).writer("payments") as writer:
     begun = writer.begin()

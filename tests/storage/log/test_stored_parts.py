@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from storage import Table
-from storage.core.log import newest_slices
-from storage.core.log.checkpoint_codec import decode_table
-from storage.core.log.file_refs import FileGroup
-from storage.core.log.table_state import TableState
-from storage.core.names import TABLE_LANE, Path, checkpoint_folder, slot_path
-from storage.errors import CorruptData, StoreUnavailable
-from storage.log.checkpoint_store import list_checkpoints
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.shop import SHOP, append, new_uri, orders
 from tests.tuning import tune, tuned
+from weft import Table
+from weft.storage.core.log import newest_slices
+from weft.storage.core.log.checkpoint_codec import decode_table
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.log.table_state import TableState
+from weft.storage.core.names import TABLE_LANE, Path, checkpoint_folder, slot_path
+from weft.storage.errors import CorruptData, StoreUnavailable
+from weft.storage.log.checkpoint_store import list_checkpoints
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 PLACE = 40  # a byte of the first part
 GROUPS = 16

@@ -15,14 +15,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from storage import Table
-from storage.environment import Environment
-from storage.publish.iceberg import publish_iceberg
-from storage.publish.iceberg_folder import FolderCatalog
-from storage.store.open_store import open_store
 from tests.faulty_store import FaultyStore
 from tests.storage.publish.test_publish_iceberg import NAME, check_same_rows
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
+from weft.storage.environment import Environment
+from weft.storage.publish.iceberg import publish_iceberg
+from weft.storage.publish.iceberg_folder import FolderCatalog
+from weft.storage.store.open_store import open_store
 
 
 class Death(BaseException):

@@ -17,18 +17,18 @@ from deltalake.exceptions import CommitFailedError, DeltaProtocolError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.predicate import ColumnRange
-from storage.environment import Environment
-from storage.errors import CommitUnknown, Conflict, CorruptData, InvalidInput, NotFound, StoreUnavailable
-from storage.publish.deletion_vector import inline_deletion_vector
-from storage.publish.delta import publish_delta
-from storage.publish.delta_files import BOUND_LENGTH, _bounds
-from storage.store.open_store import open_store
 from tests.faulty_store import Fault, FaultyStore
 from tests.storage.publish.test_publish_iceberg import in_order
 from tests.storage.support.every_type import EVERY_TYPE, MOMENT, append_every_type
 from tests.storage.support.shop import SHOP, append, fill_with_every_state, orders, payments
+from weft import Table
+from weft.storage.core.predicate import ColumnRange
+from weft.storage.environment import Environment
+from weft.storage.errors import CommitUnknown, Conflict, CorruptData, InvalidInput, NotFound, StoreUnavailable
+from weft.storage.publish.deletion_vector import inline_deletion_vector
+from weft.storage.publish.delta import publish_delta
+from weft.storage.publish.delta_files import BOUND_LENGTH, _bounds
+from weft.storage.store.open_store import open_store
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def test_added_columns_are_null_in_older_files(table: Table) -> None:
 
 @pytest.mark.parametrize("checkpoint", [1, 100])
 def test_the_comment_of_the_table_is_published(table: Table, monkeypatch: pytest.MonkeyPatch, checkpoint: int) -> None:
-    monkeypatch.setattr("storage.publish.delta.CHECKPOINT_EVERY", checkpoint)
+    monkeypatch.setattr("weft.storage.publish.delta.CHECKPOINT_EVERY", checkpoint)
     append(table, orders(1))
     table.compact()
     for comment in ("all orders", "of all shops", ""):

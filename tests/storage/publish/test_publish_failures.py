@@ -17,13 +17,13 @@ from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError
 from pyiceberg.table import CommitTableResponse
 from pyiceberg.table import Table as IcebergTable
 
-from storage import Table
-from storage.errors import CommitUnknown, Conflict, InvalidInput, StoreRefused, StoreUnavailable, TableError
-from storage.publish.delta import publish_delta
-from storage.publish.iceberg import publish_iceberg
-from storage.publish.open_catalog import open_catalog
 from tests.storage.publish.test_publish_iceberg import NAME, check_same_rows, in_order, objects
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
+from weft.storage.errors import CommitUnknown, Conflict, InvalidInput, StoreRefused, StoreUnavailable, TableError
+from weft.storage.publish.delta import publish_delta
+from weft.storage.publish.iceberg import publish_iceberg
+from weft.storage.publish.open_catalog import open_catalog
 
 
 class FailingCatalog(SqlCatalog):
@@ -76,7 +76,7 @@ def test_a_file_system_that_fails_leaves_no_savepoint_and_no_files(
     table: Table, catalog: FailingCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored, savepoints = objects(catalog), table.savepoints()
-    monkeypatch.setattr("storage.publish.iceberg_snapshot.write_manifest_list", fails(OSError("disk is full")))
+    monkeypatch.setattr("weft.storage.publish.iceberg_snapshot.write_manifest_list", fails(OSError("disk is full")))
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match="disk is full"):
             publish_iceberg(table, catalog, NAME)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
-from storage import Table
-from storage.errors import Conflict, InvalidInput
-from storage.publish.iceberg import publish_iceberg
-from storage.publish.open_catalog import open_catalog
-from storage.publish.targets import IcebergTarget
-from storage.services.split import set_buckets
 from tests.storage.publish.test_publish_iceberg import NAME, by_polars, check_same_rows, in_order
 from tests.storage.support.shop import SHOP, append, fill_with_every_state, orders
+from weft import Table
+from weft.storage.errors import Conflict, InvalidInput
+from weft.storage.publish.iceberg import publish_iceberg
+from weft.storage.publish.open_catalog import open_catalog
+from weft.storage.publish.targets import IcebergTarget
+from weft.storage.services.split import set_buckets
 
 
 @pytest.fixture

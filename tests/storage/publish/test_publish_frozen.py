@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
 
-from storage import Table
-from storage.environment import Environment
-from storage.errors import CommitUnknown, Conflict
-from storage.publish.delta import publish_delta
-from storage.publish.iceberg import publish_iceberg
-from storage.store.open_store import open_store
 from tests.faulty_store import Fault, FaultyStore
 from tests.storage.publish.test_publish_delta import check_same_rows as check_delta
 from tests.storage.publish.test_publish_failures import FailingCatalog, fails
 from tests.storage.publish.test_publish_iceberg import NAME, check_same_rows
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
+from weft.storage.environment import Environment
+from weft.storage.errors import CommitUnknown, Conflict
+from weft.storage.publish.delta import publish_delta
+from weft.storage.publish.iceberg import publish_iceberg
+from weft.storage.store.open_store import open_store
 
 
 def frozen_meanwhile(table: Table, publish: Callable[[Table], object]) -> Callable[[], None]:

@@ -21,17 +21,17 @@ from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.table import CommitTableResponse
 from pyiceberg.table import Table as IcebergTable
 
-from storage import Table
-from storage.core.model import FIELD_ID
-from storage.environment import open_environment
-from storage.errors import Conflict, InvalidInput, NotFound
-from storage.publish.iceberg import publish_iceberg
-from storage.publish.iceberg_snapshot import Listed
-from storage.publish.publication import Published
-from storage.publish.upper_bound import cut_up
 from tests.storage.support.every_type import EVERY_TYPE, append_every_type
 from tests.storage.support.shop import SHOP, append, fill_with_every_state, orders, payments
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core.model import FIELD_ID
+from weft.storage.environment import open_environment
+from weft.storage.errors import Conflict, InvalidInput, NotFound
+from weft.storage.publish.iceberg import publish_iceberg
+from weft.storage.publish.iceberg_snapshot import Listed
+from weft.storage.publish.publication import Published
+from weft.storage.publish.upper_bound import cut_up
 
 NAME = "shop.orders"
 
@@ -405,7 +405,7 @@ def test_a_publication_that_is_overtaken_leaves_nothing_behind(table: Table, tmp
 def test_many_publications_keep_few_manifests(
     table: Table, catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage.publish.iceberg_snapshot.MAX_MANIFESTS", 3)
+    monkeypatch.setattr("weft.storage.publish.iceberg_snapshot.MAX_MANIFESTS", 3)
     append(table, orders(*range(40)))
     for number in range(5):
         append(table, orders(*range(40), status=f"v{number}", ts=2 + number))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from storage import Table
-from storage.publish.iceberg import publish_iceberg
+from weft import Table
+from weft.storage.publish.iceberg import publish_iceberg
 
 NESTED = {
     "key": ["id"],

@@ -18,11 +18,11 @@ from typing import Any, Final
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from storage import Table
-from storage.errors import Conflict, InvalidInput, StoreUnavailable
-from storage.publish.targets import IcebergTarget
 from tests.storage.support.postgres_server import Postgres, postgres_server, psycopg_packages
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
+from weft.storage.errors import Conflict, InvalidInput, StoreUnavailable
+from weft.storage.publish.targets import IcebergTarget
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(1_800)]
 
@@ -68,7 +68,7 @@ def _publish_rounds(number: int, place: str, uris: list[str], barrier: Barrier, 
     import psycopg  # noqa: F401 - the first import would take longer than a round
     from pyiceberg.catalog import sql  # noqa: F401
 
-    from storage.publish import iceberg  # noqa: F401
+    from weft.storage.publish import iceberg  # noqa: F401
 
     found = []
     for turn, uri in enumerate(uris):
@@ -115,8 +115,8 @@ _KILLED: Final = """
 import json, os, signal, sys
 import sqlalchemy
 from pyiceberg.catalog.sql import SqlCatalog
-from storage import Table
-from storage.publish.targets import IcebergTarget
+from weft import Table
+from weft.storage.publish.targets import IcebergTarget
 
 given = json.loads(sys.argv[1])
 def die(*_):

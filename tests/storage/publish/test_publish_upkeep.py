@@ -12,12 +12,12 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from storage import Table
-from storage.publish.delta import publish_delta
-from storage.publish.iceberg import publish_iceberg
-from storage.publish.iceberg_folder import FolderCatalog
 from tests.storage.publish.test_publish_iceberg import NAME, check_same_rows
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
+from weft.storage.publish.delta import publish_delta
+from weft.storage.publish.iceberg import publish_iceberg
+from weft.storage.publish.iceberg_folder import FolderCatalog
 
 NAMED = {**SHOP, "columns": {**SHOP["columns"], "id": "string"}}
 SECRET = "mallory@example"

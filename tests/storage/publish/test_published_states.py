@@ -20,15 +20,15 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog.sql import SqlCatalog
 
-from storage import Table
-from storage.environment import open_environment
-from storage.errors import InvalidInput, NotFound, SnapshotExpired, StillRetained
-from storage.publish.delta import publish_delta
-from storage.publish.iceberg import publish_iceberg
-from storage.publish.iceberg_folder import FolderCatalog
-from storage.publish.targets import base_version
 from tests.storage.publish.test_publish_iceberg import NAME, by_polars, in_order
 from tests.storage.support.shop import SHOP
+from weft import Table
+from weft.storage.environment import open_environment
+from weft.storage.errors import InvalidInput, NotFound, SnapshotExpired, StillRetained
+from weft.storage.publish.delta import publish_delta
+from weft.storage.publish.iceberg import publish_iceberg
+from weft.storage.publish.iceberg_folder import FolderCatalog
+from weft.storage.publish.targets import base_version
 
 SEEDS: Final = 12
 FULL: Final = 2  # of these in the full loop

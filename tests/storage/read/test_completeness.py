@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.errors import InvalidInput, NotComplete, NotFound
 from tests.storage.read.test_watermarks import mark, put
 from tests.storage.support.shop import SHOP, append, new_uri, orders, payments, statuses
+from weft import Table
+from weft.storage.errors import InvalidInput, NotComplete, NotFound
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith
-from storage.errors import InvalidInput, NotFound
-from storage.read.request import filter_input
 from tests.storage.support.predicates import predicates, tuples
 from tests.storage.support.reference_shop import CUSTOMER, Shop
 from tests.storage.support.shop import SHOP, append, new_uri, orders, payments
 from tests.storage.support.world import World, bag
 from tests.strategies import Story, stories
+from weft import Table
+from weft.storage.core.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.read.request import filter_input
 
 K, STATUS = pc.field("id"), pc.field("status")
 
@@ -51,7 +51,7 @@ def test_tuples_select_the_same_rows_as_in_pyarrow(story: Story, data: st.DataOb
 @given(stories(max_steps=8), st.data())
 def test_an_expression_that_cannot_be_read_selects_the_same_rows(story: Story, data: st.DataObject) -> None:
     with World(story.config) as world, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("storage.read.request.arrow_expression._metadata", lambda _: iter([("novelty", "1")]))
+        patch.setattr("weft.storage.read.request.arrow_expression._metadata", lambda _: iter([("novelty", "1")]))
         world.run(story.steps)
         snapshot = world.table.snapshot()
         chosen = data.draw(predicates(story.config))

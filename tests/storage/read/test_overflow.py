@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage import Table
+from weft import Table
 
 CONFIG = {
     "key": ["k"],

@@ -7,8 +7,8 @@ from pathlib import Path as LocalPath
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.names import encode_partition
+from weft import Table
+from weft.storage.core.names import encode_partition
 
 CONFIG = {
     "key": ["tenant", "id"],

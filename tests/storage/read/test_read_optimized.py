@@ -13,15 +13,15 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 
-from storage import Table
-from storage.core.log.cut import Cut
-from storage.errors import CorruptData, InvalidInput, NotFound, SnapshotExpired
-from storage.read.base_files.read_optimized import Compacted, ReadOptimized, Staleness
 from tests.faulty_store import FakeClock
 from tests.storage.support.damage import Damage
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.support.world import Answer, World
 from tests.strategies import Story, stories
+from weft import Table
+from weft.storage.core.log.cut import Cut
+from weft.storage.errors import CorruptData, InvalidInput, NotFound, SnapshotExpired
+from weft.storage.read.base_files.read_optimized import Compacted, ReadOptimized, Staleness
 
 NOTHING = Staleness(since=None, commits=0, rows=0, size_bytes=0, file_groups=0, never_compacted=0)
 

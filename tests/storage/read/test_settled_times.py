@@ -7,15 +7,15 @@ import itertools
 
 import pytest
 
-from storage import Table
-from storage.core.log.entries import Mark
-from storage.core.names import TABLE_LANE, LaneName
-from storage.errors import CommitUnknown, InvalidInput, NotSettled, SnapshotExpired, StoreUnavailable
-from storage.log.fencing_barrier import complete_fencing_barrier
-from storage.log.time_marks import MARK_EVERY_MS
-from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
+from weft import Table
+from weft.storage.core.log.entries import Mark
+from weft.storage.core.names import TABLE_LANE, LaneName
+from weft.storage.errors import CommitUnknown, InvalidInput, NotSettled, SnapshotExpired, StoreUnavailable
+from weft.storage.log.fencing_barrier import complete_fencing_barrier
+from weft.storage.log.time_marks import MARK_EVERY_MS
+from weft.storage.store.open_store import open_store
 
 NOW_MS = 1_900_000_000_000
 YEAR_MS = 365 * 24 * 3_600_000

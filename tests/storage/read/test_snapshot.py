@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
-from storage.errors import InvalidInput, NotFound
 from tests.faulty_store import FakeClock
+from weft import Table
+from weft.storage.errors import InvalidInput, NotFound
 
 TWO_GROUPS = {
     "key": ["k"],

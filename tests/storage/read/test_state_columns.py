@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
-from storage.config.table_config import build_schema, load_config
-from storage.core.schema.state_columns import state_columns
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import InvalidInput, NotFound
+from weft import Table
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.core.schema.state_columns import state_columns
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import InvalidInput, NotFound
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],

@@ -11,17 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.names import LaneName, slot_path
-from storage.core.plan.watermarks import Watermark
-from storage.errors import Fenced, InvalidInput, NotFound
-from storage.read import lane_watermarks
-from storage.services.inspect.inspect import Inspection
-from storage.store.open_store import open_store
-from storage.write.write_task import WriteTicket, write_rows
 from tests.faulty_store import FakeClock
 from tests.storage.support.shop import SHOP, append, new_uri, orders, payments, statuses
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.names import LaneName, slot_path
+from weft.storage.core.plan.watermarks import Watermark
+from weft.storage.errors import Fenced, InvalidInput, NotFound
+from weft.storage.read import lane_watermarks
+from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.store.open_store import open_store
+from weft.storage.write.write_task import WriteTicket, write_rows
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
-from storage.environment import open_environment
 from tests.storage.support.shop import SHOP, append, orders, payments
+from weft import Table
+from weft.storage.environment import open_environment
 
 ADVICE = Path(__file__).resolve().parents[3] / "deploy" / "OPERATIONS.md"
 ORDER = ("_weft/timeline/table", "_weft/timeline/lanes", "_weft/archive", "_weft/index", "log", "base", "shadow")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from storage import Table
-from storage.core.names import TABLE_LANE, slot_path
-from storage.errors import Conflict, NotFound
-from storage.services.location.drop_table import drop_table
-from storage.store.local_store import LocalStore
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
+from weft.storage.core.names import TABLE_LANE, slot_path
+from weft.storage.errors import Conflict, NotFound
+from weft.storage.services.location.drop_table import drop_table
+from weft.storage.store.local_store import LocalStore
 
 
 def filled(folder: Path) -> Table:

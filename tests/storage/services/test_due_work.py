@@ -6,14 +6,14 @@ import datetime as dt
 
 import pytest
 
-from storage import DuePolicy, Table
-from storage.core.plan.due_policy import Work
-from storage.planned_work import plan_compaction, plan_fold
-from storage.services.due_work import find_due
-from storage.services.steps.steps import cancel, finish
 from tests.faulty_store import FakeClock
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.tuning import tuned
+from weft import DuePolicy, Table
+from weft.storage.core.plan.due_policy import Work
+from weft.storage.planned_work import plan_compaction, plan_fold
+from weft.storage.services.due_work import find_due
+from weft.storage.services.steps.steps import cancel, finish
 
 HOUR = 3_600_000
 OLD = DuePolicy(min_commits=1_000, max_log_ratio=1e9, max_age=dt.timedelta(hours=1), fold_commits=2)

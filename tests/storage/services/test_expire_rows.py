@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.errors import InvalidInput, NotFound
 from tests.storage.support.world import World
 from tests.strategies import EVERY_GROUP, Append, Compact, Story, mode_of, stories, type_of
+from weft import Table
+from weft.storage.errors import InvalidInput, NotFound
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from storage import Table
-from storage.errors import InvalidInput
-from storage.planned_work import plan_compaction
-from storage.services.steps.parallel_tasks import in_threads
-from storage.services.steps.steps import cancel, finish
-from storage.services.steps.tasks import WORKING_BYTES, one_by_one
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.storage.planned_work import plan_compaction
+from weft.storage.services.steps.parallel_tasks import in_threads
+from weft.storage.services.steps.steps import cancel, finish
+from weft.storage.services.steps.tasks import WORKING_BYTES, one_by_one
 
 WAIT_SECONDS = 240.0
 

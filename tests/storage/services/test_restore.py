@@ -6,16 +6,16 @@ import datetime as dt
 
 import pytest
 
-from storage import Table
-from storage.core.log.entries import Claim, Done, Intent
-from storage.core.names import TABLE_LANE, LaneName
-from storage.errors import Conflict, Fenced, GapError, InvalidInput, NotFound, SnapshotExpired, StoreUnavailable
-from storage.log.fencing_barrier import complete_fencing_barrier, fence_lane
-from storage.services.compaction.compaction import compaction_steps
-from storage.services.steps.steps import finish
-from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
+from weft import Table
+from weft.storage.core.log.entries import Claim, Done, Intent
+from weft.storage.core.names import TABLE_LANE, LaneName
+from weft.storage.errors import Conflict, Fenced, GapError, InvalidInput, NotFound, SnapshotExpired, StoreUnavailable
+from weft.storage.log.fencing_barrier import complete_fencing_barrier, fence_lane
+from weft.storage.services.compaction.compaction import compaction_steps
+from weft.storage.services.steps.steps import finish
+from weft.storage.store.open_store import open_store
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from storage import Table
-from storage.errors import Conflict, InvalidInput, NotFound
-from storage.store.open_store import open_store
 from tests.elsewhere import elsewhere
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
+from weft import Table
+from weft.storage.errors import Conflict, InvalidInput, NotFound
+from weft.storage.store.open_store import open_store
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],
@@ -215,7 +215,7 @@ class TestRefusals:
 
 
 def _table_lane(table: Table) -> list[Any]:
-    from storage.core.names import TABLE_LANE
-    from storage.log.commit_log import CommitLog
+    from weft.storage.core.names import TABLE_LANE
+    from weft.storage.log.commit_log import CommitLog
 
     return CommitLog(table.env).read_after(TABLE_LANE, 0)

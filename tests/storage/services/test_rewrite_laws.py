@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from storage.core.types import parse_type
 from tests.storage.support.world import World
 from tests.strategies import EVERY_GROUP, POOLS, Append, Compact, Story, mode_of, stories, type_of
+from weft.storage.core.types import parse_type
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

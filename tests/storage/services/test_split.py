@@ -14,27 +14,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.log.entries import BUCKETS, WRITER_FEATURES
-from storage.core.log.file_refs import FileGroup, Replaced, SliceFile
-from storage.core.log.group_set import GroupUnion
-from storage.core.log.newest_slices import Slices
-from storage.core.log.regroup import may_follow, reached
-from storage.core.names import LaneName
-from storage.core.plan.due_policy import SPLIT_BYTES, DuePolicy, propose_buckets
-from storage.environment import Environment
-from storage.errors import InvalidInput
-from storage.services import split as splitting
-from storage.services.due_work import find_due
-from storage.services.inspect.inspect import Inspection
-from storage.services.inspect.measure import measure
-from storage.store.open_store import open_store
-from storage.write.write_task import WriteTicket, write_rows
 from tests.deaths import Died, changes, deaths
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.support.damage import Damage
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments, statuses
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.log.entries import BUCKETS, WRITER_FEATURES
+from weft.storage.core.log.file_refs import FileGroup, Replaced, SliceFile
+from weft.storage.core.log.group_set import GroupUnion
+from weft.storage.core.log.newest_slices import Slices
+from weft.storage.core.log.regroup import may_follow, reached
+from weft.storage.core.names import LaneName
+from weft.storage.core.plan.due_policy import SPLIT_BYTES, DuePolicy, propose_buckets
+from weft.storage.environment import Environment
+from weft.storage.errors import InvalidInput
+from weft.storage.services import split as splitting
+from weft.storage.services.due_work import find_due
+from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.services.inspect.measure import measure
+from weft.storage.store.open_store import open_store
+from weft.storage.write.write_task import WriteTicket, write_rows
 
 Rows = dict[int, dict[str, Any]]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from storage import Table
-from storage.publish.delta import publish_delta
-from storage.services.split import set_buckets
 from tests.storage.publish.test_publish_delta import check_same_rows
 from tests.storage.services.test_ttl import DAY, ManualClock, hidden, ids, make, write, write_other
 from tests.storage.support.reference_shop import CUSTOMER, Shop
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
+from weft.storage.publish.delta import publish_delta
+from weft.storage.services.split import set_buckets
 
 
 class SplitTable:

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
 from tests.end_process import end_process
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 120
@@ -23,7 +23,7 @@ ROWS = 20  # of a commit
 
 WRITER = """
 import sys, time
-from storage import Table
+from weft import Table
 from tests.storage.support.shop import orders
 uri, lane, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with Table.open(uri).writer("orders", lane) as writer:
@@ -35,8 +35,8 @@ with Table.open(uri).writer("orders", lane) as writer:
 """
 STALE = """
 import sys
-from storage import Table
-from storage.write.write_task import write_rows
+from weft import Table
+from weft.storage.write.write_task import write_rows
 from tests.storage.support.shop import orders
 with Table.open(sys.argv[1]).writer("orders", "stale") as writer:
     begun = writer.begin()
@@ -49,7 +49,7 @@ with Table.open(sys.argv[1]).writer("orders", "stale") as writer:
 # Splits until it is killed: a split ends before the kill on a machine that is fast enough.
 SPLITTER = """
 import itertools, sys
-from storage import Table
+from weft import Table
 print("begins", flush=True)
 table = Table(Table.open(sys.argv[1]).env.tuned(small_group_bytes=0, compaction_part_bytes=1))
 for buckets in itertools.cycle(map(int, sys.argv[2:])):

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.config.table_config import build_schema, configuration, load_config
-from storage.core.names import LaneName
-from storage.errors import InvalidInput
 from tests.storage.support.world import World
 from tests.strategies import EVERY_GROUP, Append, Compact, Story, mode_of, stories, type_of
+from weft import Table
+from weft.storage.config.table_config import build_schema, configuration, load_config
+from weft.storage.core.names import LaneName
+from weft.storage.errors import InvalidInput
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MILLISECOND = dt.timedelta(milliseconds=1)

@@ -10,20 +10,20 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.names import TABLE_LANE
-from storage.core.plan.reservation import SHORTEST_RESERVATION_MS
-from storage.environment import Environment
-from storage.errors import SnapshotExpired
-from storage.planned_work import expire_in_steps
-from storage.services.steps.service_plan import abort_plan, open_plan
-from storage.services.steps.steps import cancel
-from storage.services.steps.tasks import Task
-from storage.store import memory_store
-from storage.store.open_store import open_store
 from tests.storage.support.cleaning import Killed, MortalStore
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.core.plan.reservation import SHORTEST_RESERVATION_MS
+from weft.storage.environment import Environment
+from weft.storage.errors import SnapshotExpired
+from weft.storage.planned_work import expire_in_steps
+from weft.storage.services.steps.service_plan import abort_plan, open_plan
+from weft.storage.services.steps.steps import cancel
+from weft.storage.services.steps.tasks import Task
+from weft.storage.store import memory_store
+from weft.storage.store.open_store import open_store
 
 T = TypeVar("T")
 

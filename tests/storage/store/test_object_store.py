@@ -7,13 +7,13 @@ from pathlib import Path as LocalPath
 
 import pytest
 
-from storage.core.names import Path
-from storage.environment import RandomIds
-from storage.errors import StoreRefused, StoreUnavailable
-from storage.store.object_store import ObjectStore, check_capability, normalise_errors
-from storage.store.open_store import open_store
 from tests.faulty_store import Fault, FaultyStore
 from tests.storage.support.shop import new_uri
+from weft.storage.core.names import Path
+from weft.storage.environment import RandomIds
+from weft.storage.errors import StoreRefused, StoreUnavailable
+from weft.storage.store.object_store import ObjectStore, check_capability, normalise_errors
+from weft.storage.store.open_store import open_store
 
 
 @pytest.fixture(params=["local", "memory"])

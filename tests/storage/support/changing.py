@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.core.schema.table_schema import TableSchema
-from storage.read.snapshot import Snapshot
 from tests.oracle import Event, Oracle
 from tests.storage.support.world import canonical
 from tests.strategies import Config
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.read.snapshot import Snapshot
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]

@@ -6,18 +6,18 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from storage import Table
-from storage.core.log.entries import Entry
-from storage.core.names import TABLE_LANE, LaneName, Path
-from storage.environment import Environment
-from storage.log.commit_log import CommitLog
-from storage.read.snapshot import Snapshot
-from storage.services.compaction.compaction_task import CompactionTask
-from storage.store import memory_store
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, FaultyStore, other_process
 from tests.storage.support.shop import append, new_uri, orders
+from weft import Table
+from weft.storage.core.log.entries import Entry
+from weft.storage.core.names import TABLE_LANE, LaneName, Path
+from weft.storage.environment import Environment
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.compaction.compaction_task import CompactionTask
+from weft.storage.store import memory_store
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 NOW = dt.timedelta(0)
 """Retention that keeps only the newest snapshot."""

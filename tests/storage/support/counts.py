@@ -7,16 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage import Table
-from storage.core.keys import buckets
-from storage.core.log.entries import TableEntry
-from storage.core.log.file_refs import FileGroup
-from storage.core.names import Path
-from storage.environment import Environment
-from storage.log.commit_log import CommitLog, read_table_lane
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.support.shop import append
+from weft import Table
+from weft.storage.core.keys import buckets
+from weft.storage.core.log.entries import TableEntry
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.names import Path
+from weft.storage.environment import Environment
+from weft.storage.log.commit_log import CommitLog, read_table_lane
+from weft.storage.store.open_store import open_store
 
 COUNTS: dict[str, Any] = {
     "key": ["id"],

@@ -11,22 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import Table
-from storage.core import names
-from storage.core.log.checkpoint_codec import state_json
-from storage.core.log.entries import Entry, decode_entry
-from storage.core.log.file_refs import LogFile, LogIndex
-from storage.core.model import Op
-from storage.core.names import TABLE_LANE, LaneName, Path, lane_folder, slot_path
-from storage.environment import Environment
-from storage.files.log_file import SortedRows, put_log_file
-from storage.files.slice_file_writer import SliceFileWriter
-from storage.services.verify.findings import Finding, VerifyReport
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
 from tests.elsewhere import elsewhere
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.support.shop import SHOP, append, orders, payments
+from weft import Table
+from weft.storage.core import names
+from weft.storage.core.log.checkpoint_codec import state_json
+from weft.storage.core.log.entries import Entry, decode_entry
+from weft.storage.core.log.file_refs import LogFile, LogIndex
+from weft.storage.core.model import Op
+from weft.storage.core.names import TABLE_LANE, LaneName, Path, lane_folder, slot_path
+from weft.storage.environment import Environment
+from weft.storage.files.log_file import SortedRows, put_log_file
+from weft.storage.files.slice_file_writer import SliceFileWriter
+from weft.storage.services.verify.findings import Finding, VerifyReport
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 Json = dict[str, Any]
 

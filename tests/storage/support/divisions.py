@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from storage.core import keys
-from storage.core.keys import KeyVector
-from storage.core.plan.key_ranges import Extents
+from weft.storage.core import keys
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.plan.key_ranges import Extents
 
 Bounds = Callable[..., KeyVector | None]
-"""Takes the place of `storage.core.plan.key_ranges.choose_bounds`."""
+"""Takes the place of `weft.storage.core.plan.key_ranges.choose_bounds`."""
 
 
 def any_bounds(seed: int) -> Bounds:

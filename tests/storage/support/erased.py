@@ -1,4 +1,4 @@
-"""Finds keys in the bytes of stored objects, without the code of `storage.services.erase`."""
+"""Finds keys in the bytes of stored objects, without the code of `weft.storage.services.erase`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.config.table_config import build_schema, load_config
-from storage.core.merge.locate_keys import sort_keys
-from storage.core.types import encode_scalar
 from tests.strategies import Config
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.core.merge.locate_keys import sort_keys
+from weft.storage.core.types import encode_scalar
 
 Key = tuple[Any, ...]
 
@@ -22,7 +22,7 @@ def has_keys(path: str, data: bytes, config: Config, keys: Iterable[Key]) -> boo
     """Whether an object has one of the keys: in a row, or as an end of a key range in an index or footer."""
     wanted = set(keys)
     if "/_delta_log/" in path:
-        return False  # `storage.services.erase` does not read it, and says so
+        return False  # `weft.storage.services.erase` does not read it, and says so
     if path.endswith((".parquet", ".arrow")):
         return not wanted.isdisjoint(_rows(path, data, config["key"]))
     return not _bounds(config, wanted).isdisjoint(_ends(path, data))

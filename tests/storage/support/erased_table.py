@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage import Table
-from storage.environment import Environment, Tuning
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
 from tests.storage.support.erased import has_keys
+from weft import Table
+from weft.storage.environment import Environment, Tuning
+from weft.storage.store.open_store import open_store
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage import Table
 from tests.storage.support.shop import append
+from weft import Table
 
 EVERY_TYPE: dict[str, Any] = {
     "key": ["day", "id"],

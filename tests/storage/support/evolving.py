@@ -12,8 +12,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from storage.config.table_config import build_schema, load_config
-from storage.errors import InvalidInput
 from tests.oracle import Oracle
 from tests.storage.support.world import World, to_arrow
 from tests.strategies import (
@@ -36,6 +34,8 @@ from tests.strategies import (
     pools,
     type_of,
 )
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.errors import InvalidInput
 
 WIDER: Mapping[str, list[str]] = {
     "tinyint": ["smallint", "int", "bigint"],

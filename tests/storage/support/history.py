@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 
-from storage import Table
-from storage.errors import TableError
 from tests.faulty_store import FakeClock
 from tests.storage.support.shop import SHOP, new_uri, orders, payments
+from weft import Table
+from weft.storage.errors import TableError
 
 STEPS = [
     *("orders", "payments", "orders", "payments", "fix"),

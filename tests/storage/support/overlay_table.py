@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.log.file_refs import SliceFile
 from tests.storage.support.damage import wrong
 from tests.storage.support.shop import append, contents, new_uri
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core.log.file_refs import SliceFile
 
 ROWS = 1000
 GROUPS = ("a", "b", "c")

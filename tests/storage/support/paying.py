@@ -6,17 +6,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.log.entries import Data, Entry
-from storage.core.names import LaneName, slot_path
-from storage.environment import Environment, RandomIds
-from storage.log.commit_log import CommitLog
-from storage.read.snapshot import Snapshot
-from storage.store.open_store import open_store
-from storage.write.writer import Writer
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.support.shop import SHOP, new_uri, orders, payments
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.log.entries import Data, Entry
+from weft.storage.core.names import LaneName, slot_path
+from weft.storage.environment import Environment, RandomIds
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.store.open_store import open_store
+from weft.storage.write.writer import Writer
 
 
 class Pipeline:

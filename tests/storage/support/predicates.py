@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.types import parse_type
 from tests.strategies import POOLS, Config, type_of
+from weft.storage.core.types import parse_type
 
 
 @st.composite

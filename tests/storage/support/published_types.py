@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import Table
-from storage.publish.targets import DeltaTarget, IcebergTarget
 from tests.storage.publish.test_publish_iceberg import NAME, in_order
 from tests.storage.support.every_type import EVERY_TYPE, append_every_type
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
+from weft.storage.publish.targets import DeltaTarget, IcebergTarget
 
 DAYS = ["2024-01-01", "a/b %", "", "z" * 40, "ü", 'q"\\']
 

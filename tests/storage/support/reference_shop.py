@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage import Table
+from weft import Table
 
 CUSTOMERS: dict[str, Any] = {
     "key": ["id"],

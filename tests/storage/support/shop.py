@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage import Table
-from storage.write.writer import Commit
+from weft import Table
+from weft.storage.write.writer import Commit
 
 SHOP: Mapping[str, Any] = {
     "key": ["id"],

@@ -12,14 +12,14 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from storage import Table, mergers
-from storage.core.types import parse_type
-from storage.read.snapshot import Snapshot
-from storage.services.steps.tasks import Execute, one_by_one
-from storage.write.writer import Commit, Writer
 from tests.elsewhere import elsewhere
 from tests.oracle import Oracle
 from tests.strategies import Append, Compact, Config, Fold, Remember, Step, input_type
+from weft.storage import Table, mergers
+from weft.storage.core.types import parse_type
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.steps.tasks import Execute, one_by_one
+from weft.storage.write.writer import Commit, Writer
 
 _EXACT = decimal.Context(prec=100)  # the default context rounds values of a decimal(38,s)
 Answer = dict[tuple[Any, ...], dict[str, Any]]

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.shop import new_uri
+from weft import Table
+from weft.storage.store.open_store import open_store
 
 NOW_MS = 1_900_000_000_000
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
-from storage.core.merge.events import prepare_good
-from storage.core.names import Path
-from storage.errors import Conflict, InvalidInput, NotFound, TableError
-from storage.store.open_store import open_store
-from storage.write.writer import Writer
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, statuses
+from weft import Table
+from weft.storage.core.merge.events import prepare_good
+from weft.storage.core.names import Path
+from weft.storage.errors import Conflict, InvalidInput, NotFound, TableError
+from weft.storage.store.open_store import open_store
+from weft.storage.write.writer import Writer
 
 WIDE = {
     "key": ["id"],
@@ -383,7 +383,7 @@ def test_creating_an_existing_table_and_opening_a_missing_one_fail(tmp_path: Loc
 def test_every_error_survives_pickling() -> None:
     import pickle
 
-    from storage import errors
+    from weft.storage import errors
 
     for name in errors.__all__:
         kind = getattr(errors, name)
@@ -400,7 +400,7 @@ def test_every_error_survives_pickling() -> None:
 def test_every_error_survives_json() -> None:
     import json
 
-    from storage import errors
+    from weft.storage import errors
 
     for name in errors.__all__:
         kind = getattr(errors, name)
@@ -414,7 +414,7 @@ def test_every_error_survives_json() -> None:
 
 
 def test_an_error_of_an_unknown_class_keeps_its_message() -> None:
-    from storage.errors import error_from_dict
+    from weft.storage.errors import error_from_dict
 
     error = error_from_dict({"code": "A_LATER_ONE", "message": "what", "hint": "do this", "fields": {}})
     assert type(error) is TableError

@@ -8,18 +8,18 @@ from typing import Any, Literal
 
 import pytest
 
-from storage import Table
-from storage.core.log.entries import FINISH
-from storage.core.names import LaneName, Path
-from storage.errors import CommitUnknown, Fenced, InvalidInput, StoreRefused
-from storage.log.heartbeat import EVERY_MS
-from storage.services.inspect.inspect import Inspection, LaneReport
-from storage.store.open_store import open_store
-from storage.write.writer import Writer
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.damage import Damage
 from tests.storage.support.shop import SHOP, contents, new_uri, orders
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core.log.entries import FINISH
+from weft.storage.core.names import LaneName, Path
+from weft.storage.errors import CommitUnknown, Fenced, InvalidInput, StoreRefused
+from weft.storage.log.heartbeat import EVERY_MS
+from weft.storage.services.inspect.inspect import Inspection, LaneReport
+from weft.storage.store.open_store import open_store
+from weft.storage.write.writer import Writer
 
 FIRST, SECOND = LaneName("orders-batches-1"), LaneName("orders-batches-2")
 DAY_MS = 24 * 3600 * 1000

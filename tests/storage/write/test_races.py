@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from storage import Table
-from storage.clock import SystemClock
-from storage.core.log.entries import Claim, decode_entry
-from storage.core.names import LaneName, slot_path
-from storage.environment import Environment, RandomIds
-from storage.errors import Fenced
-from storage.log.commit_log import CommitLog
-from storage.store.open_store import open_store
 from tests.faulty_store import other_process
 from tests.storage.support.shop import SHOP, contents, new_uri, orders, payments, statuses
+from weft import Table
+from weft.storage.clock import SystemClock
+from weft.storage.core.log.entries import Claim, decode_entry
+from weft.storage.core.names import LaneName, slot_path
+from weft.storage.environment import Environment, RandomIds
+from weft.storage.errors import Fenced
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.store.open_store import open_store
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.merge.events import count_unordered
-from storage.write.write_task import WriteTicket, write_rows
 from tests.storage.support.shop import new_uri
+from weft import Table
+from weft.storage.core.merge.events import count_unordered
+from weft.storage.write.write_task import WriteTicket, write_rows
 
 COLUMNS = {"id": "bigint", "a": "string", "at": "bigint", "b": "string", "bt": "bigint", "bn": "int", "c": "string"}
 GROUPS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage import Table
+from weft import Table
 
 ORDERS = {
     "comment": "orders and payments",

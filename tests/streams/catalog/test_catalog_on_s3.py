@@ -8,11 +8,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import streams
-from storage.core.names import Path
+import weft
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend
 from tests.stores.real_server import real_server
+from weft.storage.core.names import Path
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -36,7 +36,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 def test_a_table_by_name_from_creation_to_purge(spark: SparkSession, backend: Backend) -> None:
     place = backend.new_place()
-    streams.register_catalog(spark, "weft_s3", place.uri, storage_options=place.options)
+    weft.register_catalog(spark, "weft_s3", place.uri, storage_options=place.options)
 
     def rows(statement: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in spark.sql(statement).collect()]

@@ -12,15 +12,15 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-import streams
-from storage import Table
-from storage.errors import InvalidInput
-from streams.catalog import catalog_jvm
-from streams.catalog.register import register_configured
-from streams.read.sql_query import spark_errors
+import weft
 from tests.streams.catalog import shop_lake
 from tests.streams.catalog.shop_lake import make_shop
 from tests.streams.support.slow_starts import start_in_time
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.catalog import catalog_jvm
+from weft.streams.catalog.register import register_configured
+from weft.streams.read.sql_query import spark_errors
 
 ORDERS = "weft.shop.orders_wide"
 
@@ -29,7 +29,7 @@ ORDERS = "weft.shop.orders_wide"
 def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Table:
     root = tmp_path_factory.mktemp("lake")
     made = make_shop(root)
-    streams.register_catalog(spark, "weft", root)
+    weft.register_catalog(spark, "weft", root)
     return made
 
 
@@ -69,7 +69,7 @@ def test_a_compacted_table_is_read_natively_with_the_columns_and_the_filter(
         orders.append(pa.table({"order_id": [1, 2, 3], "status": ["new"] * 3, "order_ts": [10, 11, 12]}))
     pay(table, 3, 9.5)
     table.compact()
-    streams.register_catalog(spark, "weft_native", tmp_path)
+    weft.register_catalog(spark, "weft_native", tmp_path)
     frame = spark.sql("SELECT paid FROM weft_native.shop.t WHERE order_ts > 11")
     assert [row.paid for row in frame.collect()] == [9.5]
     plan = str(frame._jdf.queryExecution().executedPlan().toString())
@@ -114,7 +114,7 @@ def test_a_damaged_table_does_not_hide_the_others(spark: SparkSession, tmp_path:
     shutil.rmtree(tmp_path / "shop" / "bad" / "_weft" / "timeline")
     entry = next(path for path in (tmp_path / "shop" / "worse" / "_weft").rglob("*") if path.is_file())
     entry.write_bytes(b"damaged")
-    streams.register_catalog(spark, "weft_damaged", tmp_path)
+    weft.register_catalog(spark, "weft_damaged", tmp_path)
     shown = spark.sql("SHOW TABLES IN weft_damaged.shop").collect()
     assert sorted(row.tableName for row in shown) == ["bad", "good", "worse"]
     extended = {row.tableName: row for row in spark.sql("SHOW TABLE EXTENDED IN weft_damaged.shop LIKE '*'").collect()}
@@ -185,11 +185,11 @@ def test_a_new_session_has_the_catalogs_of_its_application_and_of_its_settings(
 
 def test_a_session_without_a_catalog_says_why(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match="Spark Connect"):
-        streams.register_catalog(cast("SparkSession", SimpleNamespace()), "weft", "lake")
+        weft.register_catalog(cast("SparkSession", SimpleNamespace()), "weft", "lake")
     for name in ("a.b", "1", "spark_catalog", ""):
         with pytest.raises(InvalidInput, match="is not a plain identifier"):
-            streams.register_catalog(spark, name, "lake")
+            weft.register_catalog(spark, name, "lake")
     monkeypatch.setattr(catalog_jvm, "_known_classes", {})
     monkeypatch.setitem(catalog_jvm._CLASSES, "V1Table", "org.apache.spark.sql.connector.catalog.Moved")
     with pytest.raises(InvalidInput, match=r"lacks a class that the catalog needs.*Moved"):
-        streams.register_catalog(spark, "weft_moved", "lake")
+        weft.register_catalog(spark, "weft_moved", "lake")

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.errors import InvalidInput
-from streams.catalog.catalog_jvm import ChangesRange
-from streams.catalog.changelog import changelog_rows, changelog_schema, range_options
 from tests.storage.support.shop import SHOP, append, orders, payments
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.catalog.catalog_jvm import ChangesRange
+from weft.streams.catalog.changelog import changelog_rows, changelog_schema, range_options
 
 CREATED_MS = 1_000
 CREATED_US = CREATED_MS * 1_000

@@ -14,8 +14,8 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-import streams
-from storage import Table
+import weft
+from weft import Table
 
 ROOT = Path(__file__).resolve().parents[3]
 START_SECONDS = 600
@@ -33,7 +33,7 @@ import sys
 from pyspark.sql import SparkSession
 uri, order, folder = sys.argv[1:]
 if order == "with weft":
-    import streams
+    import weft.streams
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 print("read", spark.read.format("weft").load(uri).count())
@@ -105,7 +105,8 @@ def test_an_installation_puts_the_formats_where_spark_looks() -> None:
         for where in find["where"]
         for name in setuptools.find_namespace_packages(str(ROOT / where), find["exclude"], find["include"])
     }
-    assert {"storage", "streams", "streams.kafka", "pyspark_weft", "pyspark_weft_kafka"} <= packages
+    assert {"weft.storage", "weft.streams.kafka"} <= packages
+    assert {name.partition(".")[0] for name in packages} == {"weft", "pyspark_weft", "pyspark_weft_kafka"}
     assert not any("spark_path" in name for name in packages)
 
 
@@ -114,7 +115,7 @@ def test_an_installation_puts_the_formats_where_spark_looks() -> None:
 
 @pytest.mark.parametrize("how", ["OPTIONS (path '{}')", "LOCATION '{}'", "OPTIONS (path '{}', require 'ga')"])
 def test_a_catalog_table_can_be_created_and_read(spark: SparkSession, tmp_path: Path, how: str) -> None:
-    streams.register(spark)
+    weft.register(spark)
     folder = tmp_path / "t %41 ä"
     table = made(folder, 1, 2)
     spark.sql(f"CREATE TABLE kept USING weft {how.format(folder)}")
@@ -125,7 +126,7 @@ def test_a_catalog_table_can_be_created_and_read(spark: SparkSession, tmp_path: 
         older = str(table.snapshot().cut)
         append(table, 4)
         assert spark.sql(f"SELECT count(*) FROM kept WITH (as_of = '{older}')").first() == (3,)
-        with pytest.raises(AnalysisException, match=r"(?s)cannot write.*streams\.write_batch"):
+        with pytest.raises(AnalysisException, match=r"(?s)cannot write.*weft\.write_batch"):
             spark.sql("INSERT INTO kept VALUES (5, 'x', 5)")
     finally:
         spark.sql("DROP TABLE kept")
@@ -133,7 +134,7 @@ def test_a_catalog_table_can_be_created_and_read(spark: SparkSession, tmp_path: 
 
 
 def test_a_catalog_table_without_a_location_is_an_error_with_a_hint(spark: SparkSession, tmp_path: Path) -> None:
-    streams.register(spark)
+    weft.register(spark)
     table = made(tmp_path / "table", 1)
     needs = r"CREATE TABLE \.\.\. USING weft needs the table's location"
     for statement, message in (

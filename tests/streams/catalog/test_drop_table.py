@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from storage import Table
-from storage.errors import InvalidInput
-from streams.catalog.catalog_context import CatalogContext
-from streams.catalog.definitions import drop_later, drop_table
-from streams.catalog.lake import Lake
 from tests.storage.support.shop import SHOP, append, contents, orders
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.catalog.catalog_context import CatalogContext
+from weft.streams.catalog.definitions import drop_later, drop_table
+from weft.streams.catalog.lake import Lake
 
 if TYPE_CHECKING:
-    from streams.catalog.catalog_jvm import CatalogJvm
+    from weft.streams.catalog.catalog_jvm import CatalogJvm
 
 NAMES = ("shop", "orders")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
-from storage.errors import InvalidInput, NotFound
-from streams.catalog.lake import Lake
-from streams.catalog.lake_session import is_lake
-from streams.catalog.relations import Reading
-from streams.pipeline.file.model import TableLocation
+from weft import Table
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.catalog.lake import Lake
+from weft.streams.catalog.lake_session import is_lake
+from weft.streams.catalog.relations import Reading
+from weft.streams.pipeline.file.model import TableLocation
 
 CONFIG = {"key": ["id"], "columns": {"id": "bigint", "a": "string"}, "groups": {"g": {"columns": ["a"]}}}
 CONFIG |= {"streams": {"s": {"groups": ["g"]}}}

@@ -12,16 +12,16 @@ from typing import Final
 import pytest
 from typer.testing import CliRunner
 
-from storage import Table
-from storage.core.names import Path
-from streams.catalog.lake import Lake
-from streams.catalog.lake_session import is_lake, note_on_empty
-from streams.cli.main import app
-from streams.pipeline.file.model import TableLocation
 from tests.storage.support.shop import SHOP
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
 from tests.stores.real_server import real_server
+from weft import Table
+from weft.storage.core.names import Path
+from weft.streams.catalog.lake import Lake
+from weft.streams.catalog.lake_session import is_lake, note_on_empty
+from weft.streams.cli.main import app
+from weft.streams.pipeline.file.model import TableLocation
 
 PAGE: Final = 1_000
 """Names in one answer of S3, at most."""
@@ -90,7 +90,7 @@ def test_weft_sql_makes_the_first_table_of_a_bucket() -> None:
     with moto_server() as backend:
         place = backend.new_place()
         option = ("--storage-option", json.dumps(dict(place.options)))
-        command = [sys.executable, "-m", "streams.cli.main", "sql", place.uri, "--json", *option]
+        command = [sys.executable, "-m", "weft.streams.cli.main", "sql", place.uri, "--json", *option]
         done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, timeout=SQL_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {"id": 1, "status": "sent"}

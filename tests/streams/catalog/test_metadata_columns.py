@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter
 
-from storage import Table
-from streams.catalog.metadata_columns import MetadataPlanner
-from streams.read.native_or_merged import PinnedSnapshot, TablePlanner
-from streams.read.read_options import ReadOptions
-from streams.read.relation.planner_interface import Part
 from tests.streams.catalog.shop_lake import make_shop
+from weft import Table
+from weft.streams.catalog.metadata_columns import MetadataPlanner
+from weft.streams.read.native_or_merged import PinnedSnapshot, TablePlanner
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.planner_interface import Part
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from storage import Table
-from storage.errors import Conflict, InvalidInput, NotFound
-from streams.catalog.procedure_table import PROCEDURES, find_procedure
-from streams.catalog.system_tables import SYSTEM_TABLES
-from streams.pipeline.file.model import TableLocation
+from weft import Table
+from weft.storage.errors import Conflict, InvalidInput, NotFound
+from weft.streams.catalog.procedure_table import PROCEDURES, find_procedure
+from weft.streams.catalog.system_tables import SYSTEM_TABLES
+from weft.streams.pipeline.file.model import TableLocation
 
 CONFIG = {
     "key": ["order_id"],

@@ -10,10 +10,10 @@ import click
 import pytest
 import typer
 
-from storage import Table
-from storage.alter import CHANGES, Change
-from streams.catalog.procedure_table import PROCEDURES
-from streams.cli.alter import alter
+from weft import Table
+from weft.storage.alter import CHANGES, Change
+from weft.streams.catalog.procedure_table import PROCEDURES
+from weft.streams.cli.alter import alter
 
 DOCS = Path(__file__).parents[3] / "deploy" / "docs"
 COMMANDS: dict[str, click.Command] = typer.main.get_command(alter).commands  # type: ignore[attr-defined]

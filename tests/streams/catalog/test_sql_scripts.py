@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import streams
+import weft
 from tests.streams.catalog.shop_lake import make_shop
 from tests.streams.catalog.sql_script import run_script
 
@@ -27,9 +27,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def session(spark: SparkSession, root: Path) -> SparkSession:
     made = spark.newSession()
-    streams.register_catalog(made, "weft", root)
+    weft.register_catalog(made, "weft", root)
     # Other modules register the source for the shared session, and new sessions see it: always have it.
-    streams.register(made)
+    weft.register(made)
     return made
 
 

@@ -22,7 +22,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from streams.catalog.register import register_catalog
+from weft.streams.catalog.register import register_catalog
 
 SCRIPTS = Path(__file__).parents[2] / "sql"
 

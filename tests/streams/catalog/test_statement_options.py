@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage.errors import InvalidInput
-from streams.catalog.statement_options import check_options, written_options
+from weft.storage.errors import InvalidInput
+from weft.streams.catalog.statement_options import check_options, written_options
 
 
 @pytest.mark.parametrize(

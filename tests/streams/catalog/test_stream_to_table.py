@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from storage import Table
-from storage.errors import InvalidInput
-from streams.catalog.register import register_catalog
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.catalog.register import register_catalog
 
 CONFIG = {
     "key": ["id"],

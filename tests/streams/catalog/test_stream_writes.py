@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.predicate import And, Comparison, Condition, IsNull, Not
-from storage.errors import InvalidInput, NotFound
-from streams.catalog.stream_writes import (
+from weft import Table
+from weft.storage.core.predicate import And, Comparison, Condition, IsNull, Not
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.catalog.stream_writes import (
     check_delete,
     check_statement,
     choose_stream,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
-from storage.alter import SetComment, SetDefault, WidenColumn
-from storage.config.table_properties import schema_properties
-from storage.core.types import format_type
-from storage.errors import InvalidInput, TableError
-from streams.catalog.table_changes import NewColumn, Part, RemoveProperty, SetProperty, apply_changes
+from weft import Table
+from weft.storage.alter import SetComment, SetDefault, WidenColumn
+from weft.storage.config.table_properties import schema_properties
+from weft.storage.core.types import format_type
+from weft.storage.errors import InvalidInput, TableError
+from weft.streams.catalog.table_changes import NewColumn, Part, RemoveProperty, SetProperty, apply_changes
 
 CONFIG = {
     "key": ["order_id"],

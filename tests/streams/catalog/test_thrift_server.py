@@ -15,9 +15,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-import streams
-from storage.errors import InvalidInput
+import weft
 from tests.streams.catalog.shop_lake import make_shop
+from weft.storage.errors import InvalidInput
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -120,5 +120,5 @@ def test_connections_share_a_session_if_asked_to(spark: SparkSession, tmp_path: 
 
 def test_a_session_without_hive_has_no_server(spark: SparkSession) -> None:
     with pytest.raises(InvalidInput, match="needs Hive support") as caught:
-        streams.start_thrift_server(spark)
+        weft.start_thrift_server(spark)
     assert "enableHiveSupport" in caught.value.hint

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-import streams
+import weft
 
 
 def main(root: str, folder: str, single_session: str) -> None:
@@ -32,12 +32,12 @@ def main(root: str, folder: str, single_session: str) -> None:
         .enableHiveSupport()
         .getOrCreate()
     )
-    streams.register_catalog(spark, "weft", root)
+    weft.register_catalog(spark, "weft", root)
     with socket.socket() as free:  # the last thing before the server needs it, so that no other process takes it
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     spark.conf.set("hive.server2.thrift.port", port)
-    streams.start_thrift_server(spark)
+    weft.start_thrift_server(spark)
     print(port, flush=True)
     sys.stdin.read()
 

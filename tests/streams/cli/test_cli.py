@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from streams.pipeline.file.pipeline import load_pipeline
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+from weft import Table
+from weft.streams.pipeline.file.pipeline import load_pipeline
 
 
 @pytest.fixture
@@ -169,8 +169,8 @@ def test_without_java_the_hint_says_how_to_install_it(
     ],
 )
 def test_unsuitable_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str) -> None:
-    from storage.errors import NotFound
-    from streams.spark.session import check_java
+    from weft.storage.errors import NotFound
+    from weft.streams.spark.session import check_java
 
     java = tmp_path / "bin/java"
     java.parent.mkdir()

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage import Table
 from tests.storage.support.shop import SHOP, append, contents, orders, payments
 from tests.streams.support.pipelines import weft
+from weft import Table
 
 
 @pytest.fixture

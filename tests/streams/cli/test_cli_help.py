@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import typer
 
-from storage import Table
-from streams.cli.completion import places, savepoints
-from streams.cli.examples import TITLE
-from streams.cli.main import app
-from streams.demo.command import demo
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.support.pipelines import weft
+from weft import Table
+from weft.streams.cli.completion import places, savepoints
+from weft.streams.cli.examples import TITLE
+from weft.streams.cli.main import app
+from weft.streams.demo.command import demo
 
 PROGRAM = typer.main.get_command(app)
 
@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "p.yaml").write_text("table: {uri: ./lake/shop/wide}\n")
     program = tmp_path / ".bin" / "weft"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m streams.cli.main "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m weft.streams.cli.main "$@"\n')
     program.chmod(0o755)
     return tmp_path
 

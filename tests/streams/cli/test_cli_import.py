@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from storage import Table
 from tests.storage.imports.sources import ROWS, hudi, paimon, parquet
 from tests.streams.support.pipelines import weft
+from weft import Table
 
 SEQUENCES = {
     "bucket": "2",

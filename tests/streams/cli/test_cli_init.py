@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streams.pipeline.file.pipeline import load_pipeline
 from tests.streams.support.pipelines import weft
 from tests.streams.support.terminal import run
+from weft.streams.pipeline.file.pipeline import load_pipeline
 
 ORDERS = "order_id bigint, status string, total decimal(12,2), street string, city string, ts timestamp"
 PAYMENTS = "order_id bigint, paid double, ts timestamp"

@@ -11,10 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from storage import Table
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.file.check_file import check_file
-from streams.pipeline.file.pipeline import load_pipeline
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.pipeline.infer.test_infer_formats import (
     avro_events,
@@ -24,6 +20,10 @@ from tests.streams.pipeline.infer.test_infer_formats import (
 )
 from tests.streams.support.pipelines import weft
 from tests.streams.support.terminal import run
+from weft import Table
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.file.check_file import check_file
+from weft.streams.pipeline.file.pipeline import load_pipeline
 
 
 @pytest.fixture(scope="module")

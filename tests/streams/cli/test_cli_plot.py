@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
-from storage.services.inspect.inspect import Inspection, TimelineEntry
-from streams.cli.plot import _LEVELS, draw_plot
 from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.streams.support.pipelines import weft, weft_output
 from tests.streams.support.terminal import ESCAPE, run
+from weft import Table
+from weft.storage.services.inspect.inspect import Inspection, TimelineEntry
+from weft.streams.cli.plot import _LEVELS, draw_plot
 
 
 @pytest.fixture

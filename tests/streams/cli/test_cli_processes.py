@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from storage import Table
-from storage.services.inspect.inspect import Inspection
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.run.error_kinds import Ending
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+from weft import Table
+from weft.storage.services.inspect.inspect import Inspection
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.run.error_kinds import Ending
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 180.0  # two JVMs start at once on a busy machine
 
 
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "streams.cli.main", *(str(argument) for argument in arguments)]
+    return [sys.executable, "-m", "weft.streams.cli.main", *(str(argument) for argument in arguments)]
 
 
 def produce(broker: EmbeddedBroker, topic: str, messages: Sequence[dict[str, Any] | bytes]) -> None:

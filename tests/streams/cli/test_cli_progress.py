@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage import Table, verify_table
-from storage.services.steps.progress import EVERY, Stage, counted
 from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.streams.support.terminal import ESCAPE, Shown, run
+from weft import Table, verify_table
+from weft.storage.services.steps.progress import EVERY, Stage, counted
 
 MANY = {**SHOP, "buckets": 64}
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.store.local_store import LocalStore
-from streams.write.dead_letter import DeadLetters
 from tests.streams.support.java import never_starts
 from tests.streams.support.pipelines import CONFIG, pipeline_file
 from tests.streams.support.terminal import ESCAPE, Shown, run
+from weft import Table
+from weft.storage.store.local_store import LocalStore
+from weft.streams.write.dead_letter import DeadLetters
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -118,7 +118,7 @@ def test_ctrl_c_cancels_a_query_without_a_stack(tmp_path: Path, shown: bytes, ex
     child, main = pty.fork()
     if child == 0:
         query = f"SELECT sum({slow('id', 1_000_000)}) FROM t"
-        command = [sys.executable, "-m", "streams.cli.main", "sql", table.uri, query]
+        command = [sys.executable, "-m", "weft.streams.cli.main", "sql", table.uri, query]
         os.execve(sys.executable, command, environment)
     seen = b""
     while shown not in seen or not (starts or started.exists()):

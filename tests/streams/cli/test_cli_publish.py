@@ -9,12 +9,12 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
-from storage import Table
-from storage.errors import InvalidInput
-from streams.pipeline.file.model import PublishSection
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.catalog.test_procedures import Lake, call
 from tests.streams.support.pipelines import weft
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.model import PublishSection
 
 
 @pytest.fixture

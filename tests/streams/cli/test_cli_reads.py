@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
 from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.streams.support.pipelines import weft
+from weft import Table
 
 
 @pytest.fixture

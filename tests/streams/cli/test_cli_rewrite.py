@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
 from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.streams.support.pipelines import weft
+from weft import Table
 
 
 @pytest.fixture
@@ -29,7 +29,17 @@ def statuses(table: Table) -> list[str]:
 
 
 def rewrite(table: Table, assignment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "streams.cli.main", "rewrite", table.uri, "--set", assignment, "--yes", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "weft.streams.cli.main",
+        "rewrite",
+        table.uri,
+        "--set",
+        assignment,
+        "--yes",
+        "--json",
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
 
 

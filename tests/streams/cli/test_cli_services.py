@@ -14,18 +14,18 @@ import pytest
 import typer
 import yaml
 
-from storage import Table
-from storage.clock import SystemClock
-from storage.core.names import is_query_lane, lane_name
-from storage.errors import InvalidInput
-from storage.services.steps.tasks import one_by_one
-from streams.cli.arguments import parse_storage_options
-from streams.cli.main import app
-from streams.write.write_batch import lane_for
 from tests.storage.support.damage import lane as lane_entry
 from tests.storage.support.shop import SHOP, append, contents, orders, payments
 from tests.streams.support.pipelines import weft
 from tests.tuning import tune
+from weft import Table
+from weft.storage.clock import SystemClock
+from weft.storage.core.names import is_query_lane, lane_name
+from weft.storage.errors import InvalidInput
+from weft.storage.services.steps.tasks import one_by_one
+from weft.streams.cli.arguments import parse_storage_options
+from weft.streams.cli.main import app
+from weft.streams.write.write_batch import lane_for
 
 
 @pytest.fixture
@@ -501,6 +501,6 @@ def test_skipped_file_groups_are_counted_by_reason(table: Table, monkeypatch: py
         Table.open(table.uri).compact()
         return one_by_one(work)
 
-    monkeypatch.setattr("streams.pipeline.file.model.in_threads", lambda *_: overtaken)
+    monkeypatch.setattr("weft.streams.pipeline.file.model.in_threads", lambda *_: overtaken)
     result = weft("compact", table.uri)
     assert re.search(r"^skipped \d+ file groups?: another compaction published", result.stdout, re.MULTILINE)

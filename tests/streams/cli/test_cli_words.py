@@ -12,15 +12,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.config.table_properties import SqlColumn, config_from_properties
-from storage.errors import InvalidInput
-from streams.catalog.system_tables import SYSTEM_TABLES
-from streams.read.as_of import warn_if_unsettled
 from tests.storage.support.reference_shop import CUSTOMER, Shop
 from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.streams.support.pipelines import weft, weft_output
 from tests.streams.support.terminal import run
+from weft import Table
+from weft.storage.config.table_properties import SqlColumn, config_from_properties
+from weft.storage.errors import InvalidInput
+from weft.streams.catalog.system_tables import SYSTEM_TABLES
+from weft.streams.read.as_of import warn_if_unsettled
 
 
 @pytest.fixture
@@ -170,11 +170,11 @@ import os, signal, sys
 
 class Interrupts:
     def find_spec(self, name, *_):
-        if name == "streams.cli.arguments":
+        if name == "weft.streams.cli.arguments":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupts())
-from streams.cli.entry import main
+from weft.streams.cli.entry import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.run.job_process import STOP_SECONDS
-from streams.write.writer_job import DRAIN_SECONDS
 from tests.streams.kafka.topics import topic_numbers
 from tests.streams.support.java import never_starts
 from tests.streams.support.pipelines import pipeline_file
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.run.job_process import STOP_SECONDS
+from weft.streams.write.writer_job import DRAIN_SECONDS
 
 PATIENCE_SECONDS = 180.0
 
@@ -32,7 +32,7 @@ class Run:
         argv = [
             sys.executable,
             "-c",
-            "from streams.cli.entry import main; main()",
+            "from weft.streams.cli.entry import main; main()",
             "run",
             str(path),
             "--json",

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from streams.cli.display import format_line, render_jobs, show_jobs, stored_words
-from streams.pipeline.run.status import Report
-from streams.pipeline.run.status_fields import status_fields
-from streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.streams.cli.display import format_line, render_jobs, show_jobs, stored_words
+from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.status_fields import status_fields
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 
 REPORT = Report("running", 12000, 340.5, 12, 14, 9_000, 9_500, 7, 3)
 STATUS = JobStatus("orders", Phase.RUNNING, 4711, 0, REPORT, "", Path("x.log"), (), None, background=False)

@@ -18,15 +18,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from typer.testing import CliRunner
 
-from storage import Table
-from storage.core.python_values import python_rows
-from storage.errors import InvalidInput
-from streams.cli.main import app
-from streams.cli.query import Format, _replacing, _write
-from streams.pipeline.file.model import TableLocation
-from streams.read.plain_values import csv_cell, json_value, spreadsheet_cell
-from streams.read.sql_query import spark_errors, view_names
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
+from weft.storage.core.python_values import python_rows
+from weft.storage.errors import InvalidInput
+from weft.streams.cli.main import app
+from weft.streams.cli.query import Format, _replacing, _write
+from weft.streams.pipeline.file.model import TableLocation
+from weft.streams.read.plain_values import csv_cell, json_value, spreadsheet_cell
+from weft.streams.read.sql_query import spark_errors, view_names
 
 SQL_SECONDS = 240.0  # starts a JVM on a busy machine
 
@@ -127,7 +127,7 @@ def test_values_without_a_json_form_are_refused(tmp_path: Path, query: str, mess
     table = Table.create(tmp_path / "T", SHOP)  # Spark ignores case
     append(table, orders(1))
     done = subprocess.run(
-        [sys.executable, "-m", "streams.cli.main", "sql", table.uri, query, "--json"],
+        [sys.executable, "-m", "weft.streams.cli.main", "sql", table.uri, query, "--json"],
         capture_output=True,
         text=True,
         timeout=SQL_SECONDS,
@@ -210,7 +210,7 @@ def test_an_error_of_a_statement_has_one_hint(text: str, message: str, hint: str
 
 
 def sql(table: Table, *arguments: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "streams.cli.main", "sql", table.uri, *map(str, arguments)]
+    command = [sys.executable, "-m", "weft.streams.cli.main", "sql", table.uri, *map(str, arguments)]
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=SQL_SECONDS, check=False)
 
 
@@ -263,7 +263,7 @@ def test_options_of_reads_are_for_one_table(tmp_path: Path) -> None:
 def test_a_folder_of_tables_is_a_catalog(tmp_path: Path) -> None:
     for name in ("shop/wide", "eu/other"):
         append(Table.create(tmp_path / name, SHOP), orders(1, 2))
-    command = [sys.executable, "-m", "streams.cli.main", "sql", str(tmp_path), "--json"]
+    command = [sys.executable, "-m", "weft.streams.cli.main", "sql", str(tmp_path), "--json"]
     script = "SELECT count(*) AS n FROM shop.wide JOIN eu.other USING (id); SHOW TABLES IN shop; SELECT * FROM nope;"
     done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=SQL_SECONDS, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines()]

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from storage import Table
-from streams.pipeline.file.check_file import check_file
 from tests.storage.support.cleaning import NOW
 from tests.storage.support.reference_shop import CUSTOMER, CUSTOMERS, ORDERS, PRODUCTS, Shop, write
 from tests.streams.support.pipelines import weft, weft_output
+from weft import Table
+from weft.streams.pipeline.file.check_file import check_file
 
 PRODUCT = {"table": "../products", "on": ["shop", "sku"]}
 

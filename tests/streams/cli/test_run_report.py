@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.errors import Conflict
-from streams.cli.run_report import RunReport
-from streams.kafka.errors import DataLoss
-from streams.letters.letter_files import default_folder
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.error_kinds import Ending
-from streams.pipeline.run.run import open_table
-from streams.pipeline.run.status import Report
-from streams.pipeline.run.supervisor import JobStatus, Phase
-from streams.write.dead_letter import DeadLetters, open_dead_letters
 from tests.streams.support.pipelines import pipeline_file
+from weft import Table
+from weft.storage.errors import Conflict
+from weft.streams.cli.run_report import RunReport
+from weft.streams.kafka.errors import DataLoss
+from weft.streams.letters.letter_files import default_folder
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.run import open_table
+from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.streams.write.dead_letter import DeadLetters, open_dead_letters
 
 QUERY = "query-1"
 

@@ -23,12 +23,12 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from storage import Table
-from storage.errors import InvalidInput
-from streams.cli.cancellation import run_until_ctrl_c
-from streams.cli.sql_prompt import _completer, history_file, run_prompt
-from streams.cli.statements import is_complete, split_statements
 from tests.storage.support.shop import SHOP, append, orders
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.cli.cancellation import run_until_ctrl_c
+from weft.streams.cli.sql_prompt import _completer, history_file, run_prompt
+from weft.streams.cli.statements import is_complete, split_statements
 
 SQL_SECONDS = 180.0  # starts a JVM on a busy machine
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -213,8 +213,8 @@ def terminal(*arguments: str) -> Iterator[Callable[[str, str], str]]:
 
 SLEEPS = """
 import threading
-from streams.cli.cancellation import run_until_ctrl_c
-from streams.cli.sql_prompt import run_prompt
+from weft.streams.cli.cancellation import run_until_ctrl_c
+from weft.streams.cli.sql_prompt import run_prompt
 
 stop = threading.Event()
 
@@ -247,7 +247,7 @@ def test_a_prompt_of_weft_sql_on_a_terminal(tmp_path: Path) -> None:
     """One session: a result, an error, Ctrl-C during a query, a live view, Ctrl-D."""
     table = Table.create(tmp_path / "wide", SHOP)
     append(table, orders(1, 2))
-    with terminal("-m", "streams.cli.main", "sql", table.uri) as until:
+    with terminal("-m", "weft.streams.cli.main", "sql", table.uri) as until:
         until("", "wide>")
         assert "n-is-2" in until("SELECT concat('n-is-', count(*)) AS n\rFROM t;\r", f"1 row{AGAIN}")
         assert "UNRESOLVED_COLUMN" in until("SELECT nope FROM t;\r", f"hint: {AGAIN}")

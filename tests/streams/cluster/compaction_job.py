@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-import streams
-from storage.errors import CommitUnknown, StoreUnavailable
+import weft
+from weft.storage.errors import CommitUnknown, StoreUnavailable
 
 MAX_FAILURES = 5  # in a row; each takes at least as long as weft and Spark try again
 
@@ -28,7 +28,7 @@ def main(uri: str, storage_options: str, stop: str) -> None:
     while not ending:
         ending = Path(stop).exists()  # checked first, so that the last round sees everything that was committed before
         try:
-            done += len(streams.compact(spark, uri, storage_options=json.loads(storage_options)).done)
+            done += len(weft.compact(spark, uri, storage_options=json.loads(storage_options)).done)
         except (StoreUnavailable, CommitUnknown) as error:
             failures, ending = failures + 1, False
             if failures == MAX_FAILURES:

@@ -11,8 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from streams.spark.environment_archive import pack_environment
 from tests.class_sharing import sharing_options
+from weft.streams.spark.environment_archive import pack_environment
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,8 @@
 
     query_job.py PIPELINE STOP_FILE MESSAGES FOLDER
 
-The comparison is with a join by Spark alone over the topics (`streams.demo.reference`). The last line has the number of
-queries, and whether the table equals the join.
+The comparison is with a join by Spark alone over the topics (`weft.streams.demo.reference`). The last line has the
+number of queries, and whether the table equals the join.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-import streams
-from streams.demo import reference
-from streams.pipeline.file.pipeline import load_pipeline
+import weft
+from weft.streams.demo import reference
+from weft.streams.pipeline.file.pipeline import load_pipeline
 
 
 def main(file: str, stop: str, messages: str, folder: str) -> None:
     pipeline = load_pipeline(file)
     spark = SparkSession.builder.appName("queries").config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    streams.create_view(spark, pipeline.table.uri, "wide", storage_options=pipeline.table.storage_options)
+    weft.create_view(spark, pipeline.table.uri, "wide", storage_options=pipeline.table.storage_options)
     counts = []
     while not Path(stop).exists():
         counts.append(spark.sql("SELECT count(order_id), sum(page_views) FROM wide").first()[0])

@@ -21,19 +21,19 @@ from typing import Any
 import pytest
 import yaml
 
-import streams.write.writer_job
-from storage import Table
-from storage.config.config_file import read_yaml
-from streams.demo import shop
-from streams.demo.broker import EmbeddedBroker
-from streams.demo.feed import Feed, TableProgress
-from streams.demo.workload import plan_topics
-from streams.pipeline.file.pipeline import Pipeline, load_pipeline
-from streams.pipeline.run.run import open_table, writer_job
-from streams.pipeline.run.supervisor import ENDED, Job, JobStatus, Supervisor
+import weft.streams.write.writer_job
 from tests.stores.places import Place
 from tests.stores.real_server import real_server
 from tests.streams.cluster.standalone import SPARK_HOME, Cluster, until
+from weft import Table
+from weft.storage.config.config_file import read_yaml
+from weft.streams.demo import shop
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.feed import Feed, TableProgress
+from weft.streams.demo.workload import plan_topics
+from weft.streams.pipeline.file.pipeline import Pipeline, load_pipeline
+from weft.streams.pipeline.run.run import open_table, writer_job
+from weft.streams.pipeline.run.supervisor import ENDED, Job, JobStatus, Supervisor
 
 # Nightly: it took 680 of the 2,900 CPU seconds of the extended loop. That one tests the parts one by one: a writer that
 # loses its worker, services and a query (test_standalone.py), a writer by spark-submit with a table on S3
@@ -193,7 +193,7 @@ def test_the_demo_on_a_cluster(tmp_path: Path, place: Place, on_executors: dict[
             stack.callback(application.kill)
             return application
 
-        writer = start(Path(str(streams.write.writer_job.__file__)), str(pipeline.path), BY_SUBMIT)
+        writer = start(Path(str(weft.streams.write.writer_job.__file__)), str(pipeline.path), BY_SUBMIT)
         run.add(writer, lambda: progress.messages[BY_SUBMIT] > 0)
         options = json.dumps(dict(place.options))
         compaction = start(JOBS / "compaction_job.py", place.uri, options, str(stop))

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from storage import Table
-from storage.core.names import Path as StorePath
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.run import open_table, service_job
-from streams.pipeline.run.supervisor import ENDED, JobStatus, Supervisor
 from tests.streams.cluster.standalone import Cluster, until
 from tests.streams.cluster.test_standalone import pipeline_file
 from tests.streams.support.pipelines import CONFIG
+from weft import Table
+from weft.storage.core.names import Path as StorePath
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.run import open_table, service_job
+from weft.streams.pipeline.run.supervisor import ENDED, JobStatus, Supervisor
 
 pytestmark = [pytest.mark.spark, pytest.mark.extended, pytest.mark.timeout(1_500)]
 

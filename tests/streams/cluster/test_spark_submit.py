@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.run import open_table
 from tests.stores.moto_server import moto_server
 from tests.streams.cluster.standalone import Cluster
 from tests.streams.cluster.test_standalone import append, pipeline_file, produce
+from weft import Table
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.run import open_table
 
 SCRIPT = Path(__file__).parents[3] / "deploy/spark-submit.sh"
 LIMIT_SECONDS = 420.0

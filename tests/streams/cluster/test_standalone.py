@@ -15,15 +15,15 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from storage import Table
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.error_kinds import Ending
-from streams.pipeline.run.run import open_table, service_job, writer_job
-from streams.pipeline.run.supervisor import ENDED, JobStatus, RestartPolicy, Supervisor
 from tests.stores.places import Place
 from tests.streams.cluster.standalone import Cluster, until
 from tests.streams.support.pipelines import CONFIG
+from weft import Table
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.run import open_table, service_job, writer_job
+from weft.streams.pipeline.run.supervisor import ENDED, JobStatus, RestartPolicy, Supervisor
 
 LIMIT_SECONDS = 420.0
 ROOT = Path(__file__).parents[3]
@@ -105,7 +105,7 @@ def test_executors_without_weft_cause_an_error_with_a_hint(
     tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str]
 ) -> None:
     base = str(Path(sys.base_prefix, "bin", "python3"))
-    assert subprocess.run([base, "-c", "import storage"], capture_output=True, check=False, env={}).returncode == 1
+    assert subprocess.run([base, "-c", "import weft.storage"], capture_output=True, check=False, env={}).returncode == 1
     broker.create_topics({"cluster-two": 2})
     produce(broker, "cluster-two", range(10))
     bare = {**on_executors, "spark.pyspark.python": base}
@@ -131,7 +131,7 @@ def test_executors_without_weft_cause_an_error_with_a_hint(
 def cli(*arguments: str) -> str:
     """Run a command in a separate process; it must succeed. Returns its output."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "streams.cli.main", *arguments],
+        [sys.executable, "-P", "-m", "weft.streams.cli.main", *arguments],
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
@@ -195,13 +195,13 @@ def append(table: Table, ids: range, *, at: int) -> None:
 STATEFUL = """
 import sys
 from pyspark.sql import SparkSession
-import streams
-from storage.errors import InvalidInput
+import weft.streams
+from weft.storage.errors import InvalidInput
 master, uri, checkpoint = sys.argv[1:]
 spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
 df = spark.readStream.format("rate").load().selectExpr("value AS id", "'x' AS a", "value AS at")
 try:
-    streams.write_stream(df.dropDuplicates(["id"]), uri, "sa", checkpoint=checkpoint)
+    weft.write_stream(df.dropDuplicates(["id"]), uri, "sa", checkpoint=checkpoint)
 except InvalidInput as error:
     print(error.message)
 """

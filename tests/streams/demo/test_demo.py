@@ -20,20 +20,20 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import Row
 from rich.console import Console
 
-from storage import Table
-from storage.config.table_config import build_schema, load_config
-from storage.errors import InvalidInput, StoreUnavailable
-from streams.demo import shop
-from streams.demo.broker import PARTITION_LIMIT_BYTES, EmbeddedBroker
-from streams.demo.feed import Feed, TableProgress
-from streams.demo.outcome import DemoFailed, missing_messages, unfinished
-from streams.demo.reference import Comparison
-from streams.demo.run_demo import _check_alive, _folder
-from streams.demo.verdict import _show_comparison
-from streams.demo.watch import Interrupted, Watch, watch_signals
-from streams.demo.workload import MAX_PARTITIONS, Topic, plan_topics
-from streams.pipeline.run.supervisor import Job, Supervisor
 from tests.streams.support.demo_messages import DELETES, ORDERING, ROWS, events, key_of, planned
+from weft import Table
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.errors import InvalidInput, StoreUnavailable
+from weft.streams.demo import shop
+from weft.streams.demo.broker import PARTITION_LIMIT_BYTES, EmbeddedBroker
+from weft.streams.demo.feed import Feed, TableProgress
+from weft.streams.demo.outcome import DemoFailed, missing_messages, unfinished
+from weft.streams.demo.reference import Comparison
+from weft.streams.demo.run_demo import _check_alive, _folder
+from weft.streams.demo.verdict import _show_comparison
+from weft.streams.demo.watch import Interrupted, Watch, watch_signals
+from weft.streams.demo.workload import MAX_PARTITIONS, Topic, plan_topics
+from weft.streams.pipeline.run.supervisor import Job, Supervisor
 
 NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 

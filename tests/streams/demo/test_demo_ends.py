@@ -16,8 +16,8 @@ ROWS = 4_000
 DEADLINE_SECONDS = 240.0
 _RUN = """
 import sys
-from streams.cli.main import app
-from streams.demo import run_demo
+from weft.streams.cli.main import app
+from weft.streams.demo import run_demo
 run_demo.STALL_SECONDS, run_demo.STALL_ROWS_PER_SECOND = float(sys.argv[1]), 1e9
 app(["demo", *sys.argv[2:]], prog_name="weft")
 """

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from streams.demo import reference, shop
-from streams.demo.broker import EmbeddedBroker
-from streams.demo.workload import Topic
-from streams.pipeline.file.pipeline import load_pipeline
 from tests.streams.support.demo_messages import DELETES, ORDERING, ROWS, events, key_of, planned
+from weft.streams.demo import reference, shop
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.workload import Topic
+from weft.streams.pipeline.file.pipeline import load_pipeline
 
 
 @pytest.fixture(scope="module")

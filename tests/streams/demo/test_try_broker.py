@@ -1,4 +1,5 @@
-"""`python -m streams.demo.broker` and `streams.demo.send`: Kafka for people who have none, used as they would."""
+"""`python -m weft.streams.demo.broker` and `weft.streams.demo.send`: Kafka for people who have none, used as they
+would."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from streams.demo.broker_command import PARTITIONS
+from weft.streams.demo.broker_command import PARTITIONS
 
 SECONDS = 120.0
 Start = Callable[..., "Running"]
@@ -28,7 +29,7 @@ class Running:
         self.said = folder / f"said-{time.monotonic_ns()}"
         with self.said.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "streams.demo.broker", *options],
+                [sys.executable, "-m", "weft.streams.demo.broker", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -71,7 +72,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def send(address: str, topic: str, lines: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "streams.demo.send", "--brokers", address, "--topic", topic, *options],
+        [sys.executable, "-m", "weft.streams.demo.send", "--brokers", address, "--topic", topic, *options],
         input=lines,
         capture_output=True,
         text=True,

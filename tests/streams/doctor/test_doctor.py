@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclOperation
 
-from storage import Table
-from streams.demo.broker import EmbeddedBroker
-from streams.doctor.finding import Findings, Level
-from streams.doctor.kafka_checks import check_source
-from streams.doctor.store_checks import _check_clock, check_store, check_table
-from streams.pipeline.file.pipeline import load_pipeline
 from tests.download_cache import Unavailable
 from tests.streams.kafka.secure import USER, SecureBroker, start_secure_broker
 from tests.streams.kafka.topics import NOBODY, produce, topic_numbers
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+from weft import Table
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.doctor.finding import Findings, Level
+from weft.streams.doctor.kafka_checks import check_source
+from weft.streams.doctor.store_checks import _check_clock, check_store, check_table
+from weft.streams.pipeline.file.pipeline import load_pipeline
 
 PASSWORD = "doctor-pass-1"
 
@@ -47,7 +47,7 @@ def doctor(path: Path, *options: str) -> tuple[int, dict[str, list[tuple[str, st
 
 def doctor_process(path: Path) -> tuple[int, dict[str, list[tuple[str, str, str]]]]:
     """The same in a process of its own: it stops the Spark session of its process at its end."""
-    command = [sys.executable, "-m", "streams.cli.main", "doctor", str(path), "--json"]
+    command = [sys.executable, "-m", "weft.streams.cli.main", "doctor", str(path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     return done.returncode, by_check(done.stdout)
 

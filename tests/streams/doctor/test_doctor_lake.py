@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
-from storage.errors import CorruptData
-from streams.catalog.lake import Lake
 from tests.streams.catalog.shop_lake import CUSTOMERS, ORDERS, SMALL, WITH_CUSTOMERS
 from tests.streams.support.pipelines import weft
+from weft import Table
+from weft.storage.errors import CorruptData
+from weft.streams.catalog.lake import Lake
 
 
 @pytest.fixture

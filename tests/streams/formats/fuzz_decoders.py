@@ -17,16 +17,16 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from storage.core.types import parse_type
-from streams.formats import registry as registry_module
-from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
-from streams.formats.debezium_json import DebeziumSettings, decode_json_events
-from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
 from tests.streams.formats.debezium_messages import columns_of, write_event
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import logical
 from tests.streams.formats.test_protobuf import ROW, serializer
 from tests.streams.formats.test_protobuf_meanings import registered, wide_file
+from weft.storage.core.types import parse_type
+from weft.streams.formats import registry as registry_module
+from weft.streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
+from weft.streams.formats.debezium_json import DebeziumSettings, decode_json_events
+from weft.streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
 
 LARGEST_GROWTH_KB = 1_500_000
 """Memory that a batch may take besides that of the first one: a Protobuf message may take 512 MiB."""

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.types import parse_type
-from streams.formats import registry as registry_module
-from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
-from streams.formats.debezium_event import PLACEHOLDER
-from streams.formats.registry import NO_HEADER, RegistryRefused, RegistryUnavailable, registry_client
 from tests.streams.formats.debezium_messages import AMOUNTS, DATES, INSTANTS, TEXTS, twos_complement, whole_millis
 from tests.streams.formats.registry_server import SchemaRegistry
+from weft.storage.core.types import parse_type
+from weft.streams.formats import registry as registry_module
+from weft.streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
+from weft.streams.formats.debezium_event import PLACEHOLDER
+from weft.streams.formats.registry import NO_HEADER, RegistryRefused, RegistryUnavailable, registry_client
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.formats.avro_records import decode_avro_events
-from streams.formats.debezium_event import PLACEHOLDER
 from tests.streams.formats.debezium_messages import twos_complement
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import decode, logical, settings
+from weft.streams.formats.avro_records import decode_avro_events
+from weft.streams.formats.debezium_event import PLACEHOLDER
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 DECLARED = (

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.formats.avro_schema import parse_avro
-from streams.formats.schema_fields import avro_fields
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import decode
 from tests.streams.formats.test_avro_meanings import number, sized
+from weft.streams.formats.avro_schema import parse_avro
+from weft.streams.formats.schema_fields import avro_fields
 
 
 def record(name: str, fields: dict[str, Any], **more: Any) -> dict[str, Any]:

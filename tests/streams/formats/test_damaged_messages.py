@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.types import parse_type
-from streams.formats import registry as registry_module
-from streams.formats.avro_records import AvroSettings, decode_records
-from streams.formats.debezium_json import DebeziumSettings, decode_json_events
-from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
 from tests.streams.formats.debezium_messages import KINDS, columns_of, write_event
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import KINDS as AVRO_KINDS
 from tests.streams.formats.test_avro import record, written
 from tests.streams.formats.test_protobuf import ROW, serializer
+from weft.storage.core.types import parse_type
+from weft.streams.formats import registry as registry_module
+from weft.streams.formats.avro_records import AvroSettings, decode_records
+from weft.streams.formats.debezium_json import DebeziumSettings, decode_json_events
+from weft.streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
 
 TYPES = {"id": "bigint", "name": "string", "amount": "decimal(12,2)", "at": "timestamp", "tags": "array<string>"}
 DECLARED = pa.schema([(name, parse_type(kind)) for name, kind in TYPES.items()])

@@ -10,15 +10,15 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from storage import Table
-from storage.errors import InvalidInput
-from streams.formats.debezium_event import PLACEHOLDER, TRUNCATE
-from streams.write.dead_letter import IGNORED, SOURCE
-from streams.write.decode import decode_messages
-from streams.write.left_out import HINT, partial_columns
-from streams.write.write_batch import write_batch
 from tests.streams.formats.debezium_messages import KINDS, write_event
 from tests.streams.write.test_decode import messages
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.formats.debezium_event import PLACEHOLDER, TRUNCATE
+from weft.streams.write.dead_letter import IGNORED, SOURCE
+from weft.streams.write.decode import decode_messages
+from weft.streams.write.left_out import HINT, partial_columns
+from weft.streams.write.write_batch import write_batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

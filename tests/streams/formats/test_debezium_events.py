@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.types import parse_type
-from streams.formats.debezium_event import MESSAGE, NOT_AN_EVENT, PLACEHOLDER, TRUNCATE, UNKNOWN_OPERATION
-from streams.formats.debezium_json import NOT_AN_OBJECT, NOT_UTF8, TOO_DEEP, DebeziumSettings, decode_json_events
 from tests.streams.formats.debezium_messages import KINDS, Kind, columns_of, connect, event_schema, special, write_event
+from weft.storage.core.types import parse_type
+from weft.streams.formats.debezium_event import MESSAGE, NOT_AN_EVENT, PLACEHOLDER, TRUNCATE, UNKNOWN_OPERATION
+from weft.streams.formats.debezium_json import NOT_AN_OBJECT, NOT_UTF8, TOO_DEEP, DebeziumSettings, decode_json_events
 
 
 def declared(types: Mapping[str, str]) -> pa.Schema:

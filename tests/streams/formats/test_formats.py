@@ -11,12 +11,12 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import StructType
 
-import streams.formats
-from storage.errors import InvalidInput
-from streams.formats import FORMATS, check_format, load_format
-from streams.formats.message_format import MessageFormat
-from streams.write.dead_letter import SOURCE
-from streams.write.decode import decode_messages
+import weft.streams.formats
+from weft.storage.errors import InvalidInput
+from weft.streams.formats import FORMATS, check_format, load_format
+from weft.streams.formats.message_format import MessageFormat
+from weft.streams.write.dead_letter import SOURCE
+from weft.streams.write.decode import decode_messages
 
 
 class CommaSeparated(MessageFormat):
@@ -38,7 +38,7 @@ class CommaSeparated(MessageFormat):
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
     line = {"comma": f"{__name__}:CommaSeparated"}
     monkeypatch.setitem(sys.modules, __name__, sys.modules[CommaSeparated.__module__])
-    monkeypatch.setattr(streams.formats, "FORMATS", MappingProxyType({**FORMATS, **line}))
+    monkeypatch.setattr(weft.streams.formats, "FORMATS", MappingProxyType({**FORMATS, **line}))
 
 
 @pytest.mark.spark

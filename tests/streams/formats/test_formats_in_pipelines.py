@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from storage.errors import InvalidInput
-from streams.formats.registry import RegistryUnavailable
-from streams.pipeline.file.pipeline import Pipeline, load_pipeline
-from streams.pipeline.run.outage import JobOutages
-from streams.pipeline.run.status import Report, Reporter
-from streams.pipeline.run.writer_outage import await_registry
 from tests.streams.formats.registry_server import SchemaRegistry
+from weft.storage.errors import InvalidInput
+from weft.streams.formats.registry import RegistryUnavailable
+from weft.streams.pipeline.file.pipeline import Pipeline, load_pipeline
+from weft.streams.pipeline.run.outage import JobOutages
+from weft.streams.pipeline.run.status import Report, Reporter
+from weft.streams.pipeline.run.writer_outage import await_registry
 
 GROUPS = {
     "row": {"columns": ["body", "lsn"], "ordering": ["lsn"]},

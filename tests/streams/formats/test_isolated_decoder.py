@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from storage import Table
-from streams import formats
-from streams.formats.isolated_decoder import decode_isolated
-from streams.write.decode import decode_messages
 from tests.streams.support.killing_format import CANNOT_SAY, FAILS, KILLS, RESULT, decode
 from tests.streams.write.sink.rig import TEST_SECONDS, run
+from weft import Table
+from weft.streams import formats
+from weft.streams.formats.isolated_decoder import decode_isolated
+from weft.streams.write.decode import decode_messages
 
 DIED = "it ended the worker: killed by SIGSEGV"
 

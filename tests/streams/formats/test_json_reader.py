@@ -21,10 +21,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from storage.errors import InvalidInput
-from streams.formats.json_reader import NOT_AN_OBJECT
-from streams.write.dead_letter import SOURCE
-from streams.write.decode import decode_messages
+from weft.storage.errors import InvalidInput
+from weft.streams.formats.json_reader import NOT_AN_OBJECT
+from weft.streams.write.dead_letter import SOURCE
+from weft.streams.write.decode import decode_messages
 
 pytestmark = pytest.mark.timeout(900)
 

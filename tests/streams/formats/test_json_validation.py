@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage.errors import InvalidInput
-from streams.formats import json_validation
-from streams.formats import registry as registry_module
-from streams.formats.format_options import check_options
-from streams.formats.json_validation import ValidationSettings, validate_values
-from streams.formats.registry import RegistryUnavailable, check_registry_settings, uses_registry
 from tests.streams.formats.registry_server import SchemaRegistry
+from weft.storage.errors import InvalidInput
+from weft.streams.formats import json_validation
+from weft.streams.formats import registry as registry_module
+from weft.streams.formats.format_options import check_options
+from weft.streams.formats.json_validation import ValidationSettings, validate_values
+from weft.streams.formats.registry import RegistryUnavailable, check_registry_settings, uses_registry
 
 SCHEMA = {
     "type": "object",

@@ -20,12 +20,12 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.types import parse_type
-from streams.formats import registry as registry_module
-from streams.formats.protobuf_messages import NO_INDEXES, ProtobufSettings, decode_protobuf, split_indexes
-from streams.formats.registry import NO_HEADER
 from tests.streams.formats.debezium_messages import INSTANTS, TEXTS
 from tests.streams.formats.registry_server import SchemaRegistry
+from weft.storage.core.types import parse_type
+from weft.streams.formats import registry as registry_module
+from weft.streams.formats.protobuf_messages import NO_INDEXES, ProtobufSettings, decode_protobuf, split_indexes
+from weft.streams.formats.registry import NO_HEADER
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 

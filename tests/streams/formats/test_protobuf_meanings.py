@@ -18,10 +18,10 @@ from google.type import decimal_pb2 as google_decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.formats.protobuf_messages import DEEP, LARGEST_BYTES, parsed_bytes
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro_meanings import DECLARED, EPOCH, PLAIN_NUMBERS, REFUSED, TEXT
 from tests.streams.formats.test_protobuf import FIELD, add_field, decode
+from weft.streams.formats.protobuf_messages import DEEP, LARGEST_BYTES, parsed_bytes
 
 Expect = Callable[[Any], Any]
 FILES = [

@@ -15,16 +15,16 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from storage.core.types import parse_type
-from streams.formats import registry as registry_module
-from streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
-from streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
-from streams.formats.registry import RegistryRefused, RegistryUnavailable, UnknownSchema, registry_client
 from tests.download_cache import Unavailable
 from tests.streams.formats.real_registry import Login, RealRegistry
 from tests.streams.formats.test_avro import record, written
 from tests.streams.formats.test_protobuf import ROW
 from tests.streams.kafka.certificates import Authority
+from weft.storage.core.types import parse_type
+from weft.streams.formats import registry as registry_module
+from weft.streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
+from weft.streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
+from weft.streams.formats.registry import RegistryRefused, RegistryUnavailable, UnknownSchema, registry_client
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(600)]
 

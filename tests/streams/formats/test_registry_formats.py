@@ -11,20 +11,20 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from storage import Table
-from streams.formats.debezium_event import TRUNCATE
-from streams.formats.json_reader import NOT_AN_OBJECT, NOT_UTF8
-from streams.formats.registry import NO_HEADER, RegistryUnavailable
-from streams.pipeline.run.error_kinds import Ending, ending_of
-from streams.write.dead_letter import IGNORED, SOURCE
-from streams.write.decode import decode_messages
-from streams.write.tombstones import NO_KEY
-from streams.write.write_batch import write_batch
-from streams.write.writer_job import failure_of
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import record, written
 from tests.streams.formats.test_protobuf import ROW, serializer
 from tests.streams.write.test_tombstones import messages
+from weft import Table
+from weft.streams.formats.debezium_event import TRUNCATE
+from weft.streams.formats.json_reader import NOT_AN_OBJECT, NOT_UTF8
+from weft.streams.formats.registry import NO_HEADER, RegistryUnavailable
+from weft.streams.pipeline.run.error_kinds import Ending, ending_of
+from weft.streams.write.dead_letter import IGNORED, SOURCE
+from weft.streams.write.decode import decode_messages
+from weft.streams.write.tombstones import NO_KEY
+from weft.streams.write.write_batch import write_batch
+from weft.streams.write.writer_job import failure_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -11,13 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.types import parse_type
-from streams.formats.avro_records import registered_type
-from streams.formats.avro_schema import parse_avro
-from streams.formats.debezium_json import DebeziumSettings, decode_json_events
-from streams.formats.json_schema import json_schema_fields
-from streams.formats.registry import RegistryClient
-from streams.formats.schema_fields import (
+from tests.streams.formats.debezium_messages import KINDS as CHANGES
+from tests.streams.formats.debezium_messages import columns_of, write_event
+from tests.streams.formats.registry_server import SchemaRegistry
+from tests.streams.formats.test_avro import KINDS, decode, record, written
+from tests.streams.formats.test_protobuf import ROW, TYPES
+from weft.storage.core.types import parse_type
+from weft.streams.formats.avro_records import registered_type
+from weft.streams.formats.avro_schema import parse_avro
+from weft.streams.formats.debezium_json import DebeziumSettings, decode_json_events
+from weft.streams.formats.json_schema import json_schema_fields
+from weft.streams.formats.registry import RegistryClient
+from weft.streams.formats.schema_fields import (
     SchemaField,
     arrow_fields,
     avro_fields,
@@ -25,11 +30,6 @@ from streams.formats.schema_fields import (
     connect_fields,
     protobuf_fields,
 )
-from tests.streams.formats.debezium_messages import KINDS as CHANGES
-from tests.streams.formats.debezium_messages import columns_of, write_event
-from tests.streams.formats.registry_server import SchemaRegistry
-from tests.streams.formats.test_avro import KINDS, decode, record, written
-from tests.streams.formats.test_protobuf import ROW, TYPES
 
 
 class Given:

@@ -15,15 +15,15 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from streams.formats import registry as registry_module
-from streams.formats.registry import KEY_HEADER, NO_HEADER, VALUE_HEADER, framed, split_header
-from streams.pipeline.infer.infer_messages import kafka_messages, keys_and_values
-from streams.pipeline.infer.infer_registry import Kafka
-from streams.write.dead_letter import SOURCE
-from streams.write.decode import decode_messages
 from tests.streams.formats.registry_server import SchemaRegistry, guid_of
 from tests.streams.formats.test_avro import record
 from tests.streams.formats.test_protobuf import OTHER
+from weft.streams.formats import registry as registry_module
+from weft.streams.formats.registry import KEY_HEADER, NO_HEADER, VALUE_HEADER, framed, split_header
+from weft.streams.pipeline.infer.infer_messages import kafka_messages, keys_and_values
+from weft.streams.pipeline.infer.infer_registry import Kafka
+from weft.streams.write.dead_letter import SOURCE
+from weft.streams.write.decode import decode_messages
 
 SCHEMA = {"id": "bigint"}
 JSON = {"title": "Row", "type": "object", "properties": {"id": {"type": "integer", "minimum": 1}}}

@@ -10,17 +10,17 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from storage import Table
-from streams.demo.broker import EmbeddedBroker
-from streams.formats.registry import NO_HEADER
-from streams.pipeline.file.check import key_of
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.write.sink import CommitReport
-from streams.write.writer_job import read_events
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import record, written
 from tests.streams.kafka.topics import WAIT_SECONDS, topic_numbers
 from tests.streams.write.sink.rig import TEST_SECONDS, run
+from weft import Table
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.formats.registry import NO_HEADER
+from weft.streams.pipeline.file.check import key_of
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.write.sink import CommitReport
+from weft.streams.write.writer_job import read_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(TEST_SECONDS)]
 

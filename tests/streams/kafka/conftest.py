@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streams.demo.broker import EmbeddedBroker
 from tests.streams.kafka.topics import Broker, topic_numbers
+from weft.streams.demo.broker import EmbeddedBroker
 
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=[pytest.mark.integration, pytest.mark.extended])])

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from streams.kafka.kafka_source import KafkaStreamReader
-from streams.kafka.offset_plan import OffsetRange
 from tests.streams.kafka.topics import Broker, parsed
+from weft.streams.kafka.kafka_source import KafkaStreamReader
+from weft.streams.kafka.offset_plan import OffsetRange
 
 
 class Query:

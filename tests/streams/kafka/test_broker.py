@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka.errors import DataLoss
 from tests.streams.kafka.topics import TEST_SECONDS, WAIT_SECONDS, cluster_logs, parsed, read
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka.errors import DataLoss
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 

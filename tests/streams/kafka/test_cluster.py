@@ -9,12 +9,6 @@ import pytest
 from confluent_kafka import KafkaError
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from storage.errors import NotFound
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka import cluster, kafka_source
-from streams.kafka.errors import SourceRefused, SourceUnavailable
-from streams.kafka.offset_plan import Log
-from streams.kafka.options import DEFAULT_REQUEST_TIMEOUT_MS, Partition, parse_options
 from tests.streams.kafka.topics import (
     NOBODY,
     TEST_SECONDS,
@@ -26,6 +20,12 @@ from tests.streams.kafka.topics import (
     read,
     topic_numbers,
 )
+from weft.storage.errors import NotFound
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka import cluster, kafka_source
+from weft.streams.kafka.errors import SourceRefused, SourceUnavailable
+from weft.streams.kafka.offset_plan import Log
+from weft.streams.kafka.options import DEFAULT_REQUEST_TIMEOUT_MS, Partition, parse_options
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 

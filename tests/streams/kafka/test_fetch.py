@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import KafkaError
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka import cluster, fetch, kafka_source
-from streams.kafka.errors import DataLoss, SourceUnavailable
-from streams.kafka.fetch import read_range
-from streams.kafka.offset_plan import Log, OffsetRange
-from streams.kafka.options import DEFAULT_REQUEST_TIMEOUT_MS, Partition
 from tests.streams.kafka.topics import TEST_SECONDS, WAIT_SECONDS, Broker, cluster_logs, parsed, produce, read
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka import cluster, fetch, kafka_source
+from weft.streams.kafka.errors import DataLoss, SourceUnavailable
+from weft.streams.kafka.fetch import read_range
+from weft.streams.kafka.offset_plan import Log, OffsetRange
+from weft.streams.kafka.options import DEFAULT_REQUEST_TIMEOUT_MS, Partition
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TEST_SECONDS)]
 

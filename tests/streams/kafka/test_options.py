@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from storage.errors import InvalidInput
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka import cluster
-from streams.kafka.options import parse_options
 from tests.streams.kafka.topics import NOBODY, TEST_SECONDS, parsed
+from weft.storage.errors import InvalidInput
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka import cluster
+from weft.streams.kafka.options import parse_options
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 

@@ -9,8 +9,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from storage.errors import InvalidInput
-from streams.kafka.offset_plan import (
+from tests.streams.kafka.topics import TEST_SECONDS
+from weft.storage.errors import InvalidInput
+from weft.streams.kafka.offset_plan import (
     Log,
     OffsetRange,
     count_deleted,
@@ -21,8 +22,7 @@ from streams.kafka.offset_plan import (
     plan_start,
     share_limit,
 )
-from streams.kafka.options import OTHERS, Partition
-from tests.streams.kafka.topics import TEST_SECONDS
+from weft.streams.kafka.options import OTHERS, Partition
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from streams.kafka.errors import DataLoss
-from streams.kafka.skipped_offsets import SKIPPED
 from tests.streams.kafka.query import Query
 from tests.streams.kafka.real_broker import RealBroker
 from tests.streams.kafka.topics import TEST_SECONDS, WAIT_SECONDS, produce, topic_numbers
+from weft.streams.kafka.errors import DataLoss
+from weft.streams.kafka.skipped_offsets import SKIPPED
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(TEST_SECONDS)]
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from storage.errors import InvalidInput
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka import kafka_source
-from streams.kafka.errors import DataLoss
-from streams.kafka.options import parse_options
 from tests.streams.kafka.query import Query
 from tests.streams.kafka.topics import TEST_SECONDS, Broker, options, parsed, produce
+from weft.storage.errors import InvalidInput
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka import kafka_source
+from weft.streams.kafka.errors import DataLoss
+from weft.streams.kafka.options import parse_options
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TEST_SECONDS)]
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import AclOperation
 
-from storage.errors import TableError
-from streams.kafka.cluster import Cluster
-from streams.kafka.errors import SourceRefused, SourceUnavailable
-from streams.kafka.fetch import read_range
-from streams.kafka.offset_plan import OffsetRange
-from streams.kafka.options import KafkaOptions, Partition, parse_options
 from tests.download_cache import Unavailable
 from tests.streams.kafka.certificates import Authority
 from tests.streams.kafka.secure import SecureBroker, start_secure_broker
 from tests.streams.kafka.topics import TEST_SECONDS, produce, topic_numbers
+from weft.storage.errors import TableError
+from weft.streams.kafka.cluster import Cluster
+from weft.streams.kafka.errors import SourceRefused, SourceUnavailable
+from weft.streams.kafka.fetch import read_range
+from weft.streams.kafka.offset_plan import OffsetRange
+from weft.streams.kafka.options import KafkaOptions, Partition, parse_options
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(TEST_SECONDS)]
 

@@ -19,12 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-import streams.kafka
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka import cluster, kafka_source
-from streams.kafka.errors import SourceUnavailable
-from streams.kafka.offset_plan import OffsetRange
-from streams.kafka.options import Partition
+import weft.streams.kafka
 from tests.streams.kafka.real_broker import RealBroker
 from tests.streams.kafka.topics import (
     NOBODY,
@@ -37,6 +32,11 @@ from tests.streams.kafka.topics import (
     topic_numbers,
 )
 from tests.streams.support.slow_starts import start_in_time
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka import cluster, kafka_source
+from weft.streams.kafka.errors import SourceUnavailable
+from weft.streams.kafka.offset_plan import OffsetRange
+from weft.streams.kafka.options import Partition
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
@@ -108,7 +108,7 @@ def test_readers_can_be_pickled_for_executors(broker: Broker, topic: str) -> Non
 
 @pytest.fixture(scope="module")
 def kafka(spark: SparkSession) -> SparkSession:
-    streams.kafka.register(spark)
+    weft.streams.kafka.register(spark)
     return spark
 
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from streams.kafka import cluster, fetch
-from streams.kafka.fetch import read_range
-from streams.kafka.offset_plan import Log, OffsetRange
-from streams.kafka.options import KafkaOptions, Partition, parse_options
+from weft.streams.kafka import cluster, fetch
+from weft.streams.kafka.fetch import read_range
+from weft.streams.kafka.offset_plan import Log, OffsetRange
+from weft.streams.kafka.options import KafkaOptions, Partition, parse_options
 
 
 class Broker(Protocol):

@@ -16,21 +16,21 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from storage import Table
-from storage.clock import Stamps, SystemClock
-from storage.core.names import Path as StorePath
-from storage.environment import Environment
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
-from storage.write.write_task import WriteTicket
-from streams.letters.letter_files import default_folder, read_letters
-from streams.letters.letter_folder import LetterFolder, State
-from streams.letters.plans import Plan
-from streams.write.dead_letter import SOURCE, DeadLetters
-from streams.write.replay import ReplayResult, Run, replay
-from streams.write.replay_frame import message_of
-from streams.write.sink_task import TaskReport, write_task
 from tests.faulty_store import FaultyStore
+from weft import Table
+from weft.storage.clock import Stamps, SystemClock
+from weft.storage.core.names import Path as StorePath
+from weft.storage.environment import Environment
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
+from weft.storage.write.write_task import WriteTicket
+from weft.streams.letters.letter_files import default_folder, read_letters
+from weft.streams.letters.letter_folder import LetterFolder, State
+from weft.streams.letters.plans import Plan
+from weft.streams.write.dead_letter import SOURCE, DeadLetters
+from weft.streams.write.replay import ReplayResult, Run, replay
+from weft.streams.write.replay_frame import message_of
+from weft.streams.write.sink_task import TaskReport, write_task
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage.errors import InvalidInput
-from streams.letters.letter_files import parse_name
+from weft.storage.errors import InvalidInput
+from weft.streams.letters.letter_files import parse_name
 
 
 @pytest.mark.parametrize("name", ["2f1c/7-0:3", "2f1c/7-0.jsonl:3"])

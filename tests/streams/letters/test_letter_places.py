@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import InvalidInput
-from streams.doctor.finding import Findings, Level
-from streams.doctor.store_checks import check_dead_letters
-from streams.pipeline.file.letter_places import load_letter_places
-from streams.pipeline.file.pipeline import load_pipeline
 from tests.streams.support.pipelines import CONFIG, pipeline_file
+from weft.storage.errors import InvalidInput
+from weft.streams.doctor.finding import Findings, Level
+from weft.streams.doctor.store_checks import check_dead_letters
+from weft.streams.pipeline.file.letter_places import load_letter_places
+from weft.streams.pipeline.file.pipeline import load_pipeline
 
 ROOT = {"uri": "s3://bucket", "config": CONFIG}
 SOURCE = {"type": "spark", "format": "rate"}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from streams.letters.limit import LetterLimit, TooManyDeadLetters, frequent_reasons
-from streams.pipeline.run.error_kinds import Ending, ending_of
 from tests.streams.letters.rig import Place, bad, good
+from weft.streams.letters.limit import LetterLimit, TooManyDeadLetters, frequent_reasons
+from weft.streams.pipeline.run.error_kinds import Ending, ending_of
 
 
 @pytest.mark.parametrize(

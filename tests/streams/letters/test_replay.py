@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import Conflict, Fenced
-from streams.letters.letter_files import Letter
-from streams.letters.letter_folder import PlanState, State, Survey
 from tests.streams.letters.rig import Killed, Moments, Place, bad, good
+from weft.storage.errors import Conflict, Fenced
+from weft.streams.letters.letter_files import Letter
+from weft.streams.letters.letter_folder import PlanState, State, Survey
 
 
 @pytest.fixture

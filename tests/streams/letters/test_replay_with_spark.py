@@ -16,17 +16,17 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from storage import Table
-from storage.errors import InvalidInput
-from storage.store.local_store import LocalStore
-from streams.demo.broker import EmbeddedBroker
-from streams.letters.letter_folder import LetterFolder, State
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.write.dead_letter import DeadLetters
-from streams.write.replay import replay, replayable
-from streams.write.replay_frame import choose_where, letters_where, messages_frame, spark_run
 from tests.streams.letters.rig import Place, bad, good
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.storage.store.local_store import LocalStore
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.letters.letter_folder import LetterFolder, State
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.write.dead_letter import DeadLetters
+from weft.streams.write.replay import replay, replayable
+from weft.streams.write.replay_frame import choose_where, letters_where, messages_frame, spark_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -168,7 +168,7 @@ def _rows(rows: list[tuple[int, str, int]]) -> Any:
 
 
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "streams.cli.main", *(str(argument) for argument in arguments)]
+    return [sys.executable, "-m", "weft.streams.cli.main", *(str(argument) for argument in arguments)]
 
 
 def done(*arguments: str | Path) -> str:
@@ -186,7 +186,7 @@ def hold(event, arguments):
     while event == "open" and list(plans.glob("[0-9]*.json")):
         time.sleep(1)
 sys.addaudithook(hold)
-from streams.cli.main import main
+from weft.streams.cli.main import main
 main()
 """
 

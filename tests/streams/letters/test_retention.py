@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streams.letters.letter_folder import State
-from streams.letters.retention import Expired, Retention
-from streams.pipeline.file.model import CleanSection
-from streams.pipeline.run.services import clean_round
-from streams.pipeline.run.status import Report, Reporter
 from tests.streams.letters.rig import CONFIG, Killed, Moments, Place, bad, good
 from tests.streams.support.pipelines import weft_output
+from weft.streams.letters.letter_folder import State
+from weft.streams.letters.retention import Expired, Retention
+from weft.streams.pipeline.file.model import CleanSection
+from weft.streams.pipeline.run.services import clean_round
+from weft.streams.pipeline.run.status import Report, Reporter
 
 DAY = 86_400
 NOW_MS = time.time_ns() // 1_000_000

@@ -18,19 +18,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from storage import Table
-from storage.core.log.cut import Cut, parse_cut
-from storage.core.names import LaneName
-from storage.errors import InvalidInput
-from streams.pipeline.file.model import TableLocation
-from streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_schema
-from streams.read.table_source import register
 from tests.storage.support.cleaning import NOW
 from tests.storage.support.paying import Pipeline
 from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.storage.support.world import bag, to_arrow
 from tests.strategies import POOLS
 from tests.streams.support.slow_starts import start_in_time
+from weft import Table
+from weft.storage.core.log.cut import Cut, parse_cut
+from weft.storage.core.names import LaneName
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.model import TableLocation
+from weft.streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_schema
+from weft.streams.read.table_source import register
 
 END_S = 300
 """Time limit of a query."""

@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
-from storage import Table
-from streams.read.relation import columnar_tasks
-from streams.read.view import create_view
-from streams.spark import java_classes
+from weft import Table
+from weft.streams.read.relation import columnar_tasks
+from weft.streams.read.view import create_view
+from weft.streams.spark import java_classes
 
 TYPES = {
     "k": "bigint",
@@ -184,13 +184,14 @@ def test_the_class_is_found_in_an_archive(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[3]
     archive = tmp_path / "weft.zip"
     with zipfile.ZipFile(archive, "w") as packed:
-        for package in ("storage", "streams"):
+        for package in ("weft", "weft/storage", "weft/streams"):
             for file in (root / package).rglob("*"):
                 if file.suffix in (".py", ".java"):
                     packed.write(file, file.relative_to(root))
     read = (
-        "from streams.spark import java_classes as c; print(c.__file__)\n"
-        "for package, name in (('streams.read.relation', 'ColumnarTasks'), ('streams.formats', 'JsonReader')):\n"
+        "from weft.streams.spark import java_classes as c; print(c.__file__)\n"
+        "classes = ('weft.streams.read.relation', 'ColumnarTasks'), ('weft.streams.formats', 'JsonReader')\n"
+        "for package, name in classes:\n"
         "    print(c.source_of(package, name)[:13], end='')"
     )
     environment = {**os.environ, "PYTHONPATH": str(archive)}
@@ -204,8 +205,8 @@ TWO_CONTEXTS = """
 import sys
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from storage import Table
-from streams.read.view import create_view
+from weft import Table
+from weft.streams.read.view import create_view
 
 config = {"columns": {"k": "bigint", "v": "bigint"}, "key": ["k"], "buckets": 1,
           "groups": {"g": {"columns": ["v"], "ordering": ["v"]}}, "streams": {"s": {"groups": ["g"]}}}

@@ -16,13 +16,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
-from storage import Table
-from streams.read.native_or_merged import PlannerTuning
-from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import create_relation_view
-from streams.read.view import planner_of
 from tests.streams.support.seeds import seeds
 from tests.tuning import tuned
+from weft import Table
+from weft.streams.read.native_or_merged import PlannerTuning
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.view import planner_of
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from storage import Table
 from tests.download_cache import Unavailable
 from tests.maven import maven_jars
 from tests.stores.places import Backend
 from tests.stores.real_server import real_server
+from weft import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(1_200)]
 
@@ -47,11 +47,11 @@ QUERIES: Final = """
 import json, sys
 from dataclasses import replace
 from pyspark.sql import SparkSession
-import streams
-from streams.read.native_or_merged import PlannerTuning
-from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import relation_dataframe
-from streams.read.view import planner_of
+import weft.streams
+from weft.streams.read.native_or_merged import PlannerTuning
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.live_view import relation_dataframe
+from weft.streams.read.view import planner_of
 
 given = json.loads(sys.stdin.read())
 uri, options = given["uri"], given["options"]
@@ -67,17 +67,17 @@ def note(name, frame):
     rows = [row.asDict() for row in frame.orderBy("id").collect()]
     found[name] = {"rows": rows, "plan": str(frame._jdf.queryExecution().toString())}
 
-streams.create_view(spark, uri, "whole", storage_options=options)
+weft.create_view(spark, uri, "whole", storage_options=options)
 note("whole", spark.sql("SELECT * FROM whole"))
 note("filtered", spark.sql("SELECT id, paid FROM whole WHERE id >= 150 AND status = 'new'"))
 
 spark.conf.set("fs.s3a.secret.key", "wrong")
-streams.create_view(spark, uri, "denied", storage_options=options)
+weft.create_view(spark, uri, "denied", storage_options=options)
 note("denied", spark.sql("SELECT * FROM denied"))
 spark.conf.unset("fs.s3a.secret.key")
 
 spark.conf.set("fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem")
-streams.create_view(spark, uri, "mapped", storage_options=options)
+weft.create_view(spark, uri, "mapped", storage_options=options)
 note("mapped", spark.sql("SELECT * FROM mapped"))
 spark.conf.unset("fs.s3.impl")
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-import streams
-from storage import Table
+import weft
+from weft import Table
 
 ROWS = 40
 GROUPS = ("a", "b", "c")
@@ -76,7 +76,7 @@ def check(spark: SparkSession, table: Table, query: str, *, native: bool) -> Non
 
 
 def test_spark_reads_the_file_that_has_all_columns(spark: SparkSession, table: Table) -> None:
-    streams.create_view(spark, table.uri, "overlaid")
+    weft.create_view(spark, table.uri, "overlaid")
     for query in NATIVE:
         check(spark, table, query, native=True)
     for query in BY_TASKS:

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import datasource as spark
 
-from storage import Table
-from streams.read import reference_planner
-from streams.read.native_or_merged import PinnedSnapshot, PlannerTuning, TablePlanner
-from streams.read.read_options import ReadOptions
-from streams.read.relation.planner_interface import Part
 from tests.storage.support.reference_shop import CUSTOMER, Shop, write
+from weft import Table
+from weft.streams.read import reference_planner
+from weft.streams.read.native_or_merged import PinnedSnapshot, PlannerTuning, TablePlanner
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.planner_interface import Part
 
 WHOLE, HALVES = (Part.WHOLE,), (Part.FILES, Part.REST)
 
@@ -89,8 +89,8 @@ def test_tasks_apply_filters_on_columns_of_references(shop: Shop) -> None:
 
 
 def test_a_later_query_of_a_view_is_sent_what_has_changed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.read.references.reference_rows.LOOK_UP_ROWS", 0)
-    monkeypatch.setattr("storage.read.references.bound_rows.MOST_SHARE", 1e9)
+    monkeypatch.setattr("weft.storage.read.references.reference_rows.LOOK_UP_ROWS", 0)
+    monkeypatch.setattr("weft.storage.read.references.bound_rows.MOST_SHARE", 1e9)
     planner = planner_of(shop)
     for version, name in enumerate(("Ann", "Anna", "Anne"), 2):
         shop.customer(0, name, ts=version)

@@ -16,14 +16,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import streams
-from storage import Table
-from streams.read.native_or_merged import PlannerTuning
-from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import create_relation_view
-from streams.read.view import planner_of
+import weft
 from tests.streams.support.pushed_views import CONFIG, TYPES, VALUES, append, create_views, differing, drop_views, plan
 from tests.streams.support.seeds import seeds
+from weft import Table
+from weft.streams.read.native_or_merged import PlannerTuning
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.view import planner_of
 
 AGGREGATES = ", ".join(
     [
@@ -207,25 +207,25 @@ def test_aggregates_of_columns_of_a_reference(spark: SparkSession, tmp_path: Pat
         "SELECT count(product_title), min(product_price) FROM {} WHERE product_title > 'n' AND n < 4",
         "SELECT sum(n) FROM {} WHERE product_title IS NULL",
     ]
-    streams.create_view(spark, sales.uri, "pushed")
-    streams.create_view(spark, sales.uri, "by_spark", push_aggregates=False)
+    weft.create_view(spark, sales.uri, "pushed")
+    weft.create_view(spark, sales.uri, "by_spark", push_aggregates=False)
     assert differing(spark, queries, pushed=True) == []
     sales.compact()  # the tasks join, so they aggregate too
     assert differing(spark, queries, pushed=True) == []
     (row,) = spark.sql("SELECT count(*) n, sum(product_price) price FROM pushed").collect()
     assert (row.n, row.price) == (5, decimal.Decimal("4.00"))
-    streams.create_view(spark, sales.uri, "pushed", require=["product"])  # Spark joins
-    streams.create_view(spark, sales.uri, "by_spark", require=["product"], push_aggregates=False)
+    weft.create_view(spark, sales.uri, "pushed", require=["product"])  # Spark joins
+    weft.create_view(spark, sales.uri, "by_spark", require=["product"], push_aggregates=False)
     assert differing(spark, queries[:2], pushed=False) == []
 
 
 def test_the_option_is_that_of_every_interface(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     append(table, 1, 1)
-    frame = streams.snapshot(spark, table.uri)
+    frame = weft.snapshot(spark, table.uri)
     assert "PushedAggregates" in plan(frame.groupBy("kind").count())
-    frame = streams.snapshot(spark, table.uri, push_aggregates=False)
+    frame = weft.snapshot(spark, table.uri, push_aggregates=False)
     assert "PushedAggregates" not in plan(frame.groupBy("kind").count())
-    streams.register_catalog(spark, "pushing", tmp_path.parent)
+    weft.register_catalog(spark, "pushing", tmp_path.parent)
     query = f"SELECT count(*) FROM pushing.{tmp_path.name}.t"
     assert "PushedAggregates" in plan(spark.sql(query))
     assert "PushedAggregates" not in plan(spark.sql(f"{query} WITH ('push_aggregates' = 'false')"))

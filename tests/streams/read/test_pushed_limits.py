@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from storage import Table
 from tests.streams.support.pushed_views import CONFIG, VALUES, append, create_views, differing, drop_views, plan
 from tests.streams.support.seeds import seeds
+from weft import Table
 
 
 @pytest.fixture

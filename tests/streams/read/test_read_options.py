@@ -16,12 +16,12 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
-import streams
-from storage import Table
-from storage.errors import InvalidInput, NotComplete, NotFound
-from storage.operations.points import parse_point
-from streams.cli.main import app
-from streams.read.read_options import ReadOptions
+import weft
+from weft import Table
+from weft.storage.errors import InvalidInput, NotComplete, NotFound
+from weft.storage.operations.points import parse_point
+from weft.streams.cli.main import app
+from weft.streams.read.read_options import ReadOptions
 
 CONFIG: dict[str, Any] = {
     "key": ["p", "id"],
@@ -58,7 +58,7 @@ def table(tmp_path: Path) -> Table:
 
 @pytest.fixture(autouse=True)
 def registered(spark: SparkSession) -> Iterator[None]:
-    streams.register(spark)
+    weft.register(spark)
     yield
     for name in ("asked", "plain"):
         spark.catalog.dropTempView(name)
@@ -75,9 +75,9 @@ NOW = [*ONE, (2, 0, "two"), *((2, i, "later") for i in (1, 2, 3))]
 
 def test_a_second_session_of_an_application_registers_the_source_too(spark: SparkSession, table: Table) -> None:
     other = spark.newSession()
-    streams.register(other)
+    weft.register(other)
     assert values(other.read.format("weft").load(table.uri)) == NOW
-    streams.register(spark)
+    weft.register(spark)
     assert values(spark.read.format("weft").load(table.uri)) == NOW
 
 
@@ -119,12 +119,12 @@ def test_a_wrong_option_is_named(given: dict[str, Any], message: str) -> None:
 
 
 def by_view(spark: SparkSession, table: Table, options: dict[str, Any]) -> DataFrame:
-    streams.create_view(spark, table.uri, "asked", **options)
+    weft.create_view(spark, table.uri, "asked", **options)
     return spark.sql("SELECT * FROM asked")
 
 
 def by_snapshot(spark: SparkSession, table: Table, options: dict[str, Any]) -> DataFrame:
-    return streams.snapshot(spark, table.uri, **options)
+    return weft.snapshot(spark, table.uri, **options)
 
 
 def by_format(spark: SparkSession, table: Table, options: dict[str, Any]) -> DataFrame:
@@ -175,14 +175,14 @@ def test_a_view_can_be_queried_once_the_table_is_complete(spark: SparkSession, t
     append(table, 1, 0, "one", lateness=10)
     asked = {"complete_groups": ["ga"], "complete_through": 100}
     with pytest.raises(NotComplete):
-        streams.create_view(spark, table.uri, "asked", **asked)  # type: ignore[arg-type]
+        weft.create_view(spark, table.uri, "asked", **asked)  # type: ignore[arg-type]
     append(table, 1, 50, "two", lateness=10)
-    streams.create_view(spark, table.uri, "asked", **asked)  # type: ignore[arg-type]
+    weft.create_view(spark, table.uri, "asked", **asked)  # type: ignore[arg-type]
     assert spark.table("asked").count() == 6, "rows without the group are shown, too"
 
 
 def test_a_read_optimized_view_is_read_by_spark_alone_and_stays_live(spark: SparkSession, table: Table) -> None:
-    streams.create_view(spark, table.uri, "asked", read_optimized=True)
+    weft.create_view(spark, table.uri, "asked", read_optimized=True)
     frame = spark.table("asked")
     text = frame._jdf.queryExecution().executedPlan().toString()
     assert "ParquetScan" in text
@@ -247,7 +247,7 @@ def test_writing_through_the_format_names_the_alternative(spark: SparkSession, t
         with pytest.raises(AnalysisException, match=f"(?s)'{name}' is for reading changes.*changes_since"):
             reader.options(**{name: "true"}).load(table.uri)
         reader = spark.read.format("weft")
-    with pytest.raises(AnalysisException, match=r"(?s)cannot write.*streams\.write_batch"):
+    with pytest.raises(AnalysisException, match=r"(?s)cannot write.*weft\.write_batch"):
         spark.range(1).write.format("weft").mode("append").save(table.uri)
 
 
@@ -256,7 +256,7 @@ def test_writing_through_the_format_names_the_alternative(spark: SparkSession, t
 
 def weft_sql(table: Table, *arguments: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "streams.cli.main", "sql", table.uri, *arguments],
+        [sys.executable, "-m", "weft.streams.cli.main", "sql", table.uri, *arguments],
         capture_output=True,
         text=True,
         timeout=SQL_SECONDS,

@@ -17,16 +17,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles
 
-from storage import Table
-from storage.errors import NotFound, OffsetInvalidated
-from storage.read.changes.plan import advance_cut, referenced_cuts
-from streams.pipeline.file.model import TableLocation
-from streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_schema
-from streams.read.table_source import register
 from tests.storage.read.references import test_reference_laws as laws
 from tests.storage.support.reference_shop import CUSTOMER, Shop, write
 from tests.streams.read.test_change_stream import Consumer
 from tests.tuning import tune
+from weft import Table
+from weft.storage.errors import NotFound, OffsetInvalidated
+from weft.storage.read.changes.plan import advance_cut, referenced_cuts
+from weft.streams.pipeline.file.model import TableLocation
+from weft.streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_schema
+from weft.streams.read.table_source import register
 
 Rows = list[tuple[Any, ...]]
 

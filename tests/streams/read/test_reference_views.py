@@ -12,15 +12,15 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import streams
-from storage import Table
-from streams.read import reference_planner
-from streams.read.native_or_merged import PlannerTuning
-from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import create_relation_view
-from streams.read.relation.without_jvm import fixed_dataframe
-from streams.read.view import planner_of
+import weft
 from tests.storage.support.reference_shop import CUSTOMER, Shop, write
+from weft import Table
+from weft.streams.read import reference_planner
+from weft.streams.read.native_or_merged import PlannerTuning
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.relation.without_jvm import fixed_dataframe
+from weft.streams.read.view import planner_of
 
 PRODUCT = {"table": "../products", "on": ["shop", "sku"], "columns": ["title", "sku"]}
 
@@ -67,7 +67,7 @@ def test_a_view_answers_like_storage(
     spark: SparkSession, shop: Shop, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference_planner, "SMALL_BYTES", limit)
-    streams.create_view(spark, shop.folder / "orders", "orders_wide")
+    weft.create_view(spark, shop.folder / "orders", "orders_wide")
     for query in (
         "SELECT * FROM orders_wide",
         "SELECT order_id, customer_name, product_title FROM orders_wide",
@@ -110,15 +110,15 @@ def test_file_groups_of_both_kinds_are_joined(spark: SparkSession, shop: Shop) -
 def test_require_time_travel_and_the_other_ways_to_read(spark: SparkSession, shop: Shop) -> None:
     then = str(shop.orders.snapshot().cut)
     shop.customer(1, "Anna", ts=2)
-    streams.create_view(spark, shop.folder / "orders", "required", require=["customer", "order"])
+    weft.create_view(spark, shop.folder / "orders", "required", require=["customer", "order"])
     assert rows(spark, "SELECT order_id FROM required") == [(0,), (1,), (4,), (5,)]
     assert rows(spark, "SELECT count(*) FROM required") == [(4,)]
-    streams.create_view(spark, shop.folder / "orders", "earlier", as_of=then)
+    weft.create_view(spark, shop.folder / "orders", "earlier", as_of=then)
     assert rows(spark, "SELECT customer_name FROM earlier WHERE order_id = 0") == [("Ann",)]
-    streams.create_view(spark, shop.folder / "orders", "base", read_optimized=True)
+    weft.create_view(spark, shop.folder / "orders", "base", read_optimized=True)
     assert rows(spark, "SELECT customer_name FROM base WHERE order_id = 0") == [("Ann",)]
-    fixed = streams.snapshot(spark, shop.folder / "orders")
-    streams.register(spark)
+    fixed = weft.snapshot(spark, shop.folder / "orders")
+    weft.register(spark)
     plain = spark.read.format("weft").load(str(shop.folder / "orders"))
     without = fixed_dataframe(spark, planner_of(spark, shop.folder / "orders", ReadOptions()))
     expected = sorted(map(repr, shop.orders.snapshot().to_arrow().to_pylist()))
@@ -135,7 +135,7 @@ def test_tasks_join_small_tables_and_a_query_without_their_columns_is_read_nativ
 ) -> None:
     pay_all(shop)
     shop.orders.compact()
-    streams.create_view(spark, shop.folder / "orders", "orders_wide")
+    weft.create_view(spark, shop.folder / "orders", "orders_wide")
     for query in ("SELECT customer_name FROM orders_wide", "SELECT sum(paid) FROM orders_wide"):
         assert "Join" not in plan_of(spark, query), query
     assert "ParquetScan" in plan_of(spark, "SELECT sum(paid) FROM orders_wide")
@@ -148,7 +148,7 @@ def test_tasks_join_small_tables_and_a_query_without_their_columns_is_read_nativ
 def test_a_frame_that_outlives_its_plan_shows_the_newest_rows_however_they_are_joined_now(
     spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams.create_view(spark, shop.folder / "orders", "orders_wide")
+    weft.create_view(spark, shop.folder / "orders", "orders_wide")
     in_tasks = spark.sql("SELECT order_id, customer_name FROM orders_wide WHERE order_id < 2")
     monkeypatch.setattr(reference_planner, "SMALL_BYTES", -1)
     by_spark = spark.sql("SELECT order_id, customer_name FROM orders_wide WHERE order_id < 2")
@@ -162,7 +162,7 @@ def test_a_frame_that_outlives_its_plan_shows_the_newest_rows_however_they_are_j
 
 @pytest.mark.usefixtures("joined_by_spark")
 def test_a_reference_that_is_not_used_is_not_read(spark: SparkSession, shop: Shop) -> None:
-    streams.create_view(spark, shop.folder / "orders", "orders_wide")
+    weft.create_view(spark, shop.folder / "orders", "orders_wide")
 
     def plan(query: str) -> str:
         return plan_of(spark, query)
@@ -176,7 +176,7 @@ def test_a_reference_that_is_not_used_is_not_read(spark: SparkSession, shop: Sho
 def test_a_missing_table_fails_only_queries_of_its_columns(spark: SparkSession, shop: Shop) -> None:
     shutil.move(shop.folder / "customers", shop.folder / "moved")
     Table.open(shop.folder / "orders")
-    streams.create_view(spark, shop.folder / "orders", "orders_wide")
+    weft.create_view(spark, shop.folder / "orders", "orders_wide")
     # The table was there when the view was created.
     required = replace(
         planner_of(spark, shop.folder / "orders", ReadOptions()), options=ReadOptions.of({"require": ["customer"]})

@@ -13,11 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-import streams
-from storage import Table
-from storage.errors import GapError
-from streams.read.hadoop_access import HadoopAccess
-from streams.read.relation.live_view import ParquetFile
+import weft
 from tests.storage.support.shop import SHOP, append, orders, payments
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
@@ -25,6 +21,10 @@ from tests.stores.real_server import real_server
 from tests.streams.support.pipelines import weft_output
 from tests.streams.support.slow_starts import start_in_time
 from tests.streams.write.sink.rig import Feed, run
+from weft import Table
+from weft.storage.errors import GapError
+from weft.streams.read.hadoop_access import HadoopAccess
+from weft.streams.read.relation.live_view import ParquetFile
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -43,7 +43,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture
 def place(spark: SparkSession, backend: Backend) -> Iterator[Place]:
-    streams.register(spark)
+    weft.register(spark)
     yield backend.new_place()
     for name in ("remote", "listed"):
         spark.catalog.dropTempView(name)
@@ -67,14 +67,14 @@ def text_of(frame: DataFrame) -> str:
 
 
 def test_tasks_read_a_compacted_table_if_spark_finds_no_file(spark: SparkSession, table: Table, place: Place) -> None:
-    streams.create_view(spark, place.uri, "remote", storage_options=place.options)
+    weft.create_view(spark, place.uri, "remote", storage_options=place.options)
     waiting = ids(spark.table("remote"))
     table.compact()
     frame = spark.sql("SELECT * FROM remote WHERE id < 9")
     assert ids(frame) == waiting == [(1, 1.0), (2, None)]
     assert "ParquetScan" not in text_of(frame)
-    assert ids(streams.snapshot(spark, place.uri, storage_options=place.options)) == waiting
-    assert ids(streams.snapshot(spark, place.uri, storage_options=place.options, read_optimized=True)) == waiting
+    assert ids(weft.snapshot(spark, place.uri, storage_options=place.options)) == waiting
+    assert ids(weft.snapshot(spark, place.uri, storage_options=place.options, read_optimized=True)) == waiting
     append(table, payments(2, paid=2.0), "payments")
     assert ids(spark.table("remote")) == [(1, 1.0), (2, 2.0)]
 
@@ -98,10 +98,10 @@ def test_a_table_in_an_object_store_from_creation_to_cleaning(
         frame = spark.createDataFrame([(key, paid, number) for key in keys], "id bigint, paid double, pts bigint")
         for again in (False, True):
             given = {"batch": ("backfill", number), "storage_options": place.options}
-            assert streams.write_batch(frame, place.uri, "payments", **given).replayed is again
+            assert weft.write_batch(frame, place.uri, "payments", **given).replayed is again
         reached.update({key: (reached[key][0], paid) for key in keys})
 
-    streams.create_view(spark, place.uri, "remote", storage_options=place.options)
+    weft.create_view(spark, place.uri, "remote", storage_options=place.options)
 
     def check() -> None:
         found = {row.id: (row.status, row.paid) for row in spark.table("remote").collect()}
@@ -120,7 +120,7 @@ def test_a_table_in_an_object_store_from_creation_to_cleaning(
     weft_output("savepoint", place.uri, "good", *options)
     good = dict(reached)
     stream(1, 5, status="wrong")
-    assert streams.compact(spark, place.uri, storage_options=place.options).done
+    assert weft.compact(spark, place.uri, storage_options=place.options).done
     check()
     cleaned = json.loads(weft_output("clean", place.uri, "--retain", "0 seconds", "--json", *options))
     assert sum(tally["files"] for tally in cleaned["deleted"].values()) > 0

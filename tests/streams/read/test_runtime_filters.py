@@ -22,16 +22,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import Filter, In
 from pyspark.sql.types import StructType
 
-from storage import Table
-from streams.read.native_or_merged import PlannerTuning
-from streams.read.read_options import ReadOptions
-from streams.read.relation import runtime_filters
-from streams.read.relation.jvm import Jvm
-from streams.read.relation.live_view import ReadPlan, create_relation_view
-from streams.read.relation.runtime_filters import FilteredAtRunTime, parse_runtime_filters
-from streams.read.relation.spark_scan import check_interfaces
-from streams.read.view import planner_of
 from tests.streams.support.seeds import seeds
+from weft import Table
+from weft.streams.read.native_or_merged import PlannerTuning
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation import runtime_filters
+from weft.streams.read.relation.jvm import Jvm
+from weft.streams.read.relation.live_view import ReadPlan, create_relation_view
+from weft.streams.read.relation.runtime_filters import FilteredAtRunTime, parse_runtime_filters
+from weft.streams.read.relation.spark_scan import check_interfaces
+from weft.streams.read.view import planner_of
 
 PRUNING = "spark.sql.optimizer.dynamicPartitionPruning.enabled"
 DAY = dt.date(1500, 1, 1)

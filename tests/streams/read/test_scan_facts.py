@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.read.scan_facts import ARROW, ScanFacts
+from weft.streams.read.scan_facts import ARROW, ScanFacts
 
 
 def test_the_text_of_a_scan_has_singulars_and_plurals() -> None:

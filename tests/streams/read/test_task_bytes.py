@@ -10,14 +10,14 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from storage import Table
-from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import create_relation_view
-from streams.read.scan_facts import ScanFacts
-from streams.read.table_source import WeftSource
-from streams.read.view import parse_size, planner_of
 from tests import many_groups
 from tests.tuning import tune
+from weft import Table
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.scan_facts import ScanFacts
+from weft.streams.read.table_source import WeftSource
+from weft.streams.read.view import parse_size, planner_of
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import streams
-from storage import Table
-from streams.read.native_or_merged import PlannerTuning, TablePlanner
-from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import create_relation_view
-from streams.read.view import planner_of
+import weft
 from tests.streams.support.seeds import seeds
+from weft import Table
+from weft.streams.read.native_or_merged import PlannerTuning, TablePlanner
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.view import planner_of
 
 CONFIG: dict[str, Any] = {
     "key": ["p", "id"],
@@ -334,7 +334,7 @@ def test_a_read_with_required_groups_uses_tasks(spark: SparkSession, table: Tabl
     writing = Writing(table)
     for state in STATES:
         state(writing)
-    frame = streams.snapshot(spark, table.uri, require=["h"])
+    frame = weft.snapshot(spark, table.uri, require=["h"])
     right = table.snapshot().to_arrow(require=["h"])
     assert 0 < len(right) < len(table.snapshot().to_arrow())
     assert "ParquetScan" not in plan_text(frame)

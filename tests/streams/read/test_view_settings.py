@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-import streams
-from storage import Table
+import weft
+from weft import Table
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -67,7 +67,7 @@ SETTINGS: list[dict[str, str]] = [
 @pytest.fixture(scope="module")
 def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     """One view over base files only, and one over base files and a log."""
-    streams.register(spark)
+    weft.register(spark)
     folder = tmp_path_factory.mktemp("settings")
     made = Table.create(folder / "t %41 ä#", CONFIG)
     types = {field.name: field.type for field in made.schema.arrow}
@@ -78,8 +78,8 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     base = str(made.snapshot().cut)
     with made.writer("s") as writer:
         writer.append(rows)
-    streams.create_view(spark, made.uri, "of_base", as_of=base)
-    streams.create_view(spark, made.uri, "of_both")
+    weft.create_view(spark, made.uri, "of_base", as_of=base)
+    weft.create_view(spark, made.uri, "of_both")
     spark.createDataFrame(rows).createOrReplaceTempView("expected")
     yield made
     for name in ("of_base", "of_both", "expected"):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import NotFound, StoreUnavailable
-from streams.demo.train_classes import LIMIT_SECONDS, make_class_archive
-from streams.spark.class_archive import archive_path, find_archive
 from tests.class_sharing import use_archive
+from weft.storage.errors import NotFound, StoreUnavailable
+from weft.streams.demo.train_classes import LIMIT_SECONDS, make_class_archive
+from weft.streams.spark.class_archive import archive_path, find_archive
 
 START_SECONDS = 600
 JAVA = 'openjdk version "17.0.15" 2025-04-15'
@@ -85,7 +85,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch
 USES = """
 import sys
 from pathlib import Path
-from streams.spark.session import build_session
+from weft.streams.spark.session import build_session
 spark = build_session("weft test", {"spark.master": "local[1]"}, scratch=Path(sys.argv[1]))
 jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
 print("maps", sys.argv[2] in Path(f"/proc/{jvm}/maps").read_text())

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import streams
-from storage.errors import Conflict, InvalidInput
-from streams.spark.environment_archive import pack_environment
 from tests.streams.support.pipelines import weft
+from weft import streams
+from weft.storage.errors import Conflict, InvalidInput
+from weft.streams.spark.environment_archive import pack_environment
 
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
@@ -51,7 +51,13 @@ def names(archive: Path) -> set[str]:
 def test_the_archive_has_the_project_instead_of_its_editable_reference(root: Path, tmp_path: Path) -> None:
     packed = pack_environment(tmp_path / "new" / "env.tar.gz", prefix=root)
     found = names(packed.path)
-    for name in ("storage/__init__.py", "storage/py.typed", "streams/cli/example_pipeline.yaml", "helper/__init__.py"):
+    for name in (
+        "weft/__init__.py",
+        "weft/py.typed",
+        "weft/storage/__init__.py",
+        "weft/streams/cli/example_pipeline.yaml",
+        "helper/__init__.py",
+    ):
         assert f"{SITE}/{name}" in found
     # Spark searches top-level packages for formats.
     assert f"{SITE}/pyspark_weft/__init__.py" in found
@@ -69,7 +75,7 @@ def test_the_unpacked_environment_works_in_another_folder(root: Path, tmp_path: 
     elsewhere = tmp_path / "executor" / "environment"
     with tarfile.open(packed.path) as file:
         file.extractall(elsewhere)
-    code = "import helper, storage.errors, importlib.util; print(helper.ANSWER, storage.errors.__file__)"
+    code = "import helper, weft.storage.errors, importlib.util; print(helper.ANSWER, weft.storage.errors.__file__)"
     python = "./environment/bin/python"
     done = subprocess.run(
         [python, "-c", code], cwd=elsewhere.parent, env={}, capture_output=True, text=True, check=False
@@ -86,10 +92,10 @@ def test_excluded_patterns_are_left_out(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_imported_code_replaces_an_installed_copy(root: Path, tmp_path: Path) -> None:
-    add(root, "storage/old_module.py", "")
+    add(root, "weft/storage/old_module.py", "")
     packed = pack_environment(tmp_path / "env.tar.gz", prefix=root)
-    assert f"{SITE}/storage/old_module.py" not in names(packed.path)
-    assert f"{SITE}/storage/errors.py" in names(packed.path)
+    assert f"{SITE}/weft/storage/old_module.py" not in names(packed.path)
+    assert f"{SITE}/weft/storage/errors.py" in names(packed.path)
 
 
 def test_another_path_of_python(root: Path, tmp_path: Path) -> None:

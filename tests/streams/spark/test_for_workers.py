@@ -16,12 +16,12 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from storage import Table
-from streams.kafka.kafka_source import KafkaStreamReader
-from streams.kafka.options import parse_options
-from streams.read.table_source import WeftSource
-from streams.spark.for_workers import for_workers
 from tests.streams.catalog.test_discovery import CONFIG, START_SECONDS, append
+from weft import Table
+from weft.streams.kafka.kafka_source import KafkaStreamReader
+from weft.streams.kafka.options import parse_options
+from weft.streams.read.table_source import WeftSource
+from weft.streams.spark.for_workers import for_workers
 
 NEEDED = (
     *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "six", "tzdata"),
@@ -32,24 +32,24 @@ NEEDED = (
 JOBS = """
 import sys
 from pyspark.sql import SparkSession
-import streams
-import streams.kafka
-from streams.demo.broker import EmbeddedBroker
+import weft.streams
+import weft.streams.kafka
+from weft.streams.demo.broker import EmbeddedBroker
 uri, folder = sys.argv[1:]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
-streams.register(spark)
-streams.kafka.register(spark)
+weft.register(spark)
+weft.streams.kafka.register(spark)
 rows = spark.sql("SELECT 9L AS id, 'x' AS a, 9L AS at")
 rows.write.json(f"{folder}/feed")
 feed = spark.readStream.schema("id bigint, a string, at bigint").json(f"{folder}/feed")
 
 def view():
-    streams.create_view(spark, uri, "v")
+    weft.create_view(spark, uri, "v")
     spark.table("v").collect()
 
 def stream():
-    query = streams.write_stream(feed, uri, "sa", checkpoint=f"{folder}/checkpoint", once=True)
+    query = weft.write_stream(feed, uri, "sa", checkpoint=f"{folder}/checkpoint", once=True)
     query.awaitTermination(300)
 
 def kafka(reader):
@@ -63,15 +63,15 @@ def kafka_stream():
 
 jobs = {
     "view": view,
-    "snapshot": lambda: streams.snapshot(spark, uri).collect(),
+    "snapshot": lambda: weft.snapshot(spark, uri).collect(),
     "format": lambda: spark.read.format("weft").load(uri).collect(),
     "kafka": lambda: kafka(spark.read).collect(),
     "kafka_stream": kafka_stream,
-    "write_batch": lambda: streams.write_batch(rows, uri, "sa"),
+    "write_batch": lambda: weft.write_batch(rows, uri, "sa"),
     "write_stream": stream,
-    "compact": lambda: streams.compact(spark, uri),
-    "fold": lambda: streams.fold(spark, uri),
-    "verify": lambda: streams.verify(spark, uri),
+    "compact": lambda: weft.compact(spark, uri),
+    "fold": lambda: weft.fold(spark, uri),
+    "verify": lambda: weft.verify(spark, uri),
 }
 with EmbeddedBroker() as broker:
     broker.create_topics({"t": 1})
@@ -138,7 +138,7 @@ def test_readers_without_weft_fail_with_a_hint(tmp_path: Path, without_weft: Pat
 @pytest.mark.spark
 @pytest.mark.timeout(START_SECONDS + 60)
 def test_a_worker_without_weft_fails_with_a_hint(tmp_path: Path, without_weft: Path) -> None:
-    for module, there in (("storage", 1), ("streams", 1), ("pyspark, pyarrow, pandas", 0)):
+    for module, there in (("weft", 1), ("pyspark, pyarrow, pandas", 0)):
         done = subprocess.run([without_weft, "-c", f"import {module}"], capture_output=True, check=False, timeout=300)
         assert done.returncode == there, done.stderr
     table = Table.create(tmp_path / "table", CONFIG)

@@ -17,7 +17,7 @@ import pytest
 from pyspark import SparkFiles
 from pyspark.accumulators import _accumulatorRegistry
 
-from streams.spark.planning_threads import PlanningThreads
+from weft.streams.spark.planning_threads import PlanningThreads
 
 LOOKUP = ("-m", "pyspark.daemon", "pyspark.sql.worker.lookup_data_sources")
 SECONDS = 120
@@ -173,7 +173,7 @@ def test_no_files_or_threads_remain_at_the_end(tmp_path: Path) -> None:
 OTHER_PROCESS = """
 import sys
 from pathlib import Path
-from streams.spark.planning_threads import PlanningThreads
+from weft.streams.spark.planning_threads import PlanningThreads
 with PlanningThreads(Path(sys.argv[1])) as threads:
     print(threads.python, flush=True)
     sys.stdin.read()
@@ -215,6 +215,6 @@ def test_without_pipes_spark_starts_python(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_where_scripts_cannot_run_spark_starts_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.spark.planning_threads._SCRIPT", "#!/no/such/shell\n")
+    monkeypatch.setattr("weft.streams.spark.planning_threads._SCRIPT", "#!/no/such/shell\n")
     with PlanningThreads(tmp_path / "planning") as threads:
         assert threads.python == sys.executable

@@ -12,11 +12,11 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from storage.errors import InvalidInput
-from streams.pipeline.file.pipeline import load_pipeline, load_settings
-from streams.spark.settings import QUICK_START, SERIAL, SMALL, Surroundings, in_cluster_mode, is_local, settle
-from streams.write.query_checkpoint import refuse_local_disk
 from tests.streams.support.pipelines import pipeline_file
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.pipeline import load_pipeline, load_settings
+from weft.streams.spark.settings import QUICK_START, SERIAL, SMALL, Surroundings, in_cluster_mode, is_local, settle
+from weft.streams.write.query_checkpoint import refuse_local_disk
 
 AROUND = Surroundings(cores=2, scratch="/scratch", python="/driver/python")
 START_SECONDS = 600
@@ -232,7 +232,7 @@ def test_a_local_checkpoint_in_cluster_mode_is_refused() -> None:
 SHOW = """
 import json, os, sys
 from pathlib import Path
-from streams.spark.session import build_session
+from weft.streams.spark.session import build_session
 spark = build_session("weft test", json.loads(sys.argv[1]), scratch=Path(sys.argv[2]))
 names = ["spark.master", "spark.app.name", "spark.sql.shuffle.partitions", "spark.executor.memory"]
 print("conf", json.dumps({name: spark.conf.get(name, None) for name in names}))

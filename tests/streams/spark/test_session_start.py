@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from streams.pipeline.run.error_kinds import Ending
 from tests.end_process import gone
+from weft.streams.pipeline.run.error_kinds import Ending
 
 START_SECONDS = 600
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.timeout(START_SECONDS + 60)
 START = """
 import sys
 from pathlib import Path
-from storage.errors import TableError
-from streams.pipeline.run.error_kinds import ending_of
-from streams.spark.session import build_session
+from weft.storage.errors import TableError
+from weft.streams.pipeline.run.error_kinds import ending_of
+from weft.streams.spark.session import build_session
 try:
     build_session("weft test", dict([sys.argv[2].split("=")]), scratch=Path(sys.argv[1]), quiet=True)
 except TableError as error:
@@ -74,7 +74,7 @@ def test_a_setting_that_spark_refuses_is_not_tried_again(tmp_path: Path, setting
 END_WHILE_IT_STARTS = """
 import threading
 from pyspark import java_gateway
-from streams.spark.session import ends_with_this_process
+from weft.streams.spark.session import ends_with_this_process
 launched = threading.Event()
 def start():
     with ends_with_this_process():

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
-from streams.read.table_source import WeftSource
-from streams.spark.for_workers import ForWorkers, Source, for_workers, source_for_workers
-from streams.spark.java_causes import JavaCause
-from streams.spark.settings import TASK_PYTHON
-from streams.spark.task_errors import error_in, noted_errors, problem_in, python_problem, worker_hints
+from weft.storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
+from weft.streams.read.table_source import WeftSource
+from weft.streams.spark.for_workers import ForWorkers, Source, for_workers, source_for_workers
+from weft.streams.spark.java_causes import JavaCause
+from weft.streams.spark.settings import TASK_PYTHON
+from weft.streams.spark.task_errors import error_in, noted_errors, problem_in, python_problem, worker_hints
 
 ORIGINAL = CommitUnknown("no answer\nweft-error: {not this}", hint='see "weft show"', batch=("query", 7))
 
@@ -205,10 +205,10 @@ def cause(text: str, condition: str = "PYTHON_EXCEPTION") -> JavaCause:
         ),
         (
             cause(
-                "ImportError: a Python worker of Spark cannot import weft: No module named 'storage' (Python: python3)",
+                "ImportError: a Python worker of Spark cannot import weft: No module named 'weft' (Python: python3)",
                 "PYTHON_DATA_SOURCE_ERROR",
             ),
-            "cannot import weft: No module named 'storage'",
+            "cannot import weft: No module named 'weft'",
         ),
         (
             cause("PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.spark.task_jobs import BUNDLE_BYTES, JOB_BYTES_PER_CORE, MAX_TASKS, MIB, TASK_BYTES, plan_jobs
+from weft.streams.spark.task_jobs import BUNDLE_BYTES, JOB_BYTES_PER_CORE, MAX_TASKS, MIB, TASK_BYTES, plan_jobs
 
 SIZES = st.lists(st.one_of(st.integers(0, 4 * MIB), st.integers(0, 2 * JOB_BYTES_PER_CORE)), max_size=60)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from streams.demo.workload import Topic, plan_topics
+from weft.streams.demo.workload import Topic, plan_topics
 
 ROWS = 4_000
 

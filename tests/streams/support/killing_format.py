@@ -9,9 +9,9 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streams.formats.isolated_decoder import Decode
-from streams.formats.message_format import FormatSettings
-from streams.formats.worker_format import WorkerFormat
+from weft.streams.formats.isolated_decoder import Decode
+from weft.streams.formats.message_format import FormatSettings
+from weft.streams.formats.worker_format import WorkerFormat
 
 KILLS = b"kills"
 FAILS = b"fails"

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from typer.testing import CliRunner, Result
 
-from streams.cli.main import app
+from weft.streams.cli.main import app
 
 CONFIG: dict[str, Any] = {
     "key": ["id"],

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-import streams
-from storage import Table
+import weft
+from weft import Table
 
 TYPES = {
     "whole": "int",
@@ -60,8 +60,8 @@ VALUES: dict[str, list[Any]] = {
 
 def create_views(spark: SparkSession, table: Table) -> None:
     """The views ``pushed`` and ``by_spark``."""
-    streams.create_view(spark, table.uri, "pushed")
-    streams.create_view(spark, table.uri, "by_spark", push_aggregates=False)
+    weft.create_view(spark, table.uri, "pushed")
+    weft.create_view(spark, table.uri, "by_spark", push_aggregates=False)
 
 
 def drop_views(spark: SparkSession) -> None:

@@ -22,7 +22,7 @@ LIMIT_SECONDS = 240.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RUN = """
 import json, sys
-from streams.cli.main import app
+from weft.streams.cli.main import app
 for command in json.loads(sys.argv[1]):
     code = app(command, prog_name="weft", standalone_mode=False)
     if code:

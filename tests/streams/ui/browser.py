@@ -20,11 +20,11 @@ from typing import Any, Final
 import uvicorn
 from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
-from streams.ui.application import build_application, build_list_application
-from streams.ui.guard import Access
-from streams.ui.listed_tables import TableList
-from streams.ui.site import Site
 from tests.download_cache import locked_cache
+from weft.streams.ui.application import build_application, build_list_application
+from weft.streams.ui.guard import Access
+from weft.streams.ui.listed_tables import TableList
+from weft.streams.ui.site import Site
 
 AXE: Final = "axe-core@4.14.1"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

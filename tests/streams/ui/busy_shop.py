@@ -19,18 +19,18 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from storage import Table
-from storage.store.open_store import open_store
-from storage.write.write_task import WriteTicket
-from streams.demo.broker import EmbeddedBroker
-from streams.letters.letter_files import default_folder
-from streams.ui.site import Site
-from streams.ui.source_lag import SourceLag
-from streams.write.dead_letter import SOURCE, DeadLetters
-from streams.write.sink_task import write_task
 from tests.faulty_store import FakeClock
 from tests.streams.letters.rig import SOURCE_TYPE
 from tests.streams.ui.site import make_site
+from weft import Table
+from weft.storage.store.open_store import open_store
+from weft.storage.write.write_task import WriteTicket
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.letters.letter_files import default_folder
+from weft.streams.ui.site import Site
+from weft.streams.ui.source_lag import SourceLag
+from weft.streams.write.dead_letter import SOURCE, DeadLetters
+from weft.streams.write.sink_task import write_task
 
 STREAMS = ("orders", "payments", "shipments", "clicks")
 CONFIG: dict[str, Any] = {

@@ -29,15 +29,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from storage import Table
-from streams.catalog.catalog_jvm import CatalogJvm
-from streams.catalog.table_session import table_session
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.read import read_only
-from streams.read.read_only import ReadOnlyQueries
-from streams.read.sql_query import SqlSession
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.ui.sql_statements import STATEMENTS, Statements
+from weft import Table
+from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.table_session import table_session
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.read import read_only
+from weft.streams.read.read_only import ReadOnlyQueries
+from weft.streams.read.sql_query import SqlSession
 
 SECRET: Final = "a-secret-of-the-environment"
 _ROWS: Final = 20

@@ -7,13 +7,13 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from storage import DuePolicy
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.ui.application import build_application
-from streams.ui.guard import Access
-from streams.ui.letter_book import LetterBook
-from streams.ui.site import Site
-from streams.ui.watched_table import WatchedTable
+from weft import DuePolicy
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.ui.application import build_application
+from weft.streams.ui.guard import Access
+from weft.streams.ui.letter_book import LetterBook
+from weft.streams.ui.site import Site
+from weft.streams.ui.watched_table import WatchedTable
 
 HOST = "127.0.0.1:8088"
 ORIGIN = f"http://{HOST}"

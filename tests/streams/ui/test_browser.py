@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from storage import Table
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.ui import row_pages, row_query
-from streams.ui.listed_tables import Shown, TableList
 from tests.streams.support.ports import reserved_port
 from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, opened, requests_later, served
 from tests.streams.ui.site import make_site
+from weft import Table
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.ui import row_pages, row_query
+from weft.streams.ui.listed_tables import Shown, TableList
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from storage import Table
-from storage.store.local_store import LocalStore
-from streams.letters.letter_files import default_folder
-from streams.write.dead_letter import DeadLetters
 from tests.streams.support.pipelines import CONFIG, pipeline_file
 from tests.streams.ui.browser import opened, requests_later
 from tests.streams.ui.test_ui_command import running
+from weft import Table
+from weft.storage.store.local_store import LocalStore
+from weft.streams.letters.letter_files import default_folder
+from weft.streams.write.dead_letter import DeadLetters
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.spark, pytest.mark.extended]
 

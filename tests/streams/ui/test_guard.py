@@ -12,13 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from storage import Table
-from storage.errors import InvalidInput
-from streams.ui.application import build_application
-from streams.ui.guard import Access, Guard, parse_authority
-from streams.ui.serve import TOKEN_VARIABLE, Serving, access_of
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.ui.site import ACCESS, HOST, ORIGIN, client_of, make_site
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.ui.application import build_application
+from weft.streams.ui.guard import Access, Guard, parse_authority
+from weft.streams.ui.serve import TOKEN_VARIABLE, Serving, access_of
 
 TOKEN = "a-token-that-is-long-enough"
 
@@ -260,9 +260,9 @@ def test_the_port_of_a_scheme_may_be_left_out(uri: str, host: str, origin: str) 
 
 
 def test_assets_have_their_licences(client: TestClient) -> None:
-    import streams.ui
+    import weft.streams.ui
 
-    vendor = Path(streams.ui.__file__).with_name("assets") / "vendor"
+    vendor = Path(weft.streams.ui.__file__).with_name("assets") / "vendor"
     folders = [path for path in vendor.iterdir() if path.is_dir()]
     assert len(folders) == 3
     for folder in folders:
@@ -272,12 +272,14 @@ def test_assets_have_their_licences(client: TestClient) -> None:
 
 
 def test_every_file_of_the_page_is_in_the_wheel() -> None:
-    import streams.ui
+    import weft.streams.ui
 
-    folder = Path(streams.ui.__file__).parent
+    folder = Path(weft.streams.ui.__file__).parent
     project = tomllib.loads((folder.parents[1] / "pyproject.toml").read_text())
     packed = {
-        path for pattern in project["tool"]["setuptools"]["package-data"]["streams.ui"] for path in folder.glob(pattern)
+        path
+        for pattern in project["tool"]["setuptools"]["package-data"]["weft.streams.ui"]
+        for path in folder.glob(pattern)
     }
     files = {path for path in folder.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}}
     assert files == {path for path in packed if path.is_file()}

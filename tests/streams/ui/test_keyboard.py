@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from storage import Table
 from tests.streams.letters.rig import Place, bad, good
 from tests.streams.ui.browser import opened, served
 from tests.streams.ui.site import make_site
 from tests.streams.ui.test_pages import pipeline
+from weft import Table
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

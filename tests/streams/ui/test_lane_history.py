@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.services.inspect.inspect import Inspection, TimelineEntry
-from streams.ui import lane_history
-from streams.ui.lane_history import KINDS, LaneHistory
 from tests.storage.support.shop import SHOP, append, fill_with_every_state, new_uri, orders, payments
+from weft import Table
+from weft.storage.services.inspect.inspect import Inspection, TimelineEntry
+from weft.streams.ui import lane_history
+from weft.streams.ui.lane_history import KINDS, LaneHistory
 
 
 @pytest.fixture(scope="module")

@@ -12,22 +12,22 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from storage import Table
-from storage.errors import NotFound, StoreUnavailable
-from streams.catalog.lake import Lake
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.pipeline.file.pipeline import load_settings
-from streams.ui import listed_tables, table_summaries, watched_table
-from streams.ui.application import build_list_application
-from streams.ui.listed_tables import Shown, TableList
-from streams.ui.problems import Severity
-from streams.ui.spark_turn import SparkTurn
-from streams.ui.table_summaries import TableSummaries, worst_first
-from streams.ui.watched_table import WatchedTable
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.letters.rig import Place, bad, good
 from tests.streams.ui.site import ACCESS, ORIGIN
 from tests.streams.ui.test_pages import pipeline
+from weft import Table
+from weft.storage.errors import NotFound, StoreUnavailable
+from weft.streams.catalog.lake import Lake
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.pipeline.file.pipeline import load_settings
+from weft.streams.ui import listed_tables, table_summaries, watched_table
+from weft.streams.ui.application import build_list_application
+from weft.streams.ui.listed_tables import Shown, TableList
+from weft.streams.ui.problems import Severity
+from weft.streams.ui.spark_turn import SparkTurn
+from weft.streams.ui.table_summaries import TableSummaries, worst_first
+from weft.streams.ui.watched_table import WatchedTable
 
 WITHIN = 120.0
 

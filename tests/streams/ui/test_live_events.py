@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from streams.ui import live_events
-from streams.ui.live_events import follow
+from weft.streams.ui import live_events
+from weft.streams.ui.live_events import follow
 
 
 def events(

@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from storage.errors import InvalidInput
-from streams.ui.page_times import page_point
+from weft.storage.errors import InvalidInput
+from weft.streams.ui.page_times import page_point
 
 NOON = dt.datetime(2026, 11, 23, 12, 0, tzinfo=dt.UTC)
 

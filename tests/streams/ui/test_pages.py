@@ -19,23 +19,23 @@ import pytest
 import yaml
 from starlette.testclient import TestClient
 
-from storage import Table
-from storage.errors import CorruptData
-from storage.services.inspect.inspect import Inspection
-from storage.services.inspect.stream_report import StreamReport
-from streams.doctor.finding import Finding, Level
-from streams.ui import problems, row_query
-from streams.ui.checks import Examination
-from streams.ui.mark_picture import draw_marks
-from streams.ui.problems import ALERT_TEXTS, find_problems
-from streams.ui.site import PATHS
-from streams.ui.watched_table import WatchedTable
 from tests.awkward_names import AWKWARD_NAMES, awkward_rows, awkward_table
 from tests.faulty_store import FakeClock
 from tests.storage.support.shop import SHOP, append, fill_with_every_state, orders, payments
 from tests.streams.letters.rig import CONFIG, Place, bad, good
 from tests.streams.support.pipelines import weft
 from tests.streams.ui.site import ORIGIN, client_of, make_site
+from weft import Table
+from weft.storage.errors import CorruptData
+from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.services.inspect.stream_report import StreamReport
+from weft.streams.doctor.finding import Finding, Level
+from weft.streams.ui import problems, row_query
+from weft.streams.ui.checks import Examination
+from weft.streams.ui.mark_picture import draw_marks
+from weft.streams.ui.problems import ALERT_TEXTS, find_problems
+from weft.streams.ui.site import PATHS
+from weft.streams.ui.watched_table import WatchedTable
 
 MARKUP = "<script>alert(1)</script>"
 ROOT = Path(__file__).resolve().parents[3]

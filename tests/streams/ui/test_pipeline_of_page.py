@@ -10,19 +10,19 @@ from pathlib import Path
 
 import yaml
 
-from storage import Table
-from storage.store.open_store import open_store
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.run.part_states import PartState, StoredReports
-from streams.pipeline.run.status import Report
-from streams.ui.site import Site
-from streams.ui.source_lag import SourceLag
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.kafka.topics import produce
 from tests.streams.letters.rig import Place, good
 from tests.streams.support.pipelines import weft_output
 from tests.streams.ui.site import ORIGIN, client_of, make_site
 from tests.streams.ui.test_pages import pipeline
+from weft import Table
+from weft.storage.store.open_store import open_store
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.run.part_states import PartState, StoredReports
+from weft.streams.pipeline.run.status import Report
+from weft.streams.ui.site import Site
+from weft.streams.ui.source_lag import SourceLag
 
 WAIT_SECONDS = 120
 
@@ -100,7 +100,7 @@ def test_a_pipeline_of_which_no_part_runs_is_a_warning_with_what_waits(
     with client_of(site) as client:
         dead = "No part of the pipeline runs: not stored: 3 messages of orders, 2 messages of payments"
         wait_for(dead)
-        command = [sys.executable, "-m", "streams.cli.main", "run", str(file), "--only", "publish"]
+        command = [sys.executable, "-m", "weft.streams.cli.main", "run", str(file), "--only", "publish"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
                 titles = wait_for("publish: Iceberg table shop.wide not published", "it has never worked")

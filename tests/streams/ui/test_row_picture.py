@@ -9,12 +9,12 @@ from html import unescape
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.services.inspect.inspect import Inspection
-from streams.pipeline.file.quantities import moment
-from streams.ui.row_picture import draw_groups
 from tests.storage.support.shop import SHOP, append, fill_with_every_state, new_uri, orders
 from tests.streams.ui.site import client_of, make_site
+from weft import Table
+from weft.storage.services.inspect.inspect import Inspection
+from weft.streams.pipeline.file.quantities import moment
+from weft.streams.ui.row_picture import draw_groups
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from storage import Table
-from storage.errors import StoreUnavailable
-from streams.ui.watched_table import WatchedTable
 from tests.streams.ui.browser import opened, served
 from tests.streams.ui.site import make_site
+from weft import Table
+from weft.storage.errors import StoreUnavailable
+from weft.streams.ui.watched_table import WatchedTable
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

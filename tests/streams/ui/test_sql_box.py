@@ -13,11 +13,11 @@ import httpx2
 import pyarrow.parquet as pq
 import pytest
 
-from storage import Table
-from streams.catalog import system_tables
-from streams.ui.sql_pages import SYSTEM_TABLES
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.ui.test_ui_command import running
+from weft import Table
+from weft.streams.catalog import system_tables
+from weft.streams.ui.sql_pages import SYSTEM_TABLES
 
 pytestmark = pytest.mark.spark
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
 from tests.end_process import end_process
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.support.pipelines import weft
+from weft import Table
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def running(
     uri: str, *options: str, environment: Sequence[tuple[str, str]] = ()
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process, and the address that it prints."""
-    command = [sys.executable, "-m", "streams.cli.main", "ui", uri, "--port", "0", *options]
+    command = [sys.executable, "-m", "weft.streams.cli.main", "ui", uri, "--port", "0", *options]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env={**os.environ, **dict(environment)}, start_new_session=True
     )
@@ -139,7 +139,7 @@ def test_a_missing_extra_is_named(table: Table, tmp_path: Path) -> None:
     hidden.mkdir()
     (hidden / "starlette.py").write_text("raise ModuleNotFoundError('gone', name='starlette')")
     done = subprocess.run(
-        [sys.executable, "-m", "streams.cli.main", "ui", table.uri],
+        [sys.executable, "-m", "weft.streams.cli.main", "ui", table.uri],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(hidden), *filter(None, sys.path)])},
         capture_output=True,
         text=True,

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, expect
 
-from storage import Table
-from storage.errors import NotFound
-from streams.pipeline.file.model import CommandSettings, TableLocation
-from streams.ui.listed_tables import Shown, TableList
-from streams.ui.site import Site
-from streams.ui.watched_table import WatchedTable
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.ui.browser import opened, served
 from tests.streams.ui.site import client_of, make_site
+from weft import Table
+from weft.storage.errors import NotFound
+from weft.streams.pipeline.file.model import CommandSettings, TableLocation
+from weft.streams.ui.listed_tables import Shown, TableList
+from weft.streams.ui.site import Site
+from weft.streams.ui.watched_table import WatchedTable
 
 WAIT_SECONDS = 120.0
 

@@ -19,9 +19,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from streams.write.batch_trace import BatchTimes, TaskClock, TaskTimes, batch_recorder, record_batch
 from tests.streams.kafka.topics import Broker, produce, topic_numbers
 from tests.streams.support.pipelines import pipeline_file
+from weft.streams.write.batch_trace import BatchTimes, TaskClock, TaskTimes, batch_recorder, record_batch
 
 
 def test_spans_of_a_batch() -> None:
@@ -104,7 +104,7 @@ def test_a_writer_sends_its_batches(tmp_path: Path, broker: Broker, collector: t
     path = pipeline_file(tmp_path, kafka={"bootstrap.servers": broker.bootstrap_servers}, writers=writers)
     endpoint, received = collector
     environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_COMPRESSION": "none"}
-    command = [sys.executable, "-m", "streams.cli.main", "run", str(path), "--only", "sa", "--once"]
+    command = [sys.executable, "-m", "weft.streams.cli.main", "run", str(path), "--only", "sa", "--once"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     spans = [

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import streams
-from storage import DuePolicy, Table
-from storage.core.names import Path as StorePath
-from storage.errors import CorruptData, NotFound
-from storage.services.verify.findings import VerifyReport
-from streams.spark.run_tasks import spark_executor
-from streams.spark.task_errors import TasksFailed
+import weft
 from tests.storage.support.damage import Damage, shop
 from tests.storage.support.shop import append, contents, orders, payments
 from tests.tuning import tune
+from weft import DuePolicy, Table
+from weft.storage.core.names import Path as StorePath
+from weft.storage.errors import CorruptData, NotFound
+from weft.storage.services.verify.findings import VerifyReport
+from weft.streams.spark.run_tasks import spark_executor
+from weft.streams.spark.task_errors import TasksFailed
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -54,17 +54,17 @@ def slices(table: Table) -> list[tuple[Any, ...]]:
 
 def test_a_compaction_gives_the_slices_that_one_process_gives(spark: SparkSession, table: Table) -> None:
     other, before = copied(table), contents(table)
-    spread, here = streams.compact(spark, table.uri), other.compact()
+    spread, here = weft.compact(spark, table.uri), other.compact()
     assert len(spread.done) > 1
     assert (spread.done, spread.rows, spread.bytes_read) == (here.done, here.rows, here.bytes_read)
     assert slices(table) == slices(other)
     assert contents(table) == before
-    assert streams.compact(spark, table.uri).done == ()
+    assert weft.compact(spark, table.uri).done == ()
 
 
 def test_a_fold_gives_the_registers_that_one_process_gives(spark: SparkSession, table: Table) -> None:
     other, before = copied(table), contents(table)
-    spread, here = streams.fold(spark, table.uri), other.fold()
+    spread, here = weft.fold(spark, table.uri), other.fold()
     assert len(spread.done) > 1
     assert (spread.done, spread.commits, spread.rows) == (here.done, here.commits, here.rows)
     assert [len(fold.files) for fold in table.state().folds] == [len(fold.files) for fold in other.state().folds]
@@ -73,13 +73,13 @@ def test_a_fold_gives_the_registers_that_one_process_gives(spark: SparkSession, 
 
 def test_the_policy_and_the_filter_decide_what_is_done(spark: SparkSession, table: Table) -> None:
     patient = DuePolicy(min_commits=3, max_log_ratio=1e9, fold_commits=3)
-    assert streams.compact(spark, table.uri, patient).done == ()
-    assert streams.fold(spark, table.uri, patient).done == ()
+    assert weft.compact(spark, table.uri, patient).done == ()
+    assert weft.fold(spark, table.uri, patient).done == ()
     append(table, payments(1), "payments")
-    (due,) = streams.compact(spark, table.uri, patient).done
+    (due,) = weft.compact(spark, table.uri, patient).done
     assert due in {file_slice.group for file_slice in table.snapshot().slices if not len(file_slice.rows)}
     other = next(file_slice.group for file_slice in table.snapshot().slices if len(file_slice.rows))
-    assert streams.compact(spark, table.uri, only=lambda file_slice: file_slice.group == other).done == (other,)
+    assert weft.compact(spark, table.uri, only=lambda file_slice: file_slice.group == other).done == (other,)
 
 
 def test_verify_finds_nothing_wrong_with_a_sound_table(spark: SparkSession, table: Table) -> None:
@@ -87,7 +87,7 @@ def test_verify_finds_nothing_wrong_with_a_sound_table(spark: SparkSession, tabl
     table.savepoint("before")
     append(table, orders(*range(30), ts=9))
     table.compact()
-    report = same(streams.verify(spark, table.uri), table.verify())
+    report = same(weft.verify(spark, table.uri), table.verify())
     assert report.ok, str(report)
     assert report.checked["slices"] > 4
 
@@ -105,7 +105,7 @@ def test_verify_finds_the_same_damage(spark: SparkSession, table: Table) -> None
     damage.edit_slice(lambda slice_: slice_.update(ordering_max={"1": 77}), number=3)
     damage.rewrite("base", lambda rows: rows.take(list(reversed(range(len(rows))))), number=2)
     damage.rewrite_log(lambda rows: rows.take(list(reversed(range(len(rows))))), number=2)
-    report = same(streams.verify(spark, table.uri), table.verify())
+    report = same(weft.verify(spark, table.uri), table.verify())
     assert {"S7", "S12", "S15"} <= {finding.invariant for finding in report.errors}
     assert len(report.errors) >= 6, str(report)
 
@@ -142,9 +142,9 @@ def test_an_error_of_a_task_is_raised_with_its_type(spark: SparkSession, table: 
     file = table.snapshot().files[-1].file.file
     table.env.store.delete(StorePath(file.path))
     with pytest.raises(CorruptData, match=rf"{file.path} is missing"):
-        streams.compact(spark, table.uri)
+        weft.compact(spark, table.uri)
     assert not Table.open(table.uri).state().plans, "the plan was aborted"
     with pytest.raises(CorruptData, match=rf"{file.path} is missing"):
-        streams.fold(spark, table.uri)
+        weft.fold(spark, table.uri)
     with pytest.raises(NotFound):
-        streams.verify(spark, f"{table.uri}-none")
+        weft.verify(spark, f"{table.uri}-none")

@@ -14,20 +14,20 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from storage import Table, TableConfig, mergers
-from storage.config.table_config import build_schema
-from storage.core.types import parse_type
-from storage.errors import InvalidInput
-from storage.write.write_task import check_columns
-from streams.doctor.finding import Findings
-from streams.doctor.message_checks import _check_sample
-from streams.kafka.kafka_source import columns as kafka_columns
-from streams.pipeline.file.model import WriterSpec
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.write import sink
-from streams.write.check_expressions import column_problems, expression_problems
-from streams.write.decode_events import decode_events
 from tests.strategies import VALUE_TYPES, Config, configs, input_type
+from weft.storage import Table, TableConfig, mergers
+from weft.storage.config.table_config import build_schema
+from weft.storage.core.types import parse_type
+from weft.storage.errors import InvalidInput
+from weft.storage.write.write_task import check_columns
+from weft.streams.doctor.finding import Findings
+from weft.streams.doctor.message_checks import _check_sample
+from weft.streams.kafka.kafka_source import columns as kafka_columns
+from weft.streams.pipeline.file.model import WriterSpec
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.write import sink
+from weft.streams.write.check_expressions import column_problems, expression_problems
+from weft.streams.write.decode_events import decode_events
 
 COLLECTING = {
     "key": ["id"],

@@ -11,10 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from storage.errors import InvalidInput
-from streams.formats.json_reader import NOT_AN_OBJECT, NOT_UTF8
-from streams.write.dead_letter import SOURCE
-from streams.write.decode import TOMBSTONE, decode_messages
+from weft.storage.errors import InvalidInput
+from weft.streams.formats.json_reader import NOT_AN_OBJECT, NOT_UTF8
+from weft.streams.write.dead_letter import SOURCE
+from weft.streams.write.decode import TOMBSTONE, decode_messages
 
 pytestmark = pytest.mark.timeout(900)
 

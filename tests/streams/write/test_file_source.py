@@ -14,20 +14,20 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from storage import Table
-from storage.config.table_config import build_schema, load_config
-from storage.errors import InvalidInput
-from streams.letters.letter_files import default_folder
-from streams.letters.letter_folder import LetterFolder, State
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.write.check_expressions import expression_problems
-from streams.write.dead_letter import open_dead_letters
-from streams.write.replay import replay
-from streams.write.replay_frame import spark_run
-from streams.write.sink import CommitReport
-from streams.write.writer_job import read_events
 from tests.streams.support.pipelines import CONFIG, pipeline_file
 from tests.streams.write.sink.rig import TEST_SECONDS, run
+from weft import Table
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.errors import InvalidInput
+from weft.streams.letters.letter_files import default_folder
+from weft.streams.letters.letter_folder import LetterFolder, State
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.write.check_expressions import expression_problems
+from weft.streams.write.dead_letter import open_dead_letters
+from weft.streams.write.replay import replay
+from weft.streams.write.replay_frame import spark_run
+from weft.streams.write.sink import CommitReport
+from weft.streams.write.writer_job import read_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(TEST_SECONDS)]
 

@@ -1,8 +1,8 @@
 """A writer's process is killed at each kind of moment, and finds an empty scratch folder when it starts again.
 
-The process is that of a pipeline (`streams.write.writer_job`) with `resume: table`. Its table is on S3, which the test
-plays, so that the kill comes before or after a certain request. `tests.streams.write.sink.test_lost_checkpoint` has the
-list of the moments. All processes of the writer are killed, as if its pod or machine died.
+The process is that of a pipeline (`weft.streams.write.writer_job`) with `resume: table`. Its table is on S3, which the
+test plays, so that the kill comes before or after a certain request. `tests.streams.write.sink.test_lost_checkpoint`
+has the list of the moments. All processes of the writer are killed, as if its pod or machine died.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from storage import Table
-from streams.demo.broker import EmbeddedBroker
 from tests.stores.moto_server import moto_server, one_step
 from tests.streams.write.sink.conftest import CONFIG
 from tests.streams.write.sink.writer_of_topic import MESSAGE, WriterOfTopic
+from weft import Table
+from weft.streams.demo.broker import EmbeddedBroker
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(1_500)]
 
@@ -132,7 +132,7 @@ class Killed:
         log = self._folder / "victim.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "streams.write.writer_job", str(self._file), "orders"],
+                [sys.executable, "-m", "weft.streams.write.writer_job", str(self._file), "orders"],
                 start_new_session=True,
                 stdout=output,
                 stderr=output,

@@ -11,17 +11,17 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from storage import Table
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka import register
-from streams.write.dead_letter import IGNORED, SOURCE
-from streams.write.decode import TOMBSTONE, decode_messages
-from streams.write.sink import CommitReport
-from streams.write.tombstones import NO_KEY
 from tests.streams.kafka.topics import topic_numbers
 from tests.streams.support.awkward_texts import AWKWARD
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, run
 from tests.streams.write.test_decode import SEEN
+from weft import Table
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka import register
+from weft.streams.write.dead_letter import IGNORED, SOURCE
+from weft.streams.write.decode import TOMBSTONE, decode_messages
+from weft.streams.write.sink import CommitReport
+from weft.streams.write.tombstones import NO_KEY
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 

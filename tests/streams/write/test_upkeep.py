@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import DuePolicy, Table
-from storage.core.plan.read_cost import ReadCost, read_cost
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.status import Report, Reporter
-from streams.pipeline.run.status_fields import news
-from streams.pipeline.run.supervisor import JobStatus, Phase
-from streams.write import upkeep as upkeep_module
-from streams.write.back_pressure import BackPressure, delay_seconds, describe_delay
-from streams.write.upkeep import InlineCompaction, Upkeep, UpkeepThread, upkeep_of, upkeep_thread
 from tests.storage.support.shop import SHOP, append, contents, orders
 from tests.streams.support.pipelines import pipeline_file
 from tests.tuning import tune
+from weft import DuePolicy, Table
+from weft.storage.core.plan.read_cost import ReadCost, read_cost
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.status import Report, Reporter
+from weft.streams.pipeline.run.status_fields import news
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.streams.write import upkeep as upkeep_module
+from weft.streams.write.back_pressure import BackPressure, delay_seconds, describe_delay
+from weft.streams.write.upkeep import InlineCompaction, Upkeep, UpkeepThread, upkeep_of, upkeep_thread
 
 WAIT_SECONDS = 120.0
 ALL = DuePolicy(min_commits=1)

@@ -18,20 +18,20 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.errors.exceptions.captured import StreamingQueryException as CapturedQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from storage.core.names import LaneName
-from storage.errors import Fenced, GapError, InvalidInput, NotFound, StoreUnavailable, TableError
-from storage.write.writer import Commit
-from streams.kafka.errors import DataLoss, SourceUnavailable
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.error_kinds import Ending, describe, ending_of
-from streams.pipeline.run.status import Report, Reporter
-from streams.spark.task_errors import noted_errors
-from streams.write.resume import GAP_HINT
-from streams.write.sink import CommitReport
-from streams.write.writer_job import failure_of, read_events
-from streams.write.writer_progress import Progress, messages_behind
 from tests.streams.support.pipelines import pipeline_file
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, Feed, event
+from weft.storage.core.names import LaneName
+from weft.storage.errors import Fenced, GapError, InvalidInput, NotFound, StoreUnavailable, TableError
+from weft.storage.write.writer import Commit
+from weft.streams.kafka.errors import DataLoss, SourceUnavailable
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.error_kinds import Ending, describe, ending_of
+from weft.streams.pipeline.run.status import Report, Reporter
+from weft.streams.spark.task_errors import noted_errors
+from weft.streams.write.resume import GAP_HINT
+from weft.streams.write.sink import CommitReport
+from weft.streams.write.writer_job import failure_of, read_events
+from weft.streams.write.writer_progress import Progress, messages_behind
 
 
 class Source(NamedTuple):
@@ -251,7 +251,7 @@ def test_an_error_of_a_data_source_is_kept_and_described_briefly() -> None:
 
 def test_the_last_report_has_the_code_of_the_error(tmp_path: Path) -> None:
     """Standard output has the reports of a writer without a supervisor; the next process begins without a code."""
-    command = [sys.executable, "-m", "streams.write.writer_job", str(pipeline_file(tmp_path)), "nobody"]
+    command = [sys.executable, "-m", "weft.streams.write.writer_job", str(pipeline_file(tmp_path)), "nobody"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == Ending.REFUSED, done.stderr
     last = Report(**json.loads(done.stdout.splitlines()[-1]))

@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.log.cut import Cut
-from storage.core.names import LaneName
-from storage.errors import InvalidInput, NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
-from storage.read.changes import change_scan as changes_room
-from storage.read.snapshot import Snapshot
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.support.cleaning import ALL, NOW, compacted, moment, stored
 from tests.storage.support.shop import SHOP, append, new_uri, orders, payments
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.names import LaneName
+from weft.storage.errors import InvalidInput, NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
+from weft.storage.read.changes import change_scan as changes_room
+from weft.storage.read.snapshot import Snapshot
 
 Changed = dict[int, tuple[str, list[str]]]
 

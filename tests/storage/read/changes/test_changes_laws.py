@@ -16,13 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.log.cut import Cut
-from storage.core.merge.diff import ChangeShape
-from storage.core.plan.key_ranges import choose_bounds
-from storage.errors import NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
-from storage.read.changes import change_scan as changes
-from storage.read.plan import divide_file_group
 from tests.oracle import Event
 from tests.storage.support.changing import Key, Row, applied, by_key, expected, got, oracle_state, state_of, under
 from tests.storage.support.divisions import any_bounds
@@ -30,6 +23,13 @@ from tests.storage.support.evolving import Evolution, EvolvingWorld, evolutions
 from tests.storage.support.world import World
 from tests.strategies import Config, Remember, Story, stories
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.merge.diff import ChangeShape
+from weft.storage.core.plan.key_ranges import choose_bounds
+from weft.storage.errors import NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
+from weft.storage.read.changes import change_scan as changes
+from weft.storage.read.plan import divide_file_group
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

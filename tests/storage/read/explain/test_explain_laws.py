@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from storage.errors import NotFound
-from storage.read.explain.explanation import Explanation, StoredVersion
 from tests.oracle import Event, touches, version
 from tests.storage.support.world import World, canonical
 from tests.strategies import Append, Story, stories
+from weft.storage.errors import NotFound
+from weft.storage.read.explain.explanation import Explanation, StoredVersion
 
 Where = tuple[str, int]
 """Lane and slot of a commit."""

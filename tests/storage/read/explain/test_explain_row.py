@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.errors import InvalidInput, NotFound, SnapshotExpired
-from storage.read.explain.explanation import EXPLANATION_SCHEMA, Explanation
 from tests.storage.support.shop import SHOP, append, new_uri, orders, payments
 from tests.tuning import tune
+from weft import Table
+from weft.storage.errors import InvalidInput, NotFound, SnapshotExpired
+from weft.storage.read.explain.explanation import EXPLANATION_SCHEMA, Explanation
 
 
 def reason_of(explanation: Explanation, group: str) -> list[tuple[str, str]]:

@@ -17,22 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core import keys
-from storage.core.keys import KeyVector
-from storage.core.log.file_refs import FileGroup
-from storage.core.merge.diff import CHANGE
-from storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds
-from storage.core.plan.slices import FileSlice
-from storage.environment import Tuning
-from storage.errors import CorruptData
-from storage.files import base_file, footers
-from storage.files.fetch_blocks import LogBlocks
-from storage.read.changes import change_scan as changes
-from storage.read.changes.change_scan import ChangeScan, scan_changes
-from storage.read.plan import divide_file_group
-from storage.read.scan.divide_scan import divide
-from storage.read.scan.scan import Scan
 from tests import many_groups
 from tests.storage.support.divisions import any_bounds
 from tests.storage.support.predicates import predicates
@@ -40,6 +24,22 @@ from tests.storage.support.shop import SHOP, append, fill_with_every_state, new_
 from tests.storage.support.world import World, bag
 from tests.strategies import Story, stories
 from tests.tuning import tune, tuned
+from weft import Table
+from weft.storage.core import keys
+from weft.storage.core.keys import KeyVector
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.merge.diff import CHANGE
+from weft.storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds
+from weft.storage.core.plan.slices import FileSlice
+from weft.storage.environment import Tuning
+from weft.storage.errors import CorruptData
+from weft.storage.files import base_file, footers
+from weft.storage.files.fetch_blocks import LogBlocks
+from weft.storage.read.changes import change_scan as changes
+from weft.storage.read.changes.change_scan import ChangeScan, scan_changes
+from weft.storage.read.plan import divide_file_group
+from weft.storage.read.scan.divide_scan import divide
+from weft.storage.read.scan.scan import Scan
 
 
 def whole(table: Table, *arguments: Any, **named: Any) -> pa.Table:

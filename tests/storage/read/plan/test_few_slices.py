@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
-from storage.core.log import newest_slices
-from storage.read.scan import plan_scan
-from storage.read.scan.scan import Scan
-from storage.read.snapshot import Snapshot
 from tests.storage.support.shop import new_uri
 from tests.storage.support.world import bag
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core.log import newest_slices
+from weft.storage.read.scan import plan_scan
+from weft.storage.read.scan.scan import Scan
+from weft.storage.read.snapshot import Snapshot
 
 DAYS = 12
 CONFIG: dict[str, Any] = {

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.read.changes.change_scan import scan_changes
-from storage.read.plan.read_task import read_task
-from storage.read.scan.scan import Scan
-from storage.services.steps.tasks import Task, one_by_one
 from tests import many_groups
 from tests.storage.support.shop import SHOP, new_uri
 from tests.tuning import tune
+from weft import Table
+from weft.storage.read.changes.change_scan import scan_changes
+from weft.storage.read.plan.read_task import read_task
+from weft.storage.read.scan.scan import Scan
+from weft.storage.services.steps.tasks import Task, one_by_one
 
 T = TypeVar("T")
 

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.errors import InvalidInput, NotFound
-from storage.files import base_file
-from storage.files.fetch_blocks import LogBlocks
-from storage.read.plan import pruning
 from tests.storage.support.predicates import predicates
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.support.world import World, bag
 from tests.strategies import Story, configs, stories
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.files import base_file
+from weft.storage.files.fetch_blocks import LogBlocks
+from weft.storage.read.plan import pruning
 
 K = pc.field("id")
 PARTITIONED: dict[str, Any] = {

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table, mergers
-from storage.core.log.file_refs import FileGroup
-from storage.core.plan.slices import combine_slices, plan_slices
-from storage.environment import Tuning
-from storage.errors import InvalidInput
-from storage.read.scan import read_runs
 from tests.storage.support.shop import SHOP, append, contents, fill_with_every_state, new_uri, orders
 from tests.storage.support.world import bag
 from tests.tuning import tune, tuned
+from weft.storage import Table, mergers
+from weft.storage.core.log.file_refs import FileGroup
+from weft.storage.core.plan.slices import combine_slices, plan_slices
+from weft.storage.environment import Tuning
+from weft.storage.errors import InvalidInput
+from weft.storage.read.scan import read_runs
 
 MANY = 64
 

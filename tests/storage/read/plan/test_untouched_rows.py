@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage import Table
-from storage.read.plan.read_task import read_task
-from storage.read.plan.untouched_rows import byte_ranges, divide_by_touch
 from tests.storage.support.shop import SHOP, append, new_uri, orders, payments
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.read.plan.read_task import read_task
+from weft.storage.read.plan.untouched_rows import byte_ranges, divide_by_touch
 
 KEYS: dict[str, list[Any]] = {
     "bigint": list(range(-50, 450)),

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.read.pushed import first_rows as module
-from storage.read.pushed.first_rows import FirstRows, FirstRowsScan, SortKey, first_rows, in_one_task
-from storage.read.request.filter_input import parse_filter
-from storage.read.request.scan_request import ScanRequest
+from weft import Table
+from weft.storage.read.pushed import first_rows as module
+from weft.storage.read.pushed.first_rows import FirstRows, FirstRowsScan, SortKey, first_rows, in_one_task
+from weft.storage.read.request.filter_input import parse_filter
+from weft.storage.read.request.scan_request import ScanRequest
 
 FLOATS = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.25, None]
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {

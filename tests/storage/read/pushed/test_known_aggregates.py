@@ -12,17 +12,17 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.errors import CorruptData
-from storage.files import base_file
-from storage.read.pushed import known_aggregates as module
-from storage.read.pushed.aggregated_scan import AggregatedScan
-from storage.read.pushed.known_aggregates import known_aggregates
-from storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
-from storage.read.request.filter_input import parse_filter
-from storage.read.request.scan_request import ScanRequest
-from storage.read.scan.divide_scan import divide
-from storage.read.scan.scan import Scan
+from weft import Table
+from weft.storage.errors import CorruptData
+from weft.storage.files import base_file
+from weft.storage.read.pushed import known_aggregates as module
+from weft.storage.read.pushed.aggregated_scan import AggregatedScan
+from weft.storage.read.pushed.known_aggregates import known_aggregates
+from weft.storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
+from weft.storage.read.request.filter_input import parse_filter
+from weft.storage.read.request.scan_request import ScanRequest
+from weft.storage.read.scan.divide_scan import divide
+from weft.storage.read.scan.scan import Scan
 
 COUNT, MIN, MAX, SUM = AggregateKind.COUNT, AggregateKind.MIN, AggregateKind.MAX, AggregateKind.SUM
 VALUES: dict[str, tuple[str, list[Any]]] = {

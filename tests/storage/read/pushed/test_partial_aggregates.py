@@ -14,10 +14,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.read.pushed import partial_aggregates
-from storage.read.pushed.aggregated_scan import AggregatedScan
-from storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation, aggregate_batches
+from weft import Table
+from weft.storage.read.pushed import partial_aggregates
+from weft.storage.read.pushed.aggregated_scan import AggregatedScan
+from weft.storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation, aggregate_batches
 
 MAX = 2**63 - 1
 

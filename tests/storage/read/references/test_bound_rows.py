@@ -18,19 +18,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from storage import Snapshot
-from storage.core.log import cut
-from storage.core.log.cut import Cut
-from storage.errors import TableError
-from storage.read.plan.log_slices import start_of
-from storage.read.references import bound_rows, reference_rows
-from storage.read.references.bound_rows import BoundRows, rows_since
-from storage.read.references.joined_scan import JoinedScan
-from storage.read.references.kept_rows import KeptRows
-from storage.read.references.reference_rows import Newer
-from storage.read.snapshot_files import SnapshotFiles
 from tests.storage.read.references.test_reference_laws import Shop, steps
 from tests.storage.support.world import bag
+from weft import Snapshot
+from weft.storage.core.log import cut
+from weft.storage.core.log.cut import Cut
+from weft.storage.errors import TableError
+from weft.storage.read.plan.log_slices import start_of
+from weft.storage.read.references import bound_rows, reference_rows
+from weft.storage.read.references.bound_rows import BoundRows, rows_since
+from weft.storage.read.references.joined_scan import JoinedScan
+from weft.storage.read.references.kept_rows import KeptRows
+from weft.storage.read.references.reference_rows import Newer
+from weft.storage.read.snapshot_files import SnapshotFiles
 
 pytestmark = pytest.mark.usefixtures("small_files", "always_bound")
 
@@ -280,7 +280,7 @@ def test_broken_implementations_are_found(
     target: str, broken: Any, story: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell(STORIES[story])
-    monkeypatch.setattr(f"storage.read.references.bound_rows.{target}", broken)
+    monkeypatch.setattr(f"weft.storage.read.references.bound_rows.{target}", broken)
     with pytest.raises(AssertionError):
         tell(STORIES[story])
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
-from storage.core.log.cut import JoinedCut
-from storage.core.log.entries import Schema
-from storage.core.names import TABLE_LANE
-from storage.errors import Conflict, InvalidInput, NotFound, TableError
-from storage.read.references.joined_scan import JoinedScan
 from tests.storage.support.reference_shop import CUSTOMER, ORDERS, Shop, no_product, write
+from weft import Table
+from weft.storage.core.log.cut import JoinedCut
+from weft.storage.core.log.entries import Schema
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.errors import Conflict, InvalidInput, NotFound, TableError
+from weft.storage.read.references.joined_scan import JoinedScan
 
 
 @pytest.fixture

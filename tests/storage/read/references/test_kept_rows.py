@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.config.table_config import build_schema, load_config
-from storage.core.keys import one_array
-from storage.read.references import reference_rows
-from storage.read.references.bound_rows import BoundRows
-from storage.read.references.joined_scan import JoinedScan
-from storage.read.references.kept_rows import KeptRows
-from storage.read.references.reference_rows import KeyedRows, Newer
 from tests.storage.support.reference_shop import CUSTOMER, CUSTOMERS, Shop, write
+from weft import Table
+from weft.storage.config.table_config import build_schema, load_config
+from weft.storage.core.keys import one_array
+from weft.storage.read.references import reference_rows
+from weft.storage.read.references.bound_rows import BoundRows
+from weft.storage.read.references.joined_scan import JoinedScan
+from weft.storage.read.references.kept_rows import KeptRows
+from weft.storage.read.references.reference_rows import KeyedRows, Newer
 
 GONE: Final = object()
 """Stands for a key without a row."""
@@ -98,7 +98,7 @@ def table_config(columns: Mapping[str, str]) -> dict[str, Any]:
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     monkeypatch.setattr(reference_rows, "KEPT", KeptRows(1 << 20))
-    monkeypatch.setattr("storage.read.references.bound_rows.MOST_SHARE", 1e9)
+    monkeypatch.setattr("weft.storage.read.references.bound_rows.MOST_SHARE", 1e9)
     monkeypatch.setattr(reference_rows, "LOOK_UP_ROWS", 0)  # a look-up by key reads no other rows
     made = Shop(tmp_path, {"customer": CUSTOMER})
     made.customer(1, "Ann")

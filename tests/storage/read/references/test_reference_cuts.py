@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.log.cut import parse_cut
-from storage.errors import Conflict, InvalidInput, NotComplete, SnapshotExpired, StillRetained
 from tests.storage.support.reference_shop import CUSTOMER, Shop, no_product
+from weft import Table
+from weft.storage.core.log.cut import parse_cut
+from weft.storage.errors import Conflict, InvalidInput, NotComplete, SnapshotExpired, StillRetained
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_text_of_a_cut_names_all_tables_and_gives_the_same_answer_again(shop
 
 def test_the_cut_of_the_table_is_taken_first(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A customer that is committed before an order is seen with it, however the commits and the snapshot overlap."""
-    from storage.read import referenced_snapshots as references
+    from weft.storage.read import referenced_snapshots as references
 
     taken = references.snapshot_at
 

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Snapshot, Table
-from storage.log.table_log import TableLog
-from storage.read import referenced_snapshots as references
-from storage.read.references import reference_rows
 from tests.oracle import Oracle
 from tests.storage.support.reference_shop import CUSTOMERS, ORDERS
 from tests.storage.support.world import bag
+from weft import Snapshot, Table
+from weft.storage.log.table_log import TableLog
+from weft.storage.read import referenced_snapshots as references
+from weft.storage.read.references import reference_rows
 
 # The fixture only makes files small; it has no state that examples could share.
 pytestmark = pytest.mark.usefixtures("small_files")

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table
-from storage.core.names import TABLE_LANE, slot_path
-from storage.errors import Conflict, CorruptData, NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from tests.storage.support.reference_shop import CUSTOMER, CUSTOMERS, Shop, write
+from weft import Table
+from weft.storage.core.names import TABLE_LANE, slot_path
+from weft.storage.errors import Conflict, CorruptData, NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
 
 NOW = dt.timedelta(0)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage import Table
+from weft import Table
 
 SECRET = "secret"
 OTHER = "other"

@@ -10,15 +10,6 @@ from typing import Any
 
 import pytest
 
-from storage import Table
-from storage.core.log.entries import Abort
-from storage.core.names import Path, pin_path
-from storage.environment import Environment, RandomIds
-from storage.errors import CorruptData, InvalidInput, MissingFile, SnapshotExpired, StoreUnavailable
-from storage.log.table_log import TableLog
-from storage.services.clean.clean import run_clean
-from storage.services.history.savepoints import release_savepoint
-from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.cleaning import (
     ALL,
@@ -34,6 +25,15 @@ from tests.storage.support.cleaning import (
 )
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.log.entries import Abort
+from weft.storage.core.names import Path, pin_path
+from weft.storage.environment import Environment, RandomIds
+from weft.storage.errors import CorruptData, InvalidInput, MissingFile, SnapshotExpired, StoreUnavailable
+from weft.storage.log.table_log import TableLog
+from weft.storage.services.clean.clean import run_clean
+from weft.storage.services.history.savepoints import release_savepoint
+from weft.storage.store.open_store import open_store
 
 
 @pytest.fixture

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from storage import Table
-from storage.core.log.entries import CleanDone
-from storage.errors import StoreUnavailable
-from storage.store.open_store import open_store
-from storage.write.write_task import write_rows
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.cleaning import (
     ALL,
@@ -23,6 +18,11 @@ from tests.storage.support.cleaning import (
     used,
 )
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
+from weft import Table
+from weft.storage.core.log.entries import CleanDone
+from weft.storage.errors import StoreUnavailable
+from weft.storage.store.open_store import open_store
+from weft.storage.write.write_task import write_rows
 
 
 @pytest.fixture

@@ -7,9 +7,13 @@ from pathlib import Path as LocalPath
 
 import pytest
 
-from storage import Table
-from storage.core.log.entries import CleanDone, CleanIntent
-from storage.core.names import (
+from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
+from tests.storage.support.cleaning import ALL, HOUR_MS, NOW, compacted, entries, killed_late, moment, stored, used
+from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
+from tests.tuning import tune, tuned
+from weft import Table
+from weft.storage.core.log.entries import CleanDone, CleanIntent
+from weft.storage.core.names import (
     TABLE_LANE,
     LaneName,
     Path,
@@ -25,15 +29,11 @@ from storage.core.names import (
     slot_path,
     table_index_path,
 )
-from storage.environment import RandomIds
-from storage.errors import CorruptData, Fenced, SnapshotExpired
-from storage.store.object_store import check_capability
-from storage.store.open_store import open_store
-from storage.write.write_task import write_rows
-from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
-from tests.storage.support.cleaning import ALL, HOUR_MS, NOW, compacted, entries, killed_late, moment, stored, used
-from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
-from tests.tuning import tune, tuned
+from weft.storage.environment import RandomIds
+from weft.storage.errors import CorruptData, Fenced, SnapshotExpired
+from weft.storage.store.object_store import check_capability
+from weft.storage.store.open_store import open_store
+from weft.storage.write.write_task import write_rows
 
 
 @pytest.fixture

@@ -18,18 +18,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage import Table
-from storage.core.names import Kind, Path, parse_path
-from storage.errors import Conflict, Fenced, GapError, NotFound, SnapshotExpired
-from storage.read.snapshot import Snapshot
-from storage.store.open_store import open_store
-from storage.write.write_task import WriteTicket, Written, write_rows
-from storage.write.writer import Writer
 from tests.faulty_store import FakeClock, other_process
 from tests.oracle import Oracle
 from tests.storage.support.cleaning import NOW, Killed, MortalStore, killed, killed_late, stored
 from tests.storage.support.shop import SHOP, new_uri, orders, payments
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core.names import Kind, Path, parse_path
+from weft.storage.errors import Conflict, Fenced, GapError, NotFound, SnapshotExpired
+from weft.storage.read.snapshot import Snapshot
+from weft.storage.store.open_store import open_store
+from weft.storage.write.write_task import WriteTicket, Written, write_rows
+from weft.storage.write.writer import Writer
 
 MAX_STEPS = 20
 MINUTE_MS = 60_000

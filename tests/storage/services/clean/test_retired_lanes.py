@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from storage import Table
-from storage.core.log.checkpoint_codec import decode_table, encode_table
-from storage.core.log.entries import RETIRE, Mark, Plan, Retire, Schema, TableEntry
-from storage.core.log.table_state import apply_entries
-from storage.core.names import LaneName, Path, slot_path
-from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
-from storage.log.add_feature import add_feature
-from storage.log.commit_log import read_table_lane
-from storage.read.changes.change_scan import bounded_cut
-from storage.services.steps.tasks import Execute, Task, one_by_one
-from storage.store.open_store import open_store
-from storage.write.write_task import write_rows
-from storage.write.writer import WriteTicket
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.shop import SHOP, contents, new_uri, orders, payments
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.log.checkpoint_codec import decode_table, encode_table
+from weft.storage.core.log.entries import RETIRE, Mark, Plan, Retire, Schema, TableEntry
+from weft.storage.core.log.table_state import apply_entries
+from weft.storage.core.names import LaneName, Path, slot_path
+from weft.storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
+from weft.storage.log.add_feature import add_feature
+from weft.storage.log.commit_log import read_table_lane
+from weft.storage.read.changes.change_scan import bounded_cut
+from weft.storage.services.steps.tasks import Execute, Task, one_by_one
+from weft.storage.store.open_store import open_store
+from weft.storage.write.write_task import write_rows
+from weft.storage.write.writer import WriteTicket
 
 NOTHING = dt.timedelta(0)
 DAY_MS = 24 * 3600 * 1000

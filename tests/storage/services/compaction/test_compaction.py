@@ -6,19 +6,19 @@ import datetime as dt
 
 import pytest
 
-from storage import Table
-from storage.core.log.entries import Abort, Base, Plan
-from storage.core.log.file_refs import Sidecar
-from storage.core.names import TABLE_LANE, Path
-from storage.environment import Environment
-from storage.errors import CommitUnknown, CorruptData, NotFound, StoreUnavailable
-from storage.log.commit_log import CommitLog, read_table_lane
-from storage.planned_work import plan_compaction
-from storage.services.steps.steps import cancel
-from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments, statuses
 from tests.tuning import tune, tuned
+from weft import Table
+from weft.storage.core.log.entries import Abort, Base, Plan
+from weft.storage.core.log.file_refs import Sidecar
+from weft.storage.core.names import TABLE_LANE, Path
+from weft.storage.environment import Environment
+from weft.storage.errors import CommitUnknown, CorruptData, NotFound, StoreUnavailable
+from weft.storage.log.commit_log import CommitLog, read_table_lane
+from weft.storage.planned_work import plan_compaction
+from weft.storage.services.steps.steps import cancel
+from weft.storage.store.open_store import open_store
 
 
 @pytest.fixture

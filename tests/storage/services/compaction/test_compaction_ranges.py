@@ -18,21 +18,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.plan.key_ranges import KeyRange
-from storage.core.plan.memory_cost import UNPACKED, group_bytes, log_memory_bytes
-from storage.environment import Environment
-from storage.files.fetch_blocks import LogBlocks
-from storage.read.plan import divide_file_group
-from storage.services.compaction import merged_rows
-from storage.services.compaction.compaction_task import CompactionTask
-from storage.services.steps.tasks import COPIES
 from tests.storage.support import overlay_table
 from tests.storage.support.divisions import any_bounds
 from tests.storage.support.shop import SHOP, append, contents, fill_with_every_state, new_uri, orders
 from tests.storage.support.world import World
 from tests.strategies import Story, stories
 from tests.tuning import tune, tuned
+from weft import Table
+from weft.storage.core.plan.key_ranges import KeyRange
+from weft.storage.core.plan.memory_cost import UNPACKED, group_bytes, log_memory_bytes
+from weft.storage.environment import Environment
+from weft.storage.files.fetch_blocks import LogBlocks
+from weft.storage.read.plan import divide_file_group
+from weft.storage.services.compaction import merged_rows
+from weft.storage.services.compaction.compaction_task import CompactionTask
+from weft.storage.services.steps.tasks import COPIES
 
 
 @pytest.fixture

@@ -14,19 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from storage import Table
-from storage.core.keys import key_vector
-from storage.core.merge.stitch import LogState
-from storage.core.plan.regroup_slices import in_order
-from storage.read.plan.read_task import read_task
-from storage.services.compaction.compaction_task import CompactionTask, MadeSlice
-from storage.services.compaction.merge_steps import plan_steps
-from storage.services.steps.row_change import NewValues, WithoutKeys
 from tests.storage.services.compaction.test_compaction_ranges import peak_bytes
 from tests.storage.support.shop import SHOP, fill_with_every_state, new_uri
 from tests.storage.support.world import World
 from tests.strategies import Story, stories
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core.keys import key_vector
+from weft.storage.core.merge.stitch import LogState
+from weft.storage.core.plan.regroup_slices import in_order
+from weft.storage.read.plan.read_task import read_task
+from weft.storage.services.compaction.compaction_task import CompactionTask, MadeSlice
+from weft.storage.services.compaction.merge_steps import plan_steps
+from weft.storage.services.steps.row_change import NewValues, WithoutKeys
 
 GROUPS = 64
 WIDE = 200

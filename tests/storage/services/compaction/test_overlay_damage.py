@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.names import TABLE_LANE, Path
-from storage.errors import CorruptData, StoreUnavailable, TableError
-from storage.store.open_store import open_store
 from tests.faulty_store import Fault, FaultyStore
 from tests.storage.support.damage import Damage, wrong
 from tests.storage.support.overlay_table import ROWS, compact, groups_of, small_table, write
 from tests.storage.support.shop import contents, new_uri
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.names import TABLE_LANE, Path
+from weft.storage.errors import CorruptData, StoreUnavailable, TableError
+from weft.storage.store.open_store import open_store
 
 CHANGES = ("put", "put_if_absent", "delete", "open_output")
 

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.log import features
-from storage.core.log.entries import OVERLAYS
-from storage.errors import InvalidInput, UnsupportedFormat
-from storage.publish.delta import publish_delta
-from storage.services.inspect.measure import sample
-from storage.services.steps.parallel_tasks import in_threads
 from tests.storage.support.damage import Damage, wrong
 from tests.storage.support.overlay_table import GROUPS, ROWS, compact, config, groups_of, newest, small_table, write
 from tests.storage.support.shop import contents, new_uri
 from tests.storage.support.world import World, expected_bag, snapshot_bag
 from tests.strategies import EVERY_GROUP, Compact, Story, stories
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core.log import features
+from weft.storage.core.log.entries import OVERLAYS
+from weft.storage.errors import InvalidInput, UnsupportedFormat
+from weft.storage.publish.delta import publish_delta
+from weft.storage.services.inspect.measure import sample
+from weft.storage.services.steps.parallel_tasks import in_threads
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_older_versions_refuse_the_table(table: Table, monkeypatch: pytest.Monke
     assert OVERLAYS in table.state().writer_features
     assert OVERLAYS not in Table.create(new_uri(), config(overlays=False)).state().writer_features
     known = features.readable_features() - {OVERLAYS}
-    monkeypatch.setattr("storage.core.log.table_state.readable_features", lambda: known)
+    monkeypatch.setattr("weft.storage.core.log.table_state.readable_features", lambda: known)
     with pytest.raises(UnsupportedFormat, match="overlays"):
         Table.open(table.uri)
 

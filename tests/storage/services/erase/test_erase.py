@@ -10,24 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.log import features
-from storage.environment import Environment
-from storage.errors import (
-    CorruptData,
-    InvalidInput,
-    OffsetExpired,
-    SnapshotExpired,
-    StillRetained,
-    StoreUnavailable,
-    UnsupportedFormat,
-    error_from_dict,
-)
-from storage.log.pins import pin
-from storage.services.service_reports import put_service_report, service_reports
-from storage.services.steps import service_plan
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.erased import has_keys
 from tests.storage.support.erased_table import (
@@ -43,6 +25,24 @@ from tests.storage.support.erased_table import (
     small,
     with_keys,
 )
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.log import features
+from weft.storage.environment import Environment
+from weft.storage.errors import (
+    CorruptData,
+    InvalidInput,
+    OffsetExpired,
+    SnapshotExpired,
+    StillRetained,
+    StoreUnavailable,
+    UnsupportedFormat,
+    error_from_dict,
+)
+from weft.storage.log.pins import pin
+from weft.storage.services.service_reports import put_service_report, service_reports
+from weft.storage.services.steps import service_plan
+from weft.storage.store.open_store import open_store
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def _has(table: Table, part: Any, key: str) -> bool:
 
 
 def _home(table: Table, key: str) -> list[tuple[Any, Any]]:
-    from storage.core.merge.locate_keys import locate_keys
+    from weft.storage.core.merge.locate_keys import locate_keys
 
     return list(locate_keys(table.schema, {"id": pa.array([key])}, table.state().levels).items())
 
@@ -415,7 +415,7 @@ class TestFeature:
         table.erase([GONE], expire_snapshots=True)
         assert "erase" in table.state().writer_features
         monkeypatch.setattr(features, "readable_features", lambda: frozenset({"merge-latest"}))
-        monkeypatch.setattr("storage.core.log.table_state.readable_features", lambda: frozenset({"merge-latest"}))
+        monkeypatch.setattr("weft.storage.core.log.table_state.readable_features", lambda: frozenset({"merge-latest"}))
         with pytest.raises(UnsupportedFormat, match="erase"):
             Table(Environment(open_store(table.uri), FakeClock()), Stamps()).state()
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.names import TABLE_LANE, LaneName, archive_folder, archive_path
-from storage.environment import Environment
-from storage.log.commit_log import CommitLog
-from storage.services.erase.erase import EraseResult
-from storage.services.erase.key_search import KeySearch
-from storage.services.erase.proof import Boundary, prove
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.support.erased_table import ALL, append, errors_of, small, with_keys
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.names import TABLE_LANE, LaneName, archive_folder, archive_path
+from weft.storage.environment import Environment
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.services.erase.erase import EraseResult
+from weft.storage.services.erase.key_search import KeySearch
+from weft.storage.services.erase.proof import Boundary, prove
+from weft.storage.store.open_store import open_store
 
 FIRST, SECOND = "person-3", "person-8"
 NOW = dt.timedelta(0)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from storage import Table
-from storage.clock import Stamps
-from storage.environment import Environment
-from storage.services.erase.erase import EraseResult
-from storage.store.open_store import open_store
 from tests.deaths import Died, changes, deaths
 from tests.faulty_store import FakeClock, FaultyStore
 from tests.storage.support.erased_table import ALL, GONE, append, errors_of, ids, small, with_keys
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.environment import Environment
+from weft.storage.services.erase.erase import EraseResult
+from weft.storage.store.open_store import open_store
 
 
 @pytest.mark.extended

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.names import Path
 from tests.storage.support.erased import has_keys
 from tests.storage.support.world import World
 from tests.strategies import EVERY_GROUP, Append, Compact, Story, stories
+from weft.storage.core.names import Path
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

@@ -7,11 +7,6 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.log.file_refs import Sidecar
-from storage.core.names import Path
-from storage.core.plan.fold_plan import MAX_CHAIN
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, FaultyStore, other_process
 from tests.storage.support.counts import (
     COUNTS,
@@ -27,6 +22,11 @@ from tests.storage.support.counts import (
 )
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments, statuses
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.log.file_refs import Sidecar
+from weft.storage.core.names import Path
+from weft.storage.core.plan.fold_plan import MAX_CHAIN
+from weft.storage.store.open_store import open_store
 
 
 @pytest.fixture

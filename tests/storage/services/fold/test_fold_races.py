@@ -9,17 +9,6 @@ from pathlib import Path as LocalPath
 
 import pytest
 
-from storage import Table
-from storage.clock import SystemClock
-from storage.core.log.entries import Fold
-from storage.environment import Environment
-from storage.errors import CommitUnknown, CorruptData
-from storage.log.commit_log import CommitLog
-from storage.services.compaction.compaction import compaction_steps
-from storage.services.fold.fold import fold_steps
-from storage.services.steps.service_plan import abort_plan
-from storage.services.steps.steps import finish
-from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.counts import (
     BITS,
@@ -36,6 +25,17 @@ from tests.storage.support.counts import (
 )
 from tests.storage.support.shop import contents, new_uri
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.clock import SystemClock
+from weft.storage.core.log.entries import Fold
+from weft.storage.environment import Environment
+from weft.storage.errors import CommitUnknown, CorruptData
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.services.compaction.compaction import compaction_steps
+from weft.storage.services.fold.fold import fold_steps
+from weft.storage.services.steps.service_plan import abort_plan
+from weft.storage.services.steps.steps import finish
+from weft.storage.store.open_store import open_store
 
 WAIT_SECONDS = 240
 

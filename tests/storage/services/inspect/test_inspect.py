@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.errors import CorruptData, NotFound
-from storage.services.inspect.inspect import Inspection
 from tests.tuning import tune
+from weft import Table
+from weft.storage.errors import CorruptData, NotFound
+from weft.storage.services.inspect.inspect import Inspection
 
 CONFIG = {
     "key": ["id"],

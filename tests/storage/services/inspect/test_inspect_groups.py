@@ -6,10 +6,10 @@ from collections import defaultdict
 
 import pytest
 
-from storage import Table
-from storage.errors import NotFound
-from storage.services.inspect.inspect import Inspection
 from tests.storage.support.shop import SHOP, append, fill_with_every_state, new_uri, orders
+from weft import Table
+from weft.storage.errors import NotFound
+from weft.storage.services.inspect.inspect import Inspection
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.errors import SnapshotExpired
-from storage.read.bucket_numbers import bucket_numbers
-from storage.services.inspect.inspect import Inspection
-from storage.store.open_store import list_folders
+from weft import Table
+from weft.storage.errors import SnapshotExpired
+from weft.storage.read.bucket_numbers import bucket_numbers
+from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.store.open_store import list_folders
 
 CONFIG = {
     "key": ["id"],

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage import DuePolicy, Table
-from storage.services.inspect.inspect import Inspection
-from storage.services.inspect.measure import measure, sample
+from weft import DuePolicy, Table
+from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.services.inspect.measure import measure, sample
 
 CONFIG = {
     "key": ["id"],

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.alter import (
+from tests.storage.services.schema.test_evolution import racing
+from tests.storage.support.evolving import Change, Evolution, EvolvingWorld, Sent, evolutions
+from tests.storage.support.shop import SHOP, append, contents, new_uri, orders
+from weft import Table
+from weft.storage.alter import (
     CHANGES,
     AddColumn,
     AddGroup,
@@ -27,14 +30,11 @@ from storage.alter import (
     WidenColumn,
     parse_change,
 )
-from storage.core.log.entries import Schema
-from storage.core.names import TABLE_LANE
-from storage.core.schema.table_schema import TableSchema
-from storage.errors import Conflict, InvalidInput, NotFound, TableError
-from storage.services.schema.schema_changes import SchemaChange
-from tests.storage.services.schema.test_evolution import racing
-from tests.storage.support.evolving import Change, Evolution, EvolvingWorld, Sent, evolutions
-from tests.storage.support.shop import SHOP, append, contents, new_uri, orders
+from weft.storage.core.log.entries import Schema
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import Conflict, InvalidInput, NotFound, TableError
+from weft.storage.services.schema.schema_changes import SchemaChange
 
 SHIPMENT = AddGroup(
     name="ship", columns={"carrier": "string", "sts": "bigint"}, ordering=["sts"], new_streams={"ships": "row"}

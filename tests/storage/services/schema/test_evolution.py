@@ -8,18 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.log.entries import Schema
-from storage.core.model import FIELD_ID
-from storage.core.names import TABLE_LANE
-from storage.core.schema.evolution import widens
-from storage.core.types import parse_type
-from storage.errors import Conflict, InvalidInput, NotFound
-from storage.services.schema.schema_changes import SchemaChange
-from storage.store.open_store import open_store
-from storage.write.write_task import WriteTicket, write_rows
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
+from weft import Table
+from weft.storage.core.log.entries import Schema
+from weft.storage.core.model import FIELD_ID
+from weft.storage.core.names import TABLE_LANE
+from weft.storage.core.schema.evolution import widens
+from weft.storage.core.types import parse_type
+from weft.storage.errors import Conflict, InvalidInput, NotFound
+from weft.storage.services.schema.schema_changes import SchemaChange
+from weft.storage.store.open_store import open_store
+from weft.storage.write.write_task import WriteTicket, write_rows
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.core import keys
-from storage.core.merge.locate_keys import partition_text
-from storage.core.types import parse_type
-from storage.store.open_store import open_store
 from tests.storage.support.evolving import Change, Evolution, EvolvingWorld, Sent, evolutions
 from tests.storage.support.world import bag, expected_bag, snapshot_bag
 from tests.strategies import BALANCE, EVERY_GROUP, MODES, POOLS, Compact, mode_of
+from weft.storage.core import keys
+from weft.storage.core.merge.locate_keys import partition_text
+from weft.storage.core.types import parse_type
+from weft.storage.store.open_store import open_store
 
 ROUNDS = 30
 """Of a hundred evolutions each; all but the rarest changes are in the first."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from storage import Table, mergers
-from storage.errors import Conflict, InvalidInput, NotFound, TableError
 from tests.mergers import BALANCE_STATE
 from tests.storage.support.shop import SHOP, new_uri
+from weft.storage import Table, mergers
+from weft.storage.errors import Conflict, InvalidInput, NotFound, TableError
 
 CLICKS = {"merge": "aggregate", "functions": {"n": "sum"}}
 REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.services.verify.findings import MAX_ALIKE, Findings, Part
+from weft.storage.services.verify.findings import MAX_ALIKE, Findings, Part
 
 WHATS = st.lists(st.tuples(st.sampled_from(["S1", "S2"]), st.integers(1, MAX_ALIKE)), max_size=3)
 PIECES = st.lists(st.tuples(st.booleans(), WHATS), max_size=8)

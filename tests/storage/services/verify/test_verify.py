@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table
-from storage.core.names import Path
-from storage.services.verify.findings import VerifyReport
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, FaultyStore, other_process
 from tests.storage.support.damage import shop, verified
 from tests.storage.support.history import STEPS, History
 from tests.storage.support.shop import append, new_uri, orders, payments
 from tests.storage.support.world import World
 from tests.strategies import EVERY_GROUP, Compact, Story, stories
+from weft import Table
+from weft.storage.core.names import Path
+from weft.storage.services.verify.findings import VerifyReport
+from weft.storage.store.object_store import ObjectStore
+from weft.storage.store.open_store import open_store
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from storage import Table
-from storage.core.names import TABLE_LANE, LaneName, checkpoint_folder, checkpoint_path
-from storage.services.verify.findings import Severity
 from tests.storage.support.damage import Damage, lane, resealed, shop, verified, wrong
 from tests.storage.support.shop import append, new_uri, orders, payments
 from tests.tuning import tuned
+from weft import Table
+from weft.storage.core.names import TABLE_LANE, LaneName, checkpoint_folder, checkpoint_path
+from weft.storage.services.verify.findings import Severity
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import pytest
 
-from storage import Table
-from storage.services.steps.tasks import Task, one_by_one
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.damage import shop
 from tests.storage.support.shop import append, new_uri, orders
+from weft import Table
+from weft.storage.services.steps.tasks import Task, one_by_one
+from weft.storage.store.open_store import open_store
 
 T = TypeVar("T")
 

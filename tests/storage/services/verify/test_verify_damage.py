@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from storage import Table, verify_table
-from storage.core.names import LaneName, Path, slot_path
-from storage.errors import Conflict, CorruptData, NotFound
-from storage.services.inspect.inspect import Inspection
-from storage.services.verify.findings import MAX_ALIKE
-from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.damage import Damage, append_table, lane, shop, verified, wrong
 from tests.storage.support.shop import SHOP, append, new_uri, payments
 from tests.tuning import tune
+from weft import Table, verify_table
+from weft.storage.core.names import LaneName, Path, slot_path
+from weft.storage.errors import Conflict, CorruptData, NotFound
+from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.services.verify.findings import MAX_ALIKE
+from weft.storage.store.open_store import open_store
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.core.keys import buckets
 from tests.storage.support.damage import Damage, shop, with_column, wrong
 from tests.storage.support.shop import append, contents, new_uri, orders
 from tests.tuning import tune
+from weft import Table
+from weft.storage.core.keys import buckets
 
 Do = Callable[[Damage], object]
 

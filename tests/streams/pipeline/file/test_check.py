@@ -14,13 +14,13 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from storage import Table
-from storage.config.table_config import build_schema, load_config
-from streams.pipeline.file.check_file import CheckedFile, check_file
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.write.check_expressions import expression_problems
 from tests.streams.pipeline.file.test_pipeline import CONFIG, WHOLE
 from tests.streams.support.pipelines import weft
+from weft import Table
+from weft.storage.config.table_config import build_schema, load_config
+from weft.streams.pipeline.file.check_file import CheckedFile, check_file
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.write.check_expressions import expression_problems
 
 CHECK_SECONDS = 280.0  # starts a JVM on a busy machine
 
@@ -425,7 +425,7 @@ def test_expressions(spark: SparkSession, tmp_path: Path, changes: dict[str, Any
 def test_the_command_checks_expressions(tmp_path: Path) -> None:
     file = written(tmp_path, {"writers/orders/select/status": "lower(statu)", "table/url": "x"})
     done = subprocess.run(
-        [sys.executable, "-m", "streams.cli.main", "check", file, "--json", "--without-messages"],
+        [sys.executable, "-m", "weft.streams.cli.main", "check", file, "--json", "--without-messages"],
         capture_output=True,
         text=True,
         timeout=CHECK_SECONDS,
@@ -475,7 +475,7 @@ def test_a_publication_that_can_never_work_is_a_problem(tmp_path: Path, *, exist
 
 
 def test_a_publication_without_its_package_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from storage.publish import open_catalog
+    from weft.storage.publish import open_catalog
 
     monkeypatch.setattr(open_catalog, "find_spec", lambda _: None)
     file = written(tmp_path, {"publish": {"iceberg": {"table": "shop.orders"}}})

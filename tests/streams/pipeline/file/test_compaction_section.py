@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from storage import DuePolicy
-from storage.errors import InvalidInput
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.write.back_pressure import BackPressure
 from tests.streams.support.pipelines import pipeline_file
+from weft import DuePolicy
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.write.back_pressure import BackPressure
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from storage.config.config_file import parse_duration
-from streams.pipeline.file.pipeline_file import parse_lateness
+from weft.storage.config.config_file import parse_duration
+from weft.streams.pipeline.file.pipeline_file import parse_lateness
 
 
 @pytest.mark.parametrize(

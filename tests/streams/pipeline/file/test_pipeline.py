@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from storage import DuePolicy, Table
-from storage.config.table_config import build_schema, configuration, load_config
-from storage.errors import Conflict, InvalidInput
-from streams.letters.limit import LetterLimit
-from streams.pipeline.file.check import check_same_table, check_writers, exact_fields, key_of
-from streams.pipeline.file.file_problems import WrongFile
-from streams.pipeline.file.letter_places import LetterPlace, load_letter_places
-from streams.pipeline.file.pipeline import load_pipeline
+from weft import DuePolicy, Table
+from weft.storage.config.table_config import build_schema, configuration, load_config
+from weft.storage.errors import Conflict, InvalidInput
+from weft.streams.letters.limit import LetterLimit
+from weft.streams.pipeline.file.check import check_same_table, check_writers, exact_fields, key_of
+from weft.streams.pipeline.file.file_problems import WrongFile
+from weft.streams.pipeline.file.letter_places import LetterPlace, load_letter_places
+from weft.streams.pipeline.file.pipeline import load_pipeline
 
 CONFIG: dict[str, Any] = {
     "key": ["order_id"],
@@ -114,7 +114,7 @@ def test_settings_of_a_writer_override_those_of_the_pipeline(load: Any) -> None:
 
 
 def test_unknown_options_of_the_kafka_source_are_refused(load: Any) -> None:
-    from streams.kafka.options import parse_options
+    from weft.streams.kafka.options import parse_options
 
     options = parse_options(load().writer("orders").reader_options, default_starting="latest")
     assert options.topics == ("orders",)

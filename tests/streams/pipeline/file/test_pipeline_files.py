@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import InvalidInput, NotFound
-from streams.pipeline.file.pipeline import is_pipeline, load_location, load_pipeline
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.pipeline.file.pipeline import is_pipeline, load_location, load_pipeline
 
 
 def test_files_that_are_not_pipelines(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_a_location_needs_only_the_table_section(tmp_path: Path) -> None:
 
 
 def test_the_example_is_a_valid_pipeline() -> None:
-    import streams
+    import weft.streams
 
-    file = Path(streams.__file__).with_name("cli") / "example_pipeline.yaml"
+    file = Path(weft.streams.__file__).with_name("cli") / "example_pipeline.yaml"
     pipeline = load_pipeline(file, {})
     assert list(pipeline.writers) == ["orders", "payments"]
     # The field and the hint of an error are shown.
@@ -75,6 +75,6 @@ def test_the_example_is_a_valid_pipeline() -> None:
 
 
 def test_the_demos_pipeline_is_valid(tmp_path: Path) -> None:
-    from streams.demo.shop import STREAMS, write_pipeline
+    from weft.streams.demo.shop import STREAMS, write_pipeline
 
     assert tuple(load_pipeline(write_pipeline(tmp_path, "localhost:1")).writers) == STREAMS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage import Table
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft, weft_output
+from weft import Table
 
 
 def test_references_of_a_pipeline_are_created_compared_and_altered(tmp_path: Path) -> None:

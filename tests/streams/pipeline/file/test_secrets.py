@@ -22,10 +22,6 @@ import yaml
 from confluent_kafka.admin import AclOperation
 from keyring.backend import KeyringBackend
 
-from storage.errors import InvalidInput
-from streams.pipeline.file.pipeline import load_pipeline, load_settings
-from streams.pipeline.file.references import MAX_BYTES, References
-from streams.spark.settings import is_secret
 from tests.download_cache import Unavailable
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import record, written
@@ -33,6 +29,10 @@ from tests.streams.kafka.certificates import Authority
 from tests.streams.kafka.secure import USER, start_secure_broker
 from tests.streams.kafka.topics import Broker, topic_numbers
 from tests.streams.support.pipelines import pipeline_file
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.pipeline import load_pipeline, load_settings
+from weft.streams.pipeline.file.references import MAX_BYTES, References
+from weft.streams.spark.settings import is_secret
 
 PATIENCE_SECONDS = 200.0  # for a start of Spark, which takes 10 s on an idle machine
 PASSWORD, STORE_KEY, HADOOP_KEY = "kafka-7d1e9f0a", "store-51c0ffee", "hadoop-c4fe1234"
@@ -160,7 +160,7 @@ def spark_pages(port: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(path: Path, *options: str | int | Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "streams.cli.main", "run", *map(str, (path, *options))]
+    command = [sys.executable, "-m", "weft.streams.cli.main", "run", *map(str, (path, *options))]
     environment = {**os.environ, "STORE_KEY": STORE_KEY}
     with (path.parent / "output").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)

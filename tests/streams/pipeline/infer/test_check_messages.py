@@ -16,16 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from storage.config.table_config import build_schema
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.infer.check_messages import MessageFindings, check_messages
-from streams.pipeline.infer.check_ordering import unordered_messages
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.kafka.topics import NOBODY, topic_numbers
 from tests.streams.pipeline.file.test_pipeline import WHOLE
 from tests.streams.pipeline.infer.test_infer_formats import avro_messages
 from tests.streams.support.pipelines import weft
+from weft.storage.config.table_config import build_schema
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.infer.check_messages import MessageFindings, check_messages
+from weft.streams.pipeline.infer.check_ordering import unordered_messages
 
 SCHEMA: dict[str, str] = WHOLE["writers"]["orders"]["schema"]
 
@@ -237,7 +237,7 @@ def test_what_the_file_shows_is_printed_before_a_broker_is_asked(tmp_path: Path)
         whole["writers"]["again"] = {**whole["writers"]["orders"], "lane": "again", "stream": "orders"}
         whole["table"]["url"] = "x"
         file.write_text(yaml.safe_dump(whole, sort_keys=False))
-        argv = [sys.executable, "-m", "streams.cli.main", "check", str(file), "--without-spark"]
+        argv = [sys.executable, "-m", "weft.streams.cli.main", "check", str(file), "--without-spark"]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert "table.url: is not a known field" in process.stdout.readline()

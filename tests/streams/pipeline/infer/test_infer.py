@@ -11,13 +11,13 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from storage.config.table_config import build_schema, load_config
-from streams.demo.broker import EmbeddedBroker
-from streams.pipeline.file.check_file import check_file
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.infer.infer import Fields, Sample, infer_fields, infer_type, propose
-from streams.write.check_expressions import expression_problems
 from tests.streams.support.pipelines import weft
+from weft.storage.config.table_config import build_schema, load_config
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.pipeline.file.check_file import check_file
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.infer.infer import Fields, Sample, infer_fields, infer_type, propose
+from weft.streams.write.check_expressions import expression_problems
 
 
 def message(key: Any = None, **fields: Any) -> tuple[bytes | None, bytes]:

@@ -13,18 +13,18 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from storage.config.table_config import build_schema
-from streams.demo.broker import EmbeddedBroker
-from streams.formats import registry as registry_module
-from streams.pipeline.file.check_file import check_file
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.write.check_expressions import expression_problems
 from tests.streams.formats.debezium_messages import columns_of, write_event
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import logical, record, written
 from tests.streams.formats.test_protobuf import OTHER, ROW, serializer
 from tests.streams.kafka.topics import topic_numbers
 from tests.streams.support.pipelines import weft
+from weft.storage.config.table_config import build_schema
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.formats import registry as registry_module
+from weft.streams.pipeline.file.check_file import check_file
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.write.check_expressions import expression_problems
 
 Message = tuple[bytes | None, bytes | None]
 Make = Callable[[SchemaRegistry], Sequence[Message]]

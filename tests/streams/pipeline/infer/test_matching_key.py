@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.infer.infer import Sample, infer_fields
-from streams.pipeline.infer.infer_key import Fields, choose_ordering
-from streams.pipeline.infer.matching_key import matching_field, matching_fields
 from tests.streams.support.pipelines import weft
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.infer.infer import Sample, infer_fields
+from weft.streams.pipeline.infer.infer_key import Fields, choose_ordering
+from weft.streams.pipeline.infer.matching_key import matching_field, matching_fields
 
 TELEMETRY = {"machineId": "string", "status": "string", "rpm": "bigint"}
 TICKETS = {"ticketId": "string", "machine": "string", "status": "string"}

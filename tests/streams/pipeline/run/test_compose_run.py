@@ -23,11 +23,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
-import streams
-from streams.demo import reference
-from streams.pipeline.file.pipeline import load_pipeline
+import weft
 from tests.stores.real_server import real_server
 from tests.streams.kafka.real_broker import RealBroker
+from weft.streams.demo import reference
+from weft.streams.pipeline.file.pipeline import load_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(1_800)]
 
@@ -67,7 +67,7 @@ class Part:
         arguments = [given.get(argument, argument) for argument in SERVICES[self.name]["command"]]
         with (home / "output").open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "streams.cli.main", *arguments],
+                [sys.executable, "-P", "-m", "weft.streams.cli.main", *arguments],
                 env={**os.environ, **self.environment},
                 stdout=output,
                 stderr=output,
@@ -136,7 +136,7 @@ def test_the_parts_write_a_table_that_equals_the_join(
     feed = [real_broker.bootstrap_servers if word == "kafka:9092" else word for word in SERVICES["feed"]["command"]]
     feed[feed.index("--rows") + 1] = str(ROWS)
     feed[feed.index("--feed-seconds") + 1] = "20"
-    feeding = subprocess.Popen([sys.executable, "-P", "-m", "streams.cli.main", *feed])
+    feeding = subprocess.Popen([sys.executable, "-P", "-m", "weft.streams.cli.main", *feed])
     for part in parts.values():
         part.start()
     until(parts, "weft_rows_total", lambda rows: rows > 0)
@@ -155,7 +155,7 @@ def test_the_parts_write_a_table_that_equals_the_join(
     # The workers of this session started without the variables of the parts.
     names = {"key": "AWS_ACCESS_KEY_ID", "secret": "AWS_SECRET_ACCESS_KEY", "endpoint_url": "AWS_ENDPOINT_URL"}
     options = {option: os.environ[name] for option, name in names.items()}
-    streams.create_view(spark, pipeline.table.uri, "composed", storage_options=options)
+    weft.create_view(spark, pipeline.table.uri, "composed", storage_options=options)
     real_broker.create_topics({"customers": 1})  # the join reads them; this table does not
     assert reference.load_topics(spark, real_broker.bootstrap_servers, tmp_path / "reference") == ROWS
     view = spark.table("composed")

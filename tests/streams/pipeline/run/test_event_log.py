@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.errors import InvalidInput
-from streams.pipeline.run.error_kinds import Ending
-from streams.pipeline.run.event_log import changes, open_event_log
-from streams.pipeline.run.status import Report
-from streams.pipeline.run.supervisor import JobStatus, Phase
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.event_log import changes, open_event_log
+from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 
 NOW_MS = 1_700_000_000_000
 STARTING = JobStatus("orders", Phase.RUNNING, 7, 0, Report(), "", Path("orders.log"), (), None, background=False)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.pipeline.run.fair_turns import FairTurns
+from weft.streams.pipeline.run.fair_turns import FairTurns
 
 QUANTUM = 100
 STEPS = st.lists(st.integers(1, 1_000), min_size=1, max_size=4)

@@ -18,10 +18,12 @@ import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from storage import DuePolicy, Table
-from storage.errors import InvalidInput
-from streams.pipeline.file.model import TableLocation
-from streams.pipeline.run.http_status import (
+from tests.streams.kafka.topics import NOBODY
+from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+from weft import DuePolicy, Table
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.model import TableLocation
+from weft.streams.pipeline.run.http_status import (
     HUNG_SECONDS,
     STUCK_SECONDS,
     StatusPage,
@@ -29,11 +31,9 @@ from streams.pipeline.run.http_status import (
     serve_status,
     unsupervised_status,
 )
-from streams.pipeline.run.status import Report, Reporter, encode_report, parse_report
-from streams.pipeline.run.supervisor import JobStatus, Phase
-from streams.pipeline.run.table_watch import TableView, TableWatch
-from tests.streams.kafka.topics import NOBODY
-from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+from weft.streams.pipeline.run.status import Report, Reporter, encode_report, parse_report
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.streams.pipeline.run.table_watch import TableView, TableWatch
 
 PATIENCE_SECONDS = 120.0  # for operations of a second or two on an idle machine
 
@@ -339,7 +339,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 
 
 def writer_job(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "streams.write.writer_job", *map(str, arguments)]
+    command = [sys.executable, "-m", "weft.streams.write.writer_job", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka.errors import SourceUnavailable
-from streams.kafka.offset_plan import Log
-from streams.kafka.options import Partition
-from streams.pipeline.run.lag import Lag, LagMeter, is_past_end, kafka_offsets, messages_waiting
 from tests.streams.kafka.topics import WAIT_SECONDS, parsed, produce, topic_numbers
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka.errors import SourceUnavailable
+from weft.streams.kafka.offset_plan import Log
+from weft.streams.kafka.options import Partition
+from weft.streams.pipeline.run.lag import Lag, LagMeter, is_past_end, kafka_offsets, messages_waiting
 
 A, B = Partition("t", 0), Partition("t", 1)
 

@@ -22,19 +22,19 @@ from typing import Any
 import pytest
 import yaml
 
-from storage import DuePolicy, Table
-from storage.core.plan.due_policy import Work
-from storage.errors import InvalidInput, NotFound
-from storage.services.due_work import find_due
-from streams.pipeline.file.model import CleanSection, CompactionSection, TableLocation, TtlSection
-from streams.pipeline.file.table_list import TableTarget, list_tables
-from streams.pipeline.run.many_tables import STEP_BYTES, ManyTables, TableSettings, serve_tables
-from streams.pipeline.run.supervisor import JobStatus, Phase
-from streams.pipeline.run.table_watch import TableView
 from tests.storage.support.shop import SHOP, append, contents, orders
 from tests.streams.cluster.standalone import until
 from tests.streams.support.pipelines import pipeline_file, weft
 from tests.tuning import tune
+from weft import DuePolicy, Table
+from weft.storage.core.plan.due_policy import Work
+from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.services.due_work import find_due
+from weft.streams.pipeline.file.model import CleanSection, CompactionSection, TableLocation, TtlSection
+from weft.streams.pipeline.file.table_list import TableTarget, list_tables
+from weft.streams.pipeline.run.many_tables import STEP_BYTES, ManyTables, TableSettings, serve_tables
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.streams.pipeline.run.table_watch import TableView
 
 PATIENCE_SECONDS = 240.0  # for operations of a second or two on an idle machine
 POLICY = CompactionSection(min_commits=1)
@@ -394,7 +394,7 @@ def get(url: str) -> str:
 @pytest.mark.slow
 def test_the_process_serves_metrics_and_stops_on_a_signal(tmp_path: Path) -> None:
     tables = [make(tmp_path, name) for name in ("a", "b")]
-    command = [sys.executable, "-P", "-m", "streams.cli.main", "services", *(table.uri for table in tables)]
+    command = [sys.executable, "-P", "-m", "weft.streams.cli.main", "services", *(table.uri for table in tables)]
     process = subprocess.Popen(
         [*command, "--every", "100 ms", "--http", "0"],
         env=os.environ,

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from storage.errors import InvalidInput, StoreRefused, StoreUnavailable
-from streams.pipeline.run.outage import JobOutages, pause_seconds, spell_duration, spell_since, wait_out
-from streams.pipeline.run.status import Report, Reporter, parse_report
+from weft.storage.errors import InvalidInput, StoreRefused, StoreUnavailable
+from weft.streams.pipeline.run.outage import JobOutages, pause_seconds, spell_duration, spell_since, wait_out
+from weft.streams.pipeline.run.status import Report, Reporter, parse_report
 
 
 class Source:

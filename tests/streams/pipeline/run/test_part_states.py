@@ -14,15 +14,15 @@ from typing import NoReturn
 import pytest
 import yaml
 
-from storage import Table
-from storage.core.names import service_path
-from storage.errors import StoreUnavailable
-from storage.store.memory_store import MemoryStore
-from streams.pipeline.run.part_states import PartFiles, PartState, StoredReports, read_parts, stored_reports
-from streams.pipeline.run.run_lock import hold_locks
-from streams.pipeline.run.status import Report, encode_report
-from streams.pipeline.run.supervisor import JobStatus, Phase
 from tests.streams.support.pipelines import pipeline_file, weft, weft_output
+from weft import Table
+from weft.storage.core.names import service_path
+from weft.storage.errors import StoreUnavailable
+from weft.storage.store.memory_store import MemoryStore
+from weft.streams.pipeline.run.part_states import PartFiles, PartState, StoredReports, read_parts, stored_reports
+from weft.streams.pipeline.run.run_lock import hold_locks
+from weft.streams.pipeline.run.status import Report, encode_report
+from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 
 
 def status(phase: Phase, why: str = "", **report: object) -> JobStatus:
@@ -211,7 +211,7 @@ def test_a_service_of_one_process_is_seen_by_another_one(tmp_path: Path) -> None
         files.append(file.with_name(f"{machine}.yaml"))
         files[-1].write_text(yaml.safe_dump(whole))
     assert json.loads(weft_output("show", files[1], "parts", "--json").splitlines()[-1])["state"] == "not known here"
-    command = [sys.executable, "-m", "streams.cli.main", "run", str(files[0]), "--only", "clean", "--once"]
+    command = [sys.executable, "-m", "weft.streams.cli.main", "run", str(files[0]), "--only", "clean", "--once"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     line = json.loads(weft_output("show", files[1], "parts", "--json").splitlines()[-1])

@@ -25,13 +25,13 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from storage import Table
-from storage.publish.iceberg_folder import FolderCatalog
-from streams.spark.settings import QUICK_START, SERIAL
 from tests.end_process import end_process
 from tests.storage.publish.test_publish_iceberg import by_polars
 from tests.streams.cluster.standalone import until
 from tests.streams.support.pipelines import CONFIG
+from weft import Table
+from weft.storage.publish.iceberg_folder import FolderCatalog
+from weft.streams.spark.settings import QUICK_START, SERIAL
 
 pytestmark = [pytest.mark.spark, pytest.mark.extended, pytest.mark.timeout(900)]
 
@@ -62,7 +62,7 @@ class Run:
         self.processes = [self._start("p", "--http", "0")]
 
     def _start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "streams.cli.main", "run", str(self.folder / f"{name}.yaml"), *options]
+        command = [sys.executable, "-m", "weft.streams.cli.main", "run", str(self.folder / f"{name}.yaml"), *options]
         with (self.folder / f"{name}.out").open("wb") as out:
             return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
 

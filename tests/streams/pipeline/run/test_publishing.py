@@ -17,20 +17,20 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
-from storage import Table
-from storage.errors import InvalidInput, StoreUnavailable
-from storage.publish.targets import base_version
-from streams.pipeline.file.model import CompactionSection, PublishSection, TableLocation
-from streams.pipeline.file.pipeline import load_pipeline, load_settings
-from streams.pipeline.run.many_tables import ManyTables, TableSettings
-from streams.pipeline.run.publishing import GIVE_UP_SECONDS, RECHECK_SECONDS, DaemonThreads, Publisher
-from streams.pipeline.run.run import choose_part
-from streams.pipeline.run.services import publish_round, run_service
-from streams.pipeline.run.status import Report, Reporter, StopSignal, stop_signals
-from streams.pipeline.run.status_fields import status_fields
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.cluster.standalone import until
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+from weft import Table
+from weft.storage.errors import InvalidInput, StoreUnavailable
+from weft.storage.publish.targets import base_version
+from weft.streams.pipeline.file.model import CompactionSection, PublishSection, TableLocation
+from weft.streams.pipeline.file.pipeline import load_pipeline, load_settings
+from weft.streams.pipeline.run.many_tables import ManyTables, TableSettings
+from weft.streams.pipeline.run.publishing import GIVE_UP_SECONDS, RECHECK_SECONDS, DaemonThreads, Publisher
+from weft.streams.pipeline.run.run import choose_part
+from weft.streams.pipeline.run.services import publish_round, run_service
+from weft.streams.pipeline.run.status import Report, Reporter, StopSignal, stop_signals
+from weft.streams.pipeline.run.status_fields import status_fields
 
 PATIENCE_SECONDS = 120.0  # for operations of a second or two on an idle machine
 
@@ -344,7 +344,7 @@ def test_a_catalog_that_does_not_answer_does_not_stop_compaction(table: Table, m
         release.wait()
         raise StoreUnavailable("no answer")
 
-    monkeypatch.setattr("storage.publish.delta.publish_delta", hang)
+    monkeypatch.setattr("weft.storage.publish.delta.publish_delta", hang)
     clock = Clock()
     section = PublishSection.model_validate({"delta": True})
     tables = served(table, section, clock=clock, publisher=DaemonThreads(1))

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import Conflict, InvalidInput
-from streams.pipeline.run.run_lock import hold_locks
+from weft.storage.errors import Conflict, InvalidInput
+from weft.streams.pipeline.run.run_lock import hold_locks
 
 pytestmark = pytest.mark.slow
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from streams.pipeline.run.run_lock import hold_locks
+from weft.streams.pipeline.run.run_lock import hold_locks
 with hold_locks(Path(sys.argv[1]), sys.argv[2:], "p.yaml"):
     print("held", flush=True)
     time.sleep(600)
@@ -99,7 +99,7 @@ def test_the_next_run_may_begin_when_a_run_has_ended(tmp_path: Path, holders: li
 LEAVE = """
 import os, subprocess, sys
 from pathlib import Path
-from streams.pipeline.run.run_lock import hold_locks
+from weft.streams.pipeline.run.run_lock import hold_locks
 with hold_locks(Path(sys.argv[1]), ["orders"], "p.yaml") as locks:
     # A job, as it goes on for a while when its supervisor is killed.
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], pass_fds=(locks["orders"],),

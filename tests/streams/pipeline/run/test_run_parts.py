@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 from typer.testing import Result
 
-from storage import Table
-from storage.errors import InvalidInput
-from streams.pipeline.file.pipeline import load_pipeline
-from streams.pipeline.run.error_kinds import Ending
-from streams.pipeline.run.run import choose_part, make_jobs
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.run import choose_part, make_jobs
 
 PATIENCE_SECONDS = 120.0  # for operations of a second on an idle machine
 RATE = {"source": {"type": "spark", "format": "rate"}}
@@ -76,7 +76,7 @@ def test_a_service_that_the_file_does_not_have_is_refused(tmp_path: Path, servic
 
 def test_cleaning_is_not_started_by_spark_submit(tmp_path: Path) -> None:
     path = pipeline_file(tmp_path, clean={})
-    command = [sys.executable, "-m", "streams.write.writer_job", str(path), "clean"]
+    command = [sys.executable, "-m", "weft.streams.write.writer_job", str(path), "clean"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == Ending.REFUSED, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
@@ -89,9 +89,9 @@ def test_compaction_on_a_cluster_is_another_process(tmp_path: Path) -> None:
         jobs = make_jobs(load_pipeline(pipeline_file(tmp_path, clean={}, compaction=compaction)))
         return [next(part for part in job.argv if part.startswith("streams.")) for job in jobs]
 
-    writer, service = "streams.write.writer_job", "streams.pipeline.run.services"
+    writer, service = "weft.streams.write.writer_job", "weft.streams.pipeline.run.services"
     assert modules() == modules(on="here") == [writer, service, service]
-    assert modules(on="cluster") == [writer, "streams.write.cluster_job", service]
+    assert modules(on="cluster") == [writer, "weft.streams.write.cluster_job", service]
 
 
 def test_a_writer_may_have_the_name_of_a_service(tmp_path: Path) -> None:
@@ -192,7 +192,17 @@ def get(url: str) -> str:
 @pytest.mark.slow
 def test_services_run_at_the_same_time_until_sigterm(with_rows: Path, started: list[subprocess.Popen[str]]) -> None:
     for service, more in (("compaction", ["--http", "0"]), ("clean", [])):
-        command = [sys.executable, "-m", "streams.cli.main", "run", str(with_rows), "--only", service, "--json", *more]
+        command = [
+            sys.executable,
+            "-m",
+            "weft.streams.cli.main",
+            "run",
+            str(with_rows),
+            "--only",
+            service,
+            "--json",
+            *more,
+        ]
         with (with_rows.parent / f"{service}.out").open(
             "w"
         ) as out:  # a line a second: a pipe would be full in a minute
@@ -224,6 +234,6 @@ def test_services_run_at_the_same_time_until_sigterm(with_rows: Path, started: l
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [["run", "--only", "clean"], ["services"]])
 def test_a_free_port_is_printed(with_rows: Path, started: list[subprocess.Popen[str]], command: list[str]) -> None:
-    arguments = [sys.executable, "-m", "streams.cli.main", command[0], str(with_rows), *command[1:], "--http", "0"]
+    arguments = [sys.executable, "-m", "weft.streams.cli.main", command[0], str(with_rows), *command[1:], "--http", "0"]
     started.append(subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
     assert get(printed_url(started[0]))

@@ -12,19 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table
-from storage.clock import Stamps
-from storage.core.plan.reservation import SHORTEST_RESERVATION_MS
-from storage.environment import Environment
-from storage.errors import CorruptData, StoreUnavailable
-from storage.services.steps.service_plan import open_plan
-from storage.store.open_store import open_store
-from streams.pipeline.file.model import CleanSection, CompactionSection
-from streams.pipeline.run import services
-from streams.pipeline.run.services import clean_round, compact_round, expire_round, repeat
-from streams.pipeline.run.status import Report, Reporter
 from tests.faulty_store import FakeClock
 from tests.many_groups import CountingStore
+from weft import Table
+from weft.storage.clock import Stamps
+from weft.storage.core.plan.reservation import SHORTEST_RESERVATION_MS
+from weft.storage.environment import Environment
+from weft.storage.errors import CorruptData, StoreUnavailable
+from weft.storage.services.steps.service_plan import open_plan
+from weft.storage.store.open_store import open_store
+from weft.streams.pipeline.file.model import CleanSection, CompactionSection
+from weft.streams.pipeline.run import services
+from weft.streams.pipeline.run.services import clean_round, compact_round, expire_round, repeat
+from weft.streams.pipeline.run.status import Report, Reporter
 
 CONFIG = {
     "key": ["id"],

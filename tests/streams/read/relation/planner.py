@@ -23,8 +23,8 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.read.relation.live_view import ParquetFile, Part, ReadPlan
-from streams.read.relation.planner_interface import OneScan
+from weft.streams.read.relation.live_view import ParquetFile, Part, ReadPlan
+from weft.streams.read.relation.planner_interface import OneScan
 
 # Pickled by value, because the tests are not on the path of Spark's Python workers.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

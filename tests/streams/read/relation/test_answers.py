@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from streams.read.relation.live_view import create_relation_view
 from tests.streams.read.relation.planner import Files, answer
+from weft.streams.read.relation.live_view import create_relation_view
 
 CONDITIONS = [
     "small = 3",

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import streams.catalog
-import streams.read.relation
-from streams.read.relation import callback_connections
-from streams.read.relation.callbacks import Callback, callback
-from streams.read.relation.jvm import Jvm
-from streams.read.relation.live_view import create_relation_view
-from streams.read.relation.spark_scan import check_interfaces
+import weft.streams.catalog
+import weft.streams.read.relation
 from tests.streams.read.relation.planner import Files
+from weft.streams.read.relation import callback_connections
+from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.jvm import Jvm
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.relation.spark_scan import check_interfaces
 
 SECONDS = 120.0
 FEW = 3
@@ -151,8 +151,8 @@ STOPPED = """
 
     sys.path.insert(0, sys.argv[1])
     from pyspark.sql import SparkSession
-    from streams.read.relation import callback_connections
-    from streams.read.relation.live_view import create_relation_view
+    from weft.streams.read.relation import callback_connections
+    from weft.streams.read.relation.live_view import create_relation_view
     from tests.streams.read.relation.planner import Files, rows
     from tests.streams.read.relation.test_callback_connections import short_lived_pools
 
@@ -198,7 +198,7 @@ def test_each_method_that_spark_calls_remembers_its_connection(jvm: Jvm) -> None
 
 def callbacks(kind: type) -> list[type]:
     """All callbacks of weft."""
-    for package in (streams.catalog, streams.read.relation):
+    for package in (weft.streams.catalog, weft.streams.read.relation):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     return [found for each in kind.__subclasses__() for found in (each, *callbacks(each))]

@@ -10,10 +10,10 @@ from unittest import mock
 
 import pytest
 
-from streams.read.relation import callback_connections
-from streams.read.relation.callback_connections import CallbackConnections
-from streams.read.relation.callbacks import Callback, callback
-from streams.read.relation.jvm import Jvm
+from weft.streams.read.relation import callback_connections
+from weft.streams.read.relation.callback_connections import CallbackConnections
+from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.jvm import Jvm
 
 
 class JvmObject:

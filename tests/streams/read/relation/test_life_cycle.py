@@ -17,12 +17,12 @@ import pytest
 from pyspark.errors import AnalysisException, IllegalArgumentException, PythonException
 from pyspark.sql import SparkSession
 
-from storage.errors import InvalidInput, NotFound
-from streams.read.relation import spark_scan
-from streams.read.relation.jvm import Jvm, UnsupportedSessionError
-from streams.read.relation.live_view import RelationFallbackWarning, create_relation_view, relation_dataframe
-from streams.read.relation.query_state import SWEEP_AT, QueryStates
 from tests.streams.read.relation.planner import Files, answer, rows
+from weft.storage.errors import InvalidInput, NotFound
+from weft.streams.read.relation import spark_scan
+from weft.streams.read.relation.jvm import Jvm, UnsupportedSessionError
+from weft.streams.read.relation.live_view import RelationFallbackWarning, create_relation_view, relation_dataframe
+from weft.streams.read.relation.query_state import SWEEP_AT, QueryStates
 
 SECONDS = 120.0
 
@@ -105,7 +105,7 @@ RESTART = """
 
     sys.path.insert(0, sys.argv[1])
     from pyspark.sql import SparkSession
-    from streams.read.relation.live_view import create_relation_view
+    from weft.streams.read.relation.live_view import create_relation_view
     from tests.streams.read.relation.planner import Files, rows
 
     files = Files(Path(sys.argv[2]) / "table")

@@ -13,12 +13,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-import streams
-from storage import Table
-from streams.read.native_or_merged import PlannerTuning
-from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import create_relation_view
-from streams.read.view import planner_of
+import weft
+from weft import Table
+from weft.streams.read.native_or_merged import PlannerTuning
+from weft.streams.read.read_options import ReadOptions
+from weft.streams.read.relation.live_view import create_relation_view
+from weft.streams.read.view import planner_of
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -75,7 +75,7 @@ def base_files(table: Table) -> list[Path]:
 
 
 def test_a_base_file_missing_during_the_read_fails_the_query(spark: SparkSession, table: Table) -> None:
-    df = planned(streams.snapshot(spark, table.uri))
+    df = planned(weft.snapshot(spark, table.uri))
     assert is_native(df)
     base_files(table)[0].unlink()
     with pytest.raises(FAILURE, match="FILE_NOT_EXIST"):
@@ -86,11 +86,11 @@ def test_a_base_file_missing_before_planning_fails_the_query(spark: SparkSession
     for gone in base_files(table):
         gone.unlink()
         with pytest.raises(FAILURE, match="FILE_NOT_EXIST"):
-            streams.snapshot(spark, table.uri).collect()
+            weft.snapshot(spark, table.uri).collect()
 
 
 def test_a_damaged_base_file_fails_the_query(spark: SparkSession, table: Table) -> None:
-    df = planned(streams.snapshot(spark, table.uri))
+    df = planned(weft.snapshot(spark, table.uri))
     assert is_native(df)
     rotten = base_files(table)[0]
     rotten.write_bytes(rotten.read_bytes()[: rotten.stat().st_size // 2])
@@ -104,7 +104,7 @@ def test_a_query_of_an_expired_snapshot_fails_with_snapshot_expired(
 ) -> None:
     if waiting:
         append(table)
-    df = streams.snapshot(spark, table.uri)
+    df = weft.snapshot(spark, table.uri)
     assert df.count() == ROWS
     append(table)
     table.compact()
@@ -131,7 +131,7 @@ def test_a_frame_run_after_its_snapshot_expired_fails_with_snapshot_expired(spar
 
 
 def test_a_view_continues_with_the_newest_snapshot(spark: SparkSession, table: Table) -> None:
-    streams.create_view(spark, table.uri, "cleaned")
+    weft.create_view(spark, table.uri, "cleaned")
     try:
         assert spark.table("cleaned").count() == ROWS
         append(table)

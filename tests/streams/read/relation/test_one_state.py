@@ -15,8 +15,8 @@ import pytest
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
-from streams.read.relation.live_view import create_relation_view
 from tests.streams.read.relation.planner import SCHEMA, Files, plan_text, rows
+from weft.streams.read.relation.live_view import create_relation_view
 
 
 @pytest.mark.parametrize("how", ["tasks", "native"])

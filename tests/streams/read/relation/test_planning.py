@@ -29,10 +29,10 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from streams.read.relation.jvm import Jvm
-from streams.read.relation.live_view import Part, ReadPlan, create_relation_view
-from streams.read.relation.pushed_filters import And, Or
 from tests.streams.read.relation.planner import SCHEMA, Files, State, only_ids_below_ten, plan_text, rows
+from weft.streams.read.relation.jvm import Jvm
+from weft.streams.read.relation.live_view import Part, ReadPlan, create_relation_view
+from weft.streams.read.relation.pushed_filters import And, Or
 
 # Columns and filters -------------------------------------------------------------------------------------------------
 

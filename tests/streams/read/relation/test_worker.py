@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from streams.read.relation.worker import RelationReadError, conform, conformed_batches
+from weft.streams.read.relation.worker import RelationReadError, conform, conformed_batches
 
 
 def test_conform_selects_orders_and_casts() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from storage import Table
 from tests.streams.write.sink.rig import Feed
+from weft import Table
 
 CONFIG = {
     "key": ["id"],

@@ -12,8 +12,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from storage import Table
-from streams.write.sink import write_stream
+from weft import Table
+from weft.streams.write.sink import write_stream
 
 WAIT_SECONDS = 300
 """Time limit of a query. The first query of a process takes 15 s of an idle machine of two processors, which start

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from streams.write.dead_letter import SOURCE
-from streams.write.decode import decode_messages
-from streams.write.sink import BATCH_ROWS, LIST_BATCH_ROWS, set_batch_rows
+from weft.streams.write.dead_letter import SOURCE
+from weft.streams.write.decode import decode_messages
+from weft.streams.write.sink import BATCH_ROWS, LIST_BATCH_ROWS, set_batch_rows
 
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 

@@ -18,20 +18,20 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from storage import Table
-from storage.core.names import Path as StorePath
-from storage.errors import InvalidInput
-from streams.demo.broker import EmbeddedBroker
-from streams.kafka import register
-from streams.letters.letter_folder import LetterFolder, State
-from streams.letters.limit import LetterLimit, TooManyDeadLetters
-from streams.pipeline.run.error_kinds import Ending, ending_of
-from streams.write.dead_letter import DeadLetters, open_dead_letters
-from streams.write.decode import decode_messages
-from streams.write.sink import CommitReport
-from streams.write.write_batch import write_batch
-from streams.write.writer_job import failure_of
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, event, log_files, rows, run
+from weft import Table
+from weft.storage.core.names import Path as StorePath
+from weft.storage.errors import InvalidInput
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.kafka import register
+from weft.streams.letters.letter_folder import LetterFolder, State
+from weft.streams.letters.limit import LetterLimit, TooManyDeadLetters
+from weft.streams.pipeline.run.error_kinds import Ending, ending_of
+from weft.streams.write.dead_letter import DeadLetters, open_dead_letters
+from weft.streams.write.decode import decode_messages
+from weft.streams.write.sink import CommitReport
+from weft.streams.write.write_batch import write_batch
+from weft.streams.write.writer_job import failure_of
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 

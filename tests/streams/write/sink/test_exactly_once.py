@@ -21,18 +21,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import QueryIdleEvent
 
-from storage import Table
-from storage.core.log.entries import Claim, Data
-from storage.core.names import LaneName
-from storage.errors import Conflict
-from storage.log.commit_log import CommitLog
-from storage.log.heartbeat import EVERY_MS, newest_heartbeats
-from storage.store.open_store import open_store
-from streams.write.sink import CommitReport, _Attend, write_stream
-from streams.write.write_batch import write_batch
 from tests.faulty_store import FakeClock
 from tests.streams.write.sink.conftest import CONFIG
 from tests.streams.write.sink.rig import COLUMNS, TEST_SECONDS, WAIT_SECONDS, Feed, event, log_files, rows, run
+from weft import Table
+from weft.storage.core.log.entries import Claim, Data
+from weft.storage.core.names import LaneName
+from weft.storage.errors import Conflict
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.log.heartbeat import EVERY_MS, newest_heartbeats
+from weft.storage.store.open_store import open_store
+from weft.streams.write.sink import CommitReport, _Attend, write_stream
+from weft.streams.write.write_batch import write_batch
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
@@ -258,7 +258,7 @@ VICTIM = """
 import sys, time
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from streams.write.sink import write_stream
+from weft.streams.write.sink import write_stream
 uri, folder, checkpoint = sys.argv[1:]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 df = spark.readStream.schema("id bigint, status string, seq bigint").option("maxFilesPerTrigger", 1).json(folder)

@@ -25,17 +25,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-import streams
-from storage import Table
-from storage.errors import Fenced, GapError
-from streams.demo.broker import EmbeddedBroker
-from streams.write.sink import CommitReport
-from streams.write.writer_job import failure_of
+import weft
 from tests.stores.moto_server import Fault, Faulty, moto_server
 from tests.streams.kafka.real_broker import RealBroker
 from tests.streams.write.sink.conftest import CONFIG
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS
 from tests.streams.write.sink.writer_of_topic import LANE, WriterOfTopic
+from weft import Table
+from weft.storage.errors import Fenced, GapError
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.write.sink import CommitReport
+from weft.streams.write.writer_job import failure_of
 
 # The full loop has a smaller set of these moments in test_resume.py, the extended one kills processes at some of them
 # (test_killed_without_checkpoint.py).
@@ -248,7 +248,7 @@ def test_without_resume_an_older_copy_is_refused(writer: WriterOfTopic, tmp_path
     writer.run()
     before = writer.table.snapshot().cut
     with pytest.raises(GapError, match=r"has batches of this query up to \d, but checkpoint .* older copy") as caught:
-        streams.write_stream(
+        weft.write_stream(
             writer.frame("earliest"), writer.table.uri, "orders", checkpoint=str(tmp_path / "copy"), once=True
         )
     assert "resume: table" in caught.value.hint

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from storage import Table
-from storage.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
-from streams.write.sink import write_stream
-from streams.write.write_batch import write_batch
 from tests.streams.write.sink.rig import COLUMNS, TEST_SECONDS, Feed
+from weft import Table
+from weft.storage.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
+from weft.streams.write.sink import write_stream
+from weft.streams.write.write_batch import write_batch
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 

@@ -13,19 +13,19 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-import streams
-from storage import Table
-from storage.core.log.cut import in_spans
-from storage.core.log.entries import Claim, Data
-from storage.errors import Conflict, Fenced, GapError, InvalidInput
-from storage.log.commit_log import CommitLog
-from streams.demo.broker import EmbeddedBroker
-from streams.write.decode import decode_messages
-from streams.write.resume import LaneMoved, ResumePoint
-from streams.write.sink import write_stream
-from streams.write.writer_job import failure_of
+import weft.streams
 from tests.streams.kafka.topics import produce, topic_numbers
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, Feed, event, rows, run
+from weft import Table
+from weft.storage.core.log.cut import in_spans
+from weft.storage.core.log.entries import Claim, Data
+from weft.storage.errors import Conflict, Fenced, GapError, InvalidInput
+from weft.storage.log.commit_log import CommitLog
+from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.write.decode import decode_messages
+from weft.streams.write.resume import LaneMoved, ResumePoint
+from weft.streams.write.sink import write_stream
+from weft.streams.write.writer_job import failure_of
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
@@ -41,7 +41,7 @@ class Topic:
         self.checkpoint = str(folder / "checkpoints/orders")
         self.sent = 0
         broker.create_topics({self.name: 2})
-        streams.kafka.register(spark)
+        weft.streams.kafka.register(spark)
 
     def send(self, count: int) -> None:
         made = [json.dumps({"id": i, "status": "new", "seq": 1}) for i in range(self.sent, self.sent + count)]
@@ -62,7 +62,7 @@ class Topic:
         return decode_messages(raw, MESSAGE, select={"id": "id", "status": status, "seq": "seq"}, where=None)
 
     def point(self) -> ResumePoint:
-        return streams.resume_point(self._spark, self.table.uri, "orders", checkpoint=self.checkpoint)
+        return weft.resume_point(self._spark, self.table.uri, "orders", checkpoint=self.checkpoint)
 
     def run_from_checkpoint(self, folder: Path, status: str = "status") -> None:
         run(self.frame("earliest", status), self.table, folder, checkpoint=self.checkpoint)
@@ -262,7 +262,7 @@ def test_a_query_running_during_an_undo_is_fenced_with_a_hint(feed: Feed, table:
 
 def test_unknown_offsets_are_refused(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     def point() -> ResumePoint:
-        return streams.resume_point(spark, table.uri, "orders", checkpoint=str(tmp_path / "c"))
+        return weft.resume_point(spark, table.uri, "orders", checkpoint=str(tmp_path / "c"))
 
     assert point() == ResumePoint("orders", str(tmp_path / "c"), False, None, {})
     row = pa.table({"id": [1], "status": ["new"], "seq": [1]})

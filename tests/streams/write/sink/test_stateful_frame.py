@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from storage import Table
-from storage.errors import InvalidInput
-from streams.write.resume import ResumePoint
-from streams.write.sink import write_stream
-from streams.write.stateful_frame import refuse_local_state, stateful_operator
 from tests.streams.write.sink.rig import TEST_SECONDS, Feed, event, rows, run
+from weft import Table
+from weft.storage.errors import InvalidInput
+from weft.streams.write.resume import ResumePoint
+from weft.streams.write.sink import write_stream
+from weft.streams.write.stateful_frame import refuse_local_state, stateful_operator
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 

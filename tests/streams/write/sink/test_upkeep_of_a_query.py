@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from storage import DuePolicy, Table
-from streams.write import upkeep as upkeep_module
-from streams.write.back_pressure import BackPressure
-from streams.write.sink import CommitReport, write_stream
-from streams.write.upkeep import InlineCompaction, Upkeep
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, Feed, event, rows
+from weft import DuePolicy, Table
+from weft.streams.write import upkeep as upkeep_module
+from weft.streams.write.back_pressure import BackPressure
+from weft.streams.write.sink import CommitReport, write_stream
+from weft.streams.write.upkeep import InlineCompaction, Upkeep
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 

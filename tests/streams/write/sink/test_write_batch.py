@@ -1,4 +1,4 @@
-"""`streams.write_batch`: a repeated batch is stored once, and two jobs never share a lane by accident."""
+"""`weft.write_batch`: a repeated batch is stored once, and two jobs never share a lane by accident."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from storage import Table
-from storage.core.names import LaneName
-from storage.errors import Conflict, Fenced, GapError, InvalidInput
-from storage.log.heartbeat import EVERY_MS, newest_heartbeats
-from storage.services.inspect.inspect import Inspection
-from storage.store.open_store import open_store
-from storage.write.writer import Commit
-from streams.write.write_batch import lane_for, send_heartbeats, write_batch
 from tests.faulty_store import FakeClock
 from tests.streams.write.sink.conftest import CONFIG
 from tests.streams.write.sink.rig import COLUMNS, TEST_SECONDS, WAIT_SECONDS, Feed, event, rows
 from tests.streams.write.sink.test_exactly_once import wait_until
+from weft import Table
+from weft.storage.core.names import LaneName
+from weft.storage.errors import Conflict, Fenced, GapError, InvalidInput
+from weft.storage.log.heartbeat import EVERY_MS, newest_heartbeats
+from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.store.open_store import open_store
+from weft.storage.write.writer import Commit
+from weft.streams.write.write_batch import lane_for, send_heartbeats, write_batch
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 

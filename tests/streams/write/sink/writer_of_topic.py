@@ -16,20 +16,20 @@ from typing import Any, Final
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-import streams
-from storage import Table
-from storage.core.log.cut import in_spans
-from storage.core.log.entries import Data
-from storage.core.names import LaneName
-from storage.core.names import Path as StorePath
-from storage.log.commit_log import CommitLog
-from storage.store.open_store import open_store
-from streams.letters.letter_files import default_folder
-from streams.write.decode import decode_messages
-from streams.write.resume import ResumePoint
-from streams.write.sink import CommitReport
+import weft.streams
 from tests.streams.kafka.topics import Broker, produce, topic_numbers
 from tests.streams.write.sink.rig import STARTS, TOO_BUSY, run
+from weft import Table
+from weft.storage.core.log.cut import in_spans
+from weft.storage.core.log.entries import Data
+from weft.storage.core.names import LaneName
+from weft.storage.core.names import Path as StorePath
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.store.open_store import open_store
+from weft.streams.letters.letter_files import default_folder
+from weft.streams.write.decode import decode_messages
+from weft.streams.write.resume import ResumePoint
+from weft.streams.write.sink import CommitReport
 
 MESSAGE: Final = {"id": "bigint", "status": "string", "seq": "bigint"}
 LANE: Final = LaneName("orders")
@@ -66,7 +66,7 @@ class WriterOfTopic:
         self.spark, self.broker = spark, broker
         self._ends: Counter[int] = Counter()
         broker.create_topics({self.topic: 2})
-        streams.kafka.register(spark)
+        weft.streams.kafka.register(spark)
 
     def send(self, count: int, partitions: int = 2) -> None:
         """Send so many messages, in turn to each partition."""
@@ -90,7 +90,7 @@ class WriterOfTopic:
         self._ends.clear()
 
     def point(self) -> ResumePoint:
-        return streams.resume_point(
+        return weft.resume_point(
             self.spark, self.table.uri, LANE, checkpoint=self.checkpoint, storage_options=self.storage_options
         )
 
@@ -106,7 +106,7 @@ class WriterOfTopic:
 
         Args:
             change: Applied to the frame before it is written.
-            on_commit: As for `streams.write_stream`.
+            on_commit: As for `weft.write_stream`.
             strict: The option failOnDataLoss.
             per_batch: The option maxOffsetsPerTrigger.
         """
