@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
@@ -124,10 +124,6 @@ class Ttl:
     unit: str
     deletes_ms: int
     within_ms: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The setting as in a CREATE or SCHEMA entry."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import pyarrow as pa
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from weft.storage.core import names
 from weft.storage.core.model import Column, Group, Reference, Stream, Ttl, make_field
@@ -39,9 +39,6 @@ REFERENCES: Final = "references"
 
 
 T = TypeVar("T")
-_GROUPS: Final = TypeAdapter(tuple[Group, ...])
-_STREAMS: Final = TypeAdapter(tuple[Stream, ...])
-_REFERENCES: Final = TypeAdapter(tuple[Reference, ...])
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,7 @@ class TableSchema:
         created_bits: log2 of the number of buckets that the table was created with, if it was changed since; else None.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(arbitrary_types_allowed=True)  # those of Arrow
     key: tuple[str, ...]
     partition_by: tuple[str, ...]
     bucket_bits: int
@@ -219,63 +217,31 @@ class TableSchema:
         return tuple(make_field(name, arrow_type, ids[name]) for name, arrow_type in state.items())
 
     def to_json(self) -> dict[str, Any]:
-        """The schema as in a CREATE or SCHEMA entry."""
-        optional = {
-            "ttl": None if self.ttl is None else self.ttl.to_json(),
-            REFERENCES: [_as_lists(dataclasses.asdict(item)) for item in self.references] or None,
-            "comment": self.comment or None,
-            "overlays": self.overlays or None,
-            "index": list(self.index) or None,
-            "created_bits": self.created_bits,
-        }
-        return {
-            "key": list(self.key),
-            "partition_by": list(self.partition_by),
-            "bucket_bits": self.bucket_bits,
-            "columns": [
-                {
-                    "id": c.id,
-                    "name": c.name,
-                    "type": format_type(c.type),
-                    "default": encode_scalar(c.default),
-                    "since": c.since,
-                    "changed": c.changed,
-                    **({"comment": c.comment} if c.comment else {}),
-                }
-                for c in self.columns
-            ],
-            "groups": [_as_lists(dataclasses.asdict(group)) for group in self.groups],
-            "streams": [_as_lists(dataclasses.asdict(stream)) for stream in self.streams],
-            **{name: value for name, value in optional.items() if value is not None},
-        }
+        """The schema as in a CREATE or SCHEMA entry: members as above; those that have their default are left out."""
+        columns = tuple(dataclasses.replace(column, default=encode_scalar(column.default)) for column in self.columns)
+        optional = (field for field in dataclasses.fields(self) if field.default is not dataclasses.MISSING)
+        return _STORED.dump_python(
+            dataclasses.replace(self, columns=columns),
+            mode="json",
+            exclude={
+                **{field.name: True for field in optional if getattr(self, field.name) == field.default},
+                "columns": {i: {"comment"} for i, column in enumerate(columns) if not column.comment},
+            },
+            fallback=format_type,
+        )
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
         """The schema of a CREATE or SCHEMA entry."""
         columns = []
-        for c in data["columns"]:
-            arrow_type = parse_type(c["type"])
-            default = decode_scalar(c["default"], arrow_type)
-            comment = c.get("comment", "")
-            columns.append(Column(c["id"], c["name"], arrow_type, default, c["since"], c["changed"], comment))
-        return cls(
-            key=tuple(data["key"]),
-            partition_by=tuple(data["partition_by"]),
-            bucket_bits=data["bucket_bits"],
-            columns=tuple(columns),
-            groups=_GROUPS.validate_python(data["groups"]),
-            streams=_STREAMS.validate_python(data["streams"]),
-            ttl=Ttl(**data["ttl"]) if "ttl" in data else None,
-            references=_REFERENCES.validate_python(data.get(REFERENCES, ())),
-            comment=data.get("comment", ""),
-            overlays=data.get("overlays", False),
-            index=tuple(data.get("index", ())),
-            created_bits=data.get("created_bits"),
-        )
+        for column in data["columns"]:
+            arrow_type = parse_type(column["type"])
+            default = decode_scalar(column["default"], arrow_type)
+            columns.append({**column, "type": arrow_type, "default": default})
+        return _STORED.validate_python({**data, "columns": columns})
 
 
-def _as_lists(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+_STORED: Final = TypeAdapter(TableSchema)
 
 
 def _find_by_name(by_name: Mapping[str, T], name: str, what: str) -> T:
