@@ -17,7 +17,7 @@ from weft import Table
 from weft.storage.clock import Clock, Stamps
 from weft.storage.core.names import Path
 from weft.storage.environment import Environment
-from weft.storage.store.object_store import ObjectStore, Ranges, ReadRequest, normalise_errors, read_each
+from weft.storage.store.object_store import ObjectStore, Ranges, ReadRequest, normalise_errors
 from weft.storage.store.open_store import open_store
 
 FOREVER = 1_000_000
@@ -74,7 +74,7 @@ class FaultyStore:
         return self._call("open_input", path, lambda: self.inner.open_input(path, size, ranges))
 
     def read_ranges(self, wanted: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
-        return read_each(self, wanted)
+        return ObjectStore.read_ranges(self, wanted)
 
     def leftovers(self) -> list[tuple[Path, Path]]:
         return self.inner.leftovers()

@@ -23,6 +23,7 @@ import pyarrow as pa
 from weft.storage.core.names import Path
 from weft.storage.errors import StoreRefused
 from weft.storage.store.object_store import (
+    ObjectStore,
     Ranges,
     ReadRequest,
     check_create_size,
@@ -40,7 +41,7 @@ _durable_folders: Final[set[tuple[LocalPath, LocalPath]]] = set()
 """(root of a store, folder in it): this process has synced the names of the folder and its parents below the root."""
 
 
-class LocalStore:
+class LocalStore(ObjectStore):
     """A local folder. Objects appear by an exclusive hard link of a synced file: never empty, never partial."""
 
     def __init__(self, root: str) -> None:
@@ -131,9 +132,6 @@ class LocalStore:
         """The path of an object as text: for many small files, path objects cost more than opening."""
         return f"{self._root}/{path}"
 
-    def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
-        return [self.get(path) for path in paths]
-
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         del ranges  # local reads cost no round trip
         full = self._full(path)
@@ -201,11 +199,6 @@ class LocalStore:
     def delete(self, path: Path) -> None:
         with contextlib.suppress(NotADirectoryError):
             (self._root / path).unlink(missing_ok=True)
-
-    def delete_many(self, paths: Sequence[Path]) -> None:
-        for path in paths:
-            with normalise_errors(path):
-                self.delete(path)
 
     def remove_empty_folders(self, folders: Iterable[str]) -> None:
         """Remove folders of the table and those inside of them, as far as they have no files.

@@ -8,19 +8,19 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import BinaryIO, Final
 
 import pyarrow as pa
 
 from weft.storage.core.names import Path
-from weft.storage.store.object_store import Ranges, ReadRequest, check_create_size, missing, read_each, wrong_size
+from weft.storage.store.object_store import ObjectStore, Ranges, check_create_size, missing, wrong_size
 
 _folders: Final[dict[str, dict[Path, bytes]]] = {}
 _lock: Final = threading.Lock()
 
 
-class MemoryStore:
+class MemoryStore(ObjectStore):
     """A dict of objects. A lock makes every operation atomic."""
 
     def __init__(self, uri: str) -> None:
@@ -29,9 +29,6 @@ class MemoryStore:
     @property
     def uri(self) -> str:
         return self._uri
-
-    def url(self, path: Path) -> str:
-        return f"{self._uri}/{path}"
 
     def folders(self) -> list[str] | None:
         """Names of the folders in this one, sorted; None if there is no object in it."""
@@ -62,9 +59,6 @@ class MemoryStore:
     def get(self, path: Path) -> bytes | None:
         return self._objects.get(path)
 
-    def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
-        return [self.get(path) for path in paths]
-
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         del ranges
         data = self._objects.get(path)
@@ -73,12 +67,6 @@ class MemoryStore:
         if len(data) != size:
             raise wrong_size(path, len(data), size)
         return pa.BufferReader(data)
-
-    def read_ranges(self, requests: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
-        return read_each(self, requests)
-
-    def leftovers(self) -> list[tuple[Path, Path]]:
-        return []
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
@@ -91,10 +79,6 @@ class MemoryStore:
     def delete(self, path: Path) -> None:
         with _lock:
             self._objects.pop(path, None)
-
-    def delete_many(self, paths: Sequence[Path]) -> None:
-        for path in paths:
-            self.delete(path)
 
     @property
     def _objects(self) -> dict[Path, bytes]:

@@ -65,6 +65,8 @@ class ObjectStore(Protocol):
 
     `put_if_absent`, `get`, `get_many` and `delete` raise an OSError (PermissionError if access is refused), because
     their callers distinguish refused access from a missing answer. All other methods raise StoreUnavailable.
+
+    Methods with a body are for stores that have nothing better: objects one after the other, no more than one open.
     """
 
     @property
@@ -72,7 +74,7 @@ class ObjectStore(Protocol):
 
     def url(self, path: Path) -> str:
         """URL of an object for other engines; not percent-encoded."""
-        ...
+        return f"{self.uri}/{path}"
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         """Create an object atomically and durably; False if it already exists.
@@ -102,7 +104,7 @@ class ObjectStore(Protocol):
 
     def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
         """`get` of each path, in that order; object stores read in parallel, up to a bound."""
-        ...
+        return [self.get(path) for path in paths]
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         """Random access to an object of known size; ``ranges`` are the bytes that will be read, if known.
@@ -120,14 +122,14 @@ class ObjectStore(Protocol):
         Raises:
             CorruptData: An object is missing, or shorter.
         """
-        ...
+        return [_read(self, request) for request in requests]
 
     def leftovers(self) -> list[tuple[Path, Path]]:
         """(temporary file, object that it was to become) of writes that are in progress or were interrupted.
 
         They are not objects: `list` and `get` do not return them, `delete` removes them.
         """
-        ...
+        return []
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
         """(path relative to the folder, size in bytes) of every object below it; empty if there is no such folder."""
@@ -139,7 +141,9 @@ class ObjectStore(Protocol):
 
     def delete_many(self, paths: Sequence[Path]) -> None:
         """Remove objects; missing objects are not an error. After a failure some may be left."""
-        ...
+        for path in paths:
+            with normalise_errors(path):
+                self.delete(path)
 
 
 def check_capability(store: ObjectStore, new_id: Callable[[], str]) -> None:
@@ -240,11 +244,6 @@ def list_by_folder(store: ObjectStore, parent: Path) -> dict[str, list[tuple[str
         if separator:
             by_folder.setdefault(folder, []).append((rest, size))
     return by_folder
-
-
-def read_each(store: ObjectStore, requests: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
-    """`ObjectStore.read_ranges`, one object after the other: no more than one is open."""
-    return [_read(store, request) for request in requests]
 
 
 def _read(store: ObjectStore, request: ReadRequest) -> list[pa.Buffer]:

@@ -29,7 +29,7 @@ from fsspec.exceptions import FSTimeoutError
 
 from weft.storage.core.names import Path
 from weft.storage.errors import InvalidInput, StoreRefused, StoreUnavailable
-from weft.storage.store.object_store import Ranges, ReadRequest, check_create_size, normalise_errors
+from weft.storage.store.object_store import ObjectStore, Ranges, ReadRequest, check_create_size, normalise_errors
 from weft.storage.store.remote_input import RemoteInput, merge_ranges
 from weft.storage.store.sdk_errors import http_status, normalise_sdk_errors
 
@@ -98,8 +98,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_detach_event_loops)
 
 
-class RemoteStore:
-    """A prefix of a bucket or container.
+class RemoteStore(ObjectStore):
+    """A prefix of a bucket or container. Uploads that were not completed are no files (STORES.md).
 
     Raises:
         InvalidInput: The URL's scheme is unknown, its package is not installed, or the options are invalid.
@@ -180,9 +180,6 @@ class RemoteStore:
     def options(self) -> Mapping[str, Any]:
         """The options that the store was opened with."""
         return self._options
-
-    def url(self, path: Path) -> str:
-        return f"{self._uri}/{path}"
 
     def folders(self) -> list[str] | None:
         """Names of the folders in this one, sorted; None if there is no object in it. Needs one request per page."""
@@ -278,9 +275,6 @@ class RemoteStore:
             for (source, start, end), answer in zip(spans, answers, strict=True):
                 source.keep(start, end, answer)
         return inputs
-
-    def leftovers(self) -> list[tuple[Path, Path]]:
-        return []  # uploads that were not completed are not files; STORES.md says how stores drop them
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
         top = self._full(folder)

@@ -17,7 +17,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.faults import Fault, Faults
 from tests.simulation.scheduler import Process, Scheduler, Violation
 from weft.storage.core.names import Path
-from weft.storage.store.object_store import Ranges, ReadRequest, missing, normalise_errors, read_each, wrong_size
+from weft.storage.store.object_store import ObjectStore, Ranges, ReadRequest, missing, normalise_errors, wrong_size
 
 _LEAP_MS = 121_000  # marks and readings of other lanes are due then
 
@@ -92,7 +92,7 @@ class SimStore:
         return pa.BufferReader(data)
 
     def read_ranges(self, wanted: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
-        return self._in_any_order(len(wanted), lambda i: read_each(self, [wanted[i]])[0])
+        return self._in_any_order(len(wanted), lambda i: ObjectStore.read_ranges(self, [wanted[i]])[0])
 
     def _in_any_order(self, count: int, ask: Callable[[int], Answer]) -> list[Answer]:
         """Run requests that are sent at the same time; they may arrive in any order."""
