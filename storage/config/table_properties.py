@@ -29,45 +29,43 @@ mean is checked by `weft.storage.config.table_config`, as for a configuration in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-from weft.storage.config.table_config import TableConfig, build_schema, configuration, load_config
+from weft.storage.config.references import ReferenceConfig
+from weft.storage.config.table_config import (
+    GroupConfig,
+    StreamConfig,
+    TableConfig,
+    build_schema,
+    configuration,
+    load_config,
+)
+from weft.storage.config.ttl import TtlConfig
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.errors import InvalidInput
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_]+")
-_PART: Final = re.compile(r"`((?:[^`]|``)+)`|([^`.,]+)")
+_PART: Final = re.compile(r"\s*(?=\S)(?:`((?:[^`]|``)+)`\s*|([^`.,]+))([.,]|\Z)")
 _UNITS_MS: Final = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000), ("ms", 1))
-_FORMS: Final = (
-    "key",
-    "partition_by",
-    "buckets",
-    "group.<group>",
-    "group.<group>.ordering",
-    "group.<group>.merge",
-    "group.<group>.function.<column>",
-    "group.<group>.function.<column>.delimiter",
-    "group.<group>.state.<name>",
-    "stream.<stream>",
-    "stream.<stream>.on_delete",
-    "ttl.rows",
-    "ttl.by",
-    "ttl.unit",
-    "ttl.deletes",
-    "ttl.within",
-    "reference.<name>",
-    "reference.<name>.on",
-    "reference.<name>.columns",
-    "reference.<name>.prefix",
-    "comment",
-    "overlays",
-    "index",
-)
 _SECTIONS: Final = {"group": "groups", "stream": "streams", "reference": "references"}
+_KINDS: Final = {section: kind for kind, section in _SECTIONS.items()}
 _MAIN: Final = {"group": "columns", "stream": "groups", "reference": "table"}
 """Field of a section that the property without a field stands for."""
+_NESTED: Final = {
+    "functions": (".function.<column>", ".function.<column>.delimiter"),
+    "state": (".state.<name>",),
+}
+_FIELDS: Final = {
+    kind: {
+        suffix: field
+        for field in model.model_fields
+        for suffix in _NESTED.get(field, ("" if field == _MAIN[kind] else f".{field}",))
+    }
+    for kind, model in (("group", GroupConfig), ("stream", StreamConfig), ("reference", ReferenceConfig))
+}
+"""Field of a section by what its property has after the name of the item."""
 _LISTS: Final = {"columns", "ordering", "groups", "on"}
 _ASSIGNMENT: Final = re.compile(r"((?:groups|streams|references|ttl)\.[\w.]+): (\S+)( \(guide: .*\))?")
 _WHERE: Final = re.compile(r"(?:table configuration: )?(groups|streams|references|columns|ttl)\.([^:]*)")
@@ -140,13 +138,12 @@ def config_from_properties(columns: Sequence[SqlColumn], properties: Mapping[str
 def properties_of(config: TableConfig) -> dict[str, str]:
     """The properties of a configuration: with its columns, `config_from_properties` turns them into an equal one."""
     values = {"buckets": config.buckets} | config.model_dump(exclude_defaults=True, exclude={"columns"})
-    kinds = {section: kind for kind, section in _SECTIONS.items()}
     found: dict[str, str] = {}
     for section in (name for name in TableConfig.model_fields if name in values):
         value = values[section]
-        if section in kinds:
+        if section in _KINDS:
             for name, fields in value.items():
-                found |= _properties(kinds[section], name, fields)
+                found |= _properties(_KINDS[section], name, fields)
         elif section == "ttl":
             texts = {field: each if isinstance(each, str) else _duration(each) for field, each in value.items()}
             found |= {_key("ttl", field): text for field, text in texts.items()}
@@ -209,25 +206,10 @@ def _set(config: dict[str, Any], name: str, value: str) -> None:
         InvalidInput: There is no such property, or its value cannot be read.
     """
     match parse_parts(name):
-        case ["key" | "partition_by" | "index" as field]:
-            config[field] = _list(name, value)
-        case ["comment"]:
-            config["comment"] = value
-        case ["overlays"]:
-            if value.strip().lower() not in {"true", "false"}:
-                raise InvalidInput(f"property 'overlays': {value!r} is not a boolean", hint="true or false")
-            config["overlays"] = value.strip().lower() == "true"
-        case ["buckets"]:
-            if not value.strip().isdecimal():
-                raise InvalidInput(f"property 'buckets': {value!r} is not a number", hint="for example '8'")
-            config["buckets"] = int(value)
-        case ["ttl", "rows" | "by" | "unit" | "deletes" | "within" as field]:
+        case [field] if field in _READERS:
+            config[field] = _READERS[field](name, value)
+        case ["ttl", field] if field in TtlConfig.model_fields:
             config.setdefault("ttl", {})[field] = value
-        case ["group" | "stream" | "reference" as kind, item]:
-            main = _MAIN[kind]
-            _section(config, kind, item)[main] = _list(name, value) if main in _LISTS else value
-        case ["group", item, "ordering" | "merge" as field]:
-            _section(config, "group", item)[field] = _list(name, value) if field in _LISTS else value
         case ["group", item, "function", column]:
             functions = _section(config, "group", item).setdefault("functions", {})
             functions[column] = {value: functions[column][""]} if column in functions else value
@@ -241,14 +223,25 @@ def _set(config: dict[str, Any], name: str, value: str) -> None:
             functions[column] = {functions[column]: {"delimiter": value}}
         case ["group", item, "state", state]:
             _section(config, "group", item).setdefault("state", {})[state] = value
-        case ["stream", item, "on_delete"]:
-            _section(config, "stream", item)["on_delete"] = value
-        case ["reference", item, "on" | "columns" | "prefix" as field]:
-            _section(config, "reference", item)[field] = _list(name, value) if field in _LISTS else value
+        case [kind, item, *rest] if of_item := _FIELDS.get(kind, {}).get(".".join(["", *rest])):
+            _section(config, kind, item)[of_item] = _list(name, value) if of_item in _LISTS else value
         case _:
-            close = get_close_matches(name, _FORMS, n=1)
+            forms = list(_forms())
+            close = get_close_matches(name, forms, n=1)
             hint = f"did you mean '{close[0]}'? " if close else ""
-            raise InvalidInput(f"property '{name}' is unknown", hint=f"{hint}known: {', '.join(_FORMS)}")
+            raise InvalidInput(f"property '{name}' is unknown", hint=f"{hint}known: {', '.join(forms)}")
+
+
+def _forms() -> Iterator[str]:
+    """All properties, in the order of the fields of a configuration."""
+    for field in TableConfig.model_fields:
+        if field in _READERS:
+            yield field
+        elif field == "ttl":
+            yield from (f"ttl.{name}" for name in TtlConfig.model_fields)
+        elif kind := _KINDS.get(field):
+            item = f"{kind}.<{'name' if kind == 'reference' else kind}>"
+            yield from (f"{item}{suffix}" for suffix in _FIELDS[kind])
 
 
 def _shown_by_references(config: Mapping[str, Any]) -> Iterator[str]:
@@ -273,26 +266,39 @@ def _list(name: str, value: str) -> list[str]:
         raise InvalidInput(f"property '{name}': {error.message}", hint=error.hint) from None
 
 
+def _number(name: str, value: str) -> int:
+    if not value.strip().isdecimal():
+        raise InvalidInput(f"property '{name}': {value!r} is not a number", hint="for example '8'")
+    return int(value)
+
+
+def _boolean(name: str, value: str) -> bool:
+    if value.strip().lower() not in {"true", "false"}:
+        raise InvalidInput(f"property '{name}': {value!r} is not a boolean", hint="true or false")
+    return value.strip().lower() == "true"
+
+
+_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "key": _list,
+    "partition_by": _list,
+    "buckets": _number,
+    "comment": lambda _, value: value,
+    "overlays": _boolean,
+    "index": _list,
+}
+"""Fields that are one property: how its value is read; arguments are the property and its value."""
+
+
 def _split(text: str, separator: str, problem: str) -> list[str]:
-    parts = []
-    position = 0
-    while True:
-        while text[position : position + 1].isspace():
-            position += 1
-        match = _PART.match(text, position)
-        if match is None:
-            break
-        quoted, plain = match.groups()
+    parts, position, mark = [], 0, separator
+    while mark == separator and (match := _PART.match(text, position)):
+        quoted, plain, mark = match.groups()
         parts.append(plain.strip() if quoted is None else quoted.replace("``", "`"))
         position = match.end()
-        while text[position : position + 1].isspace():
-            position += 1
-        if position == len(text):
-            return parts
-        if text[position] != separator:
-            break
-        position += 1
-    raise InvalidInput(problem, hint=f"separate names by '{separator}'; put one with other characters in backquotes")
+    if mark:  # the text does not end after a part
+        hint = f"separate names by '{separator}'; put one with other characters in backquotes"
+        raise InvalidInput(problem, hint=hint)
+    return parts
 
 
 def _key(*parts: str) -> str:
@@ -328,7 +334,7 @@ def _as_property(message: str) -> str:
         section, rest = match.groups()
         if section in {"columns", "ttl"}:
             return f"{'column ' if section == 'columns' else 'property ttl.'}{rest}"
-        kind = next(name for name, known in _SECTIONS.items() if known == section)
+        kind = _KINDS[section]
         field = rest.replace(".functions.", ".function.").removesuffix(f".{_MAIN[kind]}")
         return f"property {kind}.{field}"
 
