@@ -34,75 +34,116 @@ from weft.storage.files.row_groups import LastRowGroups
 from weft.storage.files.text_columns import dictionary_columns, without_dictionary
 from weft.storage.store.object_store import ReadRequest, check_tail, tail_range, verify_tail
 
+_Stored = tuple[int, FileRef | None, FilePart | None, Sequence[Overlay]]
+"""Base or shadow of a slice: revision of the schema, file (None: no rows), its rows in the file (None: all), and its
+overlays."""
 
-def read_row_groups(
-    env: Environment,
-    schema: TableSchema,
-    rev: int,
-    file: FileRef,
-    columns: Sequence[str],
-    chosen: Callable[[Known], bool] = lambda _: True,
-    parts: Sequence[FilePart] | None = None,
-    last: LastRowGroups | None = None,
-    slice_ordinals: Sequence[int] | None = None,
-    overlays: Sequence[Overlay] = (),
-) -> Iterator[dict[str, pa.Array]]:
-    """The rows of a base or shadow file, in batches of about one row group, each column as one array.
+
+@dataclass(frozen=True, slots=True)
+class SliceReader:
+    """Reads the same columns of base and shadow files, in batches of about one row group, each column as one array.
 
     All bytes that are read are verified: the footer against the entry, pages by their checksums, and that the row
     groups of overlays have the same numbers of rows and ranges of keys as those of the base.
 
-    Args:
+    Attributes:
         env: The environment of the table.
         schema: The schema that the rows are adapted to.
-        rev: The revision of the schema that the file was written with.
-        file: The file as its entry describes it.
         columns: Names of columns of the slice schema.
         chosen: Whether to read a row group, given its statistics.
-        parts: The rows to read, ascending and without overlap; None for all rows.
-        last: Decoded rows of the last reads. They are used if they contain the (single) part, and updated otherwise.
-            Requires that ``chosen`` accepts every row group.
-        slice_ordinals: Values of an additional column ``names.SLICE_ORDINAL``, one for each part, or one for the whole
-            file; None to leave the column out.
-        overlays: Overlays of the base file; ``last`` is not used if there are any.
-
-    Raises:
-        CorruptData: A file is missing, truncated or damaged, or does not decode; or an overlay does not fit the base.
+        last: Decoded rows of the last reads. They are used by reads of a single part that they contain, and updated
+            otherwise. Requires that ``chosen`` accepts every row group.
     """
-    last = None if overlays else last
-    cached = last.rows(file, parts[0]) if last is not None and parts is not None and len(parts) == 1 else None
-    if cached is not None:
-        yield cached
-        return
-    # Files of an older schema may have to be read for columns that are not wanted.
-    reads_of = columns if rev >= schema.changed or not overlays else schema.slice.names
-    files = files_of_columns(schema, file, overlays, reads_of)
-    try:
-        with contextlib.ExitStack() as stack:
-            sources = [_Opened.of(env, read_file, stack) for read_file in files]
-            footer = sources[0].footer
-            older = Adaptation.of(schema, rev, columns, _stored_columns(sources, schema, overlays))
-            # Statistics of an older file hold for keys only: other columns may have another default now.
-            usable = None if older is None else {schema.sort_column}
-            spans = _spans(footer, file, parts)
-            numbers = [
-                number for number in spans if chosen(_Known(sources, number, schema, usable, not overlays).known)
-            ]
-            _check_aligned(sources, schema, file)
-            reads = columns if older is None else older.reads
-            for coalesced in _coalesce(footer, numbers, env.tuning):
-                rows = _decode_all(sources, coalesced, reads)
-                if older is not None:
-                    rows = older.apply(rows, _row_count(footer, coalesced))
-                if last is not None and parts is not None:
-                    last.keep(file, footer.starts[coalesced[0]], footer.starts[coalesced[-1] + 1], rows)
-                rows = _within(rows, _coalesced_spans(footer, spans, coalesced), _row_count(footer, coalesced))
-                if slice_ordinals is not None:
-                    rows[names.SLICE_ORDINAL] = _slice_ordinals(footer, coalesced, parts, slice_ordinals)
-                yield rows
-    except (pa.ArrowException, OSError, KeyError) as error:
-        # KeyError: a damaged column name. A store that does not answer raises StoreUnavailable, which passes.
-        raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
+
+    env: Environment
+    schema: TableSchema
+    columns: Sequence[str]
+    chosen: Callable[[Known], bool] = lambda _: True
+    last: LastRowGroups | None = None
+
+    def base(self, slices: Sequence[SliceFile | None]) -> Iterator[dict[str, pa.Array]]:
+        """The visible rows of slices.
+
+        Args:
+            slices: The slices, in order of file group; None for a file group without slice.
+
+        Yields:
+            Columns by name. For several slices also ``names.SLICE_ORDINAL``, the position in ``slices`` of the slice of
+            each row; slices that are neighbours in one file are read together.
+
+        Raises:
+            CorruptData: A file is missing, truncated or damaged, or does not decode.
+        """
+        return self._slices(
+            [(made.rev, made.base, made.base_part, made.overlays) if made is not None else None for made in slices]
+        )
+
+    def shadow(self, slices: Sequence[SliceFile | None]) -> Iterator[dict[str, pa.Array]]:
+        """The hidden rows of slices, otherwise as `base`."""
+        return self._slices(
+            [(made.rev, made.shadow, made.shadow_part, ()) if made is not None else None for made in slices]
+        )
+
+    def _slices(self, stored_files: Sequence[_Stored | None]) -> Iterator[dict[str, pa.Array]]:
+        for (rev, file, overlays), parts, slice_ordinals in _by_file(stored_files):
+            yield from self.file(rev, file, parts, slice_ordinals if len(stored_files) > 1 else None, overlays)
+
+    def file(
+        self,
+        rev: int,
+        file: FileRef,
+        parts: Sequence[FilePart] | None = None,
+        slice_ordinals: Sequence[int] | None = None,
+        overlays: Sequence[Overlay] = (),
+    ) -> Iterator[dict[str, pa.Array]]:
+        """The rows of one file.
+
+        Args:
+            rev: The revision of the schema that the file was written with.
+            file: The file as its entry describes it.
+            parts: The rows to read, ascending and without overlap; None for all rows.
+            slice_ordinals: Values of an additional column ``names.SLICE_ORDINAL``, one for each part, or one for the
+                whole file; None to leave the column out.
+            overlays: Overlays of the base file; ``last`` is not used if there are any.
+
+        Raises:
+            CorruptData: A file is missing, truncated or damaged, or does not decode; or an overlay does not fit the
+                base.
+        """
+        env, schema, columns = self.env, self.schema, self.columns
+        last = None if overlays else self.last
+        cached = last.rows(file, parts[0]) if last is not None and parts is not None and len(parts) == 1 else None
+        if cached is not None:
+            yield cached
+            return
+        # Files of an older schema may have to be read for columns that are not wanted.
+        reads_of = columns if rev >= schema.changed or not overlays else schema.slice.names
+        files = files_of_columns(schema, file, overlays, reads_of)
+        try:
+            with contextlib.ExitStack() as stack:
+                sources = [_Opened.of(env, read_file, stack) for read_file in files]
+                footer = sources[0].footer
+                older = Adaptation.of(schema, rev, columns, _stored_columns(sources, schema, overlays))
+                # Statistics of an older file hold for keys only: other columns may have another default now.
+                usable = None if older is None else {schema.sort_column}
+                spans = _spans(footer, file, parts)
+                ranges = (_Known(sources, number, schema, usable, not overlays) for number in spans)
+                numbers = [statistics.number for statistics in ranges if self.chosen(statistics.known)]
+                _check_aligned(sources, schema, file)
+                reads = columns if older is None else older.reads
+                for coalesced in _coalesce(footer, numbers, env.tuning):
+                    rows = _decode_all(sources, coalesced, reads)
+                    if older is not None:
+                        rows = older.apply(rows, _row_count(footer, coalesced))
+                    if last is not None and parts is not None:
+                        last.keep(file, footer.starts[coalesced[0]], footer.starts[coalesced[-1] + 1], rows)
+                    rows = _within(rows, _coalesced_spans(footer, spans, coalesced), _row_count(footer, coalesced))
+                    if slice_ordinals is not None:
+                        rows[names.SLICE_ORDINAL] = _slice_ordinals(footer, coalesced, parts, slice_ordinals)
+                    yield rows
+        except (pa.ArrowException, OSError, KeyError) as error:
+            # KeyError: a damaged column name. A store that does not answer raises StoreUnavailable, which passes.
+            raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
 
 
 @dataclass(slots=True)
@@ -388,68 +429,6 @@ def _statistics(footer: Footer, schema: TableSchema, row_group: int, name: str) 
     except (ValueError, OverflowError):  # a time beyond the calendar of Python
         least = largest = None
     return ColumnRange(schema.slice.field(name).type, least, largest, nulls, metadata.num_rows)
-
-
-def read_base(
-    env: Environment,
-    schema: TableSchema,
-    files: Sequence[SliceFile | None],
-    columns: Sequence[str],
-    chosen: Callable[[Known], bool] = lambda _: True,
-    last: LastRowGroups | None = None,
-) -> Iterator[dict[str, pa.Array]]:
-    """The visible rows of slices, in batches of about one row group.
-
-    Args:
-        env: The environment of the table.
-        schema: The schema that the rows are adapted to.
-        files: The slices, in order of file group; None for a file group without slice.
-        columns: Names of columns of the slice schema.
-        chosen: Whether to read a row group, given its statistics.
-        last: Decoded rows of the last reads, see `read_row_groups`.
-
-    Yields:
-        Columns by name. For several slices also ``names.SLICE_ORDINAL``, the position in ``files`` of the slice of each
-        row; slices that are neighbours in one file are read together.
-
-    Raises:
-        CorruptData: A file is missing, truncated or damaged, or does not decode.
-    """
-    bases = [(item.rev, item.base, item.base_part, item.overlays) if item is not None else None for item in files]
-    yield from _read_parts(env, schema, bases, columns, chosen, last)
-
-
-def read_shadow(
-    env: Environment,
-    schema: TableSchema,
-    files: Sequence[SliceFile | None],
-    columns: Sequence[str],
-    last: LastRowGroups | None = None,
-    chosen: Callable[[Known], bool] = lambda _: True,
-) -> dict[str, pa.Array] | None:
-    """The hidden rows of slices as one batch, otherwise as `read_base`; None if there are none."""
-    shadows = [(item.rev, item.shadow, item.shadow_part, ()) if item is not None else None for item in files]
-    batches = list(_read_parts(env, schema, shadows, columns, chosen, last))
-    return {name: pa.concat_arrays([part[name] for part in batches]) for name in batches[0]} if batches else None
-
-
-_Stored = tuple[int, FileRef | None, FilePart | None, Sequence[Overlay]]
-"""Base or shadow of a slice: revision of the schema, file (None: no rows), its rows in the file (None: all), and its
-overlays."""
-
-
-def _read_parts(
-    env: Environment,
-    schema: TableSchema,
-    stored_files: Sequence[_Stored | None],
-    columns: Sequence[str],
-    chosen: Callable[[Known], bool],
-    last: LastRowGroups | None,
-) -> Iterator[dict[str, pa.Array]]:
-    """Rows of slices, with slice ordinals if there are several."""
-    for (rev, file, overlays), parts, slice_ordinals in _by_file(stored_files):
-        ordinals = slice_ordinals if len(stored_files) > 1 else None
-        yield from read_row_groups(env, schema, rev, file, columns, chosen, parts, last, ordinals, overlays)
 
 
 def _by_file(

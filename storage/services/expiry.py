@@ -11,8 +11,10 @@ is complete in itself: an expiry may be killed at any moment, and the next one d
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,9 +30,8 @@ from weft.storage.core.model import Ttl
 from weft.storage.core.plan.memory_cost import cut_by_size
 from weft.storage.core.plan.row_age import AgeLimits, expired, may_have_expired
 from weft.storage.core.plan.slices import FileSlice
-from weft.storage.core.predicate import Known
 from weft.storage.errors import Conflict, SnapshotExpired
-from weft.storage.files.base_file import read_base, read_shadow
+from weft.storage.files.base_file import SliceReader
 from weft.storage.log.add_feature import add_feature
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.missing_file import explain_missing_file
@@ -135,19 +136,18 @@ def _groups_with(snapshot: Snapshot, run: Sequence[FileSlice], limits: AgeLimits
     env, schema = snapshot.table_log.env, snapshot.table_schema
     slices = [each.slice for each in run]
     found: set[int] = set()
-    for rows in read_base(
-        env, schema, slices, limits.columns(schema, visible=True), _chosen(snapshot, limits, visible=True)
-    ):
+    visible, hidden = (
+        SliceReader(
+            env,
+            schema,
+            limits.columns(schema, visible=visible),
+            functools.partial(may_have_expired, schema, limits=limits, visible=visible),
+        )
+        for visible in (True, False)
+    )
+    for rows in itertools.chain(visible.base(slices), hidden.shadow(slices)):
         found |= _ordinals(rows, expired(schema, rows, limits))
-    columns = limits.columns(schema, visible=False)
-    hidden = read_shadow(env, schema, slices, columns, chosen=_chosen(snapshot, limits, visible=False))
-    if hidden is not None:
-        found |= _ordinals(hidden, expired(schema, hidden, limits))
     return {run[ordinal].group for ordinal in found}
-
-
-def _chosen(snapshot: Snapshot, limits: AgeLimits, *, visible: bool) -> Callable[[Known], bool]:
-    return lambda known: may_have_expired(snapshot.table_schema, known, limits, visible=visible)
 
 
 def _ordinals(rows: Arrays, mask: Any) -> set[int]:

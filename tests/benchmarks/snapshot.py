@@ -45,7 +45,7 @@ QUERY = (
 STAGES = {
     "log read": ("files/fetch_blocks.py", "take"),
     "collapse": ("files/log_reader.py", "collapse"),
-    "base read": ("files/base_file.py", "read_row_groups"),
+    "base read": ("files/base_file.py", "file"),
     "apply": ("stitch.py", "run"),
     "all": ("read/scan/scan.py", "read"),
 }

@@ -20,7 +20,7 @@ from weft.storage.core.plan.current_files import CurrentFile, check_shown, curre
 from weft.storage.core.plan.slices import base_slices
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
-from weft.storage.files.base_file import read_row_groups
+from weft.storage.files.base_file import SliceReader
 from weft.storage.read.missing_file import explain_missing_file
 from weft.storage.read.snapshot_files import SnapshotFiles
 from weft.storage.store.object_store import tail_range, verify_tail
@@ -107,10 +107,10 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
     def _excerpt(self, source: CurrentFile) -> pa.NativeFile:
         """The current rows of a file as a Parquet file in memory."""
         fields = _fields(self._schema, self._columns)
-        found = read_row_groups(self._env, self._schema, source.rev, source.file, self._columns, parts=source.parts)
+        reader = SliceReader(self._env, self._schema, self._columns)
         sink = pa.BufferOutputStream()
         with pq.ParquetWriter(sink, fields, compression="none", write_page_checksum=True) as writer:
-            for rows in found:
+            for rows in reader.file(source.rev, source.file, source.parts):
                 writer.write_batch(pa.RecordBatch.from_arrays([rows[name] for name in self._columns], schema=fields))
         return pa.BufferReader(sink.getvalue())
 

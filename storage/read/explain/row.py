@@ -42,7 +42,7 @@ from weft.storage.core.python_values import python_value
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import decode_scalar
 from weft.storage.errors import InvalidInput, NotFound
-from weft.storage.files.base_file import read_base, read_shadow
+from weft.storage.files.base_file import SliceReader
 from weft.storage.files.log_reader import LogReader
 from weft.storage.read.explain.aggregate_winners import Contribution, given_columns
 from weft.storage.read.explain.explanation import Explanation, GroupState, Operation, StoredIn, StoredVersion
@@ -271,20 +271,20 @@ def _read(
     env, schema, made = snapshot.table_log.env, snapshot.schema, file_slice.slice
     columns = needed_columns(schema, [column.name for column in schema.columns], schema.groups, exact=True)
     groups = [group.id for group in schema.groups]
-    chosen = RowGroups(schema, None, vector, None).may_match
+    reader = SliceReader(env, schema, columns, RowGroups(schema, None, vector, None).may_match)
     if made is not None and made.base is not None:
-        for batch in read_base(env, schema, [made], columns, chosen):
+        for batch in reader.base([made]):
             if rows := _of_key(schema, batch, vector):
                 overlaid = {group for overlay in made.overlays for group in overlay.groups}
                 found.add_registers(rows, [each for each in groups if each not in overlaid], "base", made.base.path)
                 for overlay in made.overlays:
                     found.add_registers(rows, overlay.groups, "overlay", overlay.file.path)
     if made is not None and made.shadow is not None:
-        hidden = read_shadow(env, schema, [made], columns, chosen=chosen)
-        if hidden is not None and (rows := _of_key(schema, hidden, vector)):
-            found.add_registers(rows, groups, "shadow", made.shadow.path)
-    reader = LogReader(env, schema, files, [file_slice], [{*columns, names.OP, names.SUPPLIED}], {})
-    for live, rows in reader.rows_of(file_slice, vector):
+        for batch in reader.shadow([made]):
+            if rows := _of_key(schema, batch, vector):
+                found.add_registers(rows, groups, "shadow", made.shadow.path)
+    logs = LogReader(env, schema, files, [file_slice], [{*columns, names.OP, names.SUPPLIED}], {})
+    for live, rows in logs.rows_of(file_slice, vector):
         if live.is_fold:
             found.add_registers(rows, live.file.groups, "fold", live.file.file.path)
         else:

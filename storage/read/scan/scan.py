@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from weft.storage import mergers
 from weft.storage.core import keys, names
-from weft.storage.core.arrays import Arrays, take_rows
+from weft.storage.core.arrays import Arrays, join_rows, take_rows
 from weft.storage.core.keys import KeyVector
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.file_refs import FileRef
@@ -33,7 +33,7 @@ from weft.storage.core.schema.evolution import reads_as_it_is
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
 from weft.storage.errors import InvalidInput
-from weft.storage.files.base_file import read_base, read_shadow
+from weft.storage.files.base_file import SliceReader
 from weft.storage.files.log_reader import LogReader
 from weft.storage.read.missing_file import explain_missing_file
 from weft.storage.read.plan.pruning import RowGroups, narrowed
@@ -189,7 +189,9 @@ class Scan:
         )
         predicate = self.projection.predicate
         touched = None if logs is None or predicate is None else TouchedKeys(self.schema, predicate, logs, need.groups)
-        chosen = RowGroups(self.schema, predicate, wanted, touched)
+        reader = SliceReader(
+            self.env, self.schema, columns, RowGroups(self.schema, predicate, wanted, touched).may_match
+        )
         within = run.logs.within
 
         def of_keys(rows: Arrays, key_range: KeyRange | None) -> Arrays:
@@ -197,14 +199,13 @@ class Scan:
                 rows = key_range.rows(rows, self.schema.sort_column)
             return rows if wanted is None else _of_keys(self.schema, rows, wanted, in_order=len(files) == 1)
 
-        found = read_base(self.env, self.schema, files, columns, chosen.may_match)
         base_range = within if within is not None and within.within_row_groups else None
-        base = (rows for rows in (of_keys(rows, base_range) for rows in found) if _count(rows))
+        base = (rows for rows in (of_keys(rows, base_range) for rows in reader.base(files)) if _count(rows))
         shadow = None
         if logs is not None:
             in_range = RowGroups(self.schema, None, None, None, within)
-            hidden = read_shadow(self.env, self.schema, files, columns, chosen=in_range.may_match)
-            shadow = of_keys(hidden, within) if hidden is not None else None
+            hidden = join_rows(list(replace(reader, chosen=in_range.may_match).shadow(files)))
+            shadow = of_keys(hidden, within) if hidden else None
         yield from stitch.run(base, shadow, logs)
 
     def _finish(self, columns: Arrays) -> Iterator[pa.RecordBatch]:

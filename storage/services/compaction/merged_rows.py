@@ -18,6 +18,7 @@ Small file groups are merged together, as a read does it (`weft.storage.core.mer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,7 @@ from weft.storage.core.plan.memory_cost import UNPACKED, log_memory_bytes
 from weft.storage.core.plan.slices import FileSlice, LiveFile, combine_slices
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
-from weft.storage.files.base_file import read_base, read_shadow
+from weft.storage.files.base_file import SliceReader
 from weft.storage.files.log_reader import LogReader
 from weft.storage.files.row_groups import LastRowGroups
 from weft.storage.read.plan.divide_file_group import divide_by_logs
@@ -78,7 +79,7 @@ class MergedRows:
         wanted = frozenset((*self._columns, names.OP, names.SUPPLIED))
         self._logs = LogReader(env, schema, files, in_order, [wanted] * len(in_order), mergers)
         self._known: dict[FileGroup, LogState | None] = {}
-        self._last_base, self._last_shadow = LastRowGroups(), LastRowGroups()
+        self._reader = SliceReader(env, schema, self._columns, last=LastRowGroups())
 
     def ranges(self, file_slice: FileSlice) -> Sequence[FileSlice]:
         """The key ranges in which a file group is merged, in order; usually one, the file group itself."""
@@ -114,17 +115,15 @@ class MergedRows:
         made = [each.slice for each in run]
         if len(run) > 1:
             (combined,) = self._ranges[run[0].group]
-            base = self._in_run([each.base if each is not None else None for each in made], made, self._base_of)
-            shadow = self._in_run([each.shadow if each is not None else None for each in made], made, self._shadow_of)
+            reader = replace(self._reader, last=None)
+            base = self._in_run([each.base if each is not None else None for each in made], made, reader.base)
+            shadow = self._in_run([each.shadow if each is not None else None for each in made], made, reader.shadow)
             yield from self._stitch(run).run([base] if base is not None else [], shadow, self._collapse(combined))
             return
         stitch = self._stitch(run)
         for key_range, logs in self.logs(run[0]):
             self._known.pop(run[0].group, None)
-            rows = base_rows(self._env, self._schema, key_range, self._columns, self._last_base)
-            yield from stitch.run(
-                rows, shadow_rows(self._env, self._schema, key_range, self._columns, self._last_shadow), logs
-            )
+            yield from stitch.run(base_rows(self._reader, key_range), shadow_rows(self._reader, key_range), logs)
 
     def _in_run(self, files: Sequence[FileRef | None], made: Sequence[SliceFile | None], read: _Read) -> Arrays | None:
         """Rows of several slices with their slice ordinals, in order; None if there are none. Each file is read once.
@@ -144,13 +143,6 @@ class MergedRows:
         if len(places) > 1:
             found = take_rows(found, np.argsort(np.asarray(found[names.SLICE_ORDINAL]), kind="stable"))
         return found or None
-
-    def _base_of(self, made: Sequence[SliceFile | None]) -> Iterator[Arrays]:
-        return read_base(self._env, self._schema, made, self._columns)
-
-    def _shadow_of(self, made: Sequence[SliceFile | None]) -> Iterator[Arrays]:
-        rows = read_shadow(self._env, self._schema, made, self._columns)
-        return iter([rows] if rows is not None else [])
 
     def _stitch(self, run: Sequence[FileSlice]) -> Stitch:
         schema, several = self._schema, (names.SLICE_ORDINAL,) if len(run) > 1 else ()
@@ -177,36 +169,20 @@ def logs_at_once(env: Environment, schema: TableSchema, file_slice: FileSlice) -
     return max(file_slice.log_bytes * limit // needed, 1) if needed > limit else 0
 
 
-def base_rows(
-    env: Environment,
-    schema: TableSchema,
-    key_range: FileSlice,
-    columns: Sequence[str],
-    last: LastRowGroups | None = None,
-) -> Iterator[Arrays]:
-    """The visible rows of a file group, or of a key range of it; otherwise as
-    `weft.storage.files.base_file.read_base`.
-    """
-    within = key_range.within
-    for rows in read_base(env, schema, [key_range.slice], columns, last=last):
-        found = rows if within is None or not within.within_row_groups else within.rows(rows, schema.sort_column)
-        if len(found[schema.sort_column]):
-            yield found
+def base_rows(reader: SliceReader, key_range: FileSlice) -> Iterator[Arrays]:
+    """The visible rows of a file group, or of a key range of it; otherwise as `SliceReader.base`."""
+    within, sort_column = key_range.within, reader.schema.sort_column
+    for rows in reader.base([key_range.slice]):
+        rows_within = rows if within is None or not within.within_row_groups else within.rows(rows, sort_column)
+        if len(rows_within[sort_column]):
+            yield rows_within
 
 
-def shadow_rows(
-    env: Environment,
-    schema: TableSchema,
-    key_range: FileSlice,
-    columns: Sequence[str],
-    last: LastRowGroups | None = None,
-) -> Arrays | None:
-    """The hidden rows of a file group, or of a key range of it; otherwise as
-    `weft.storage.files.base_file.read_shadow`.
-    """
+def shadow_rows(reader: SliceReader, key_range: FileSlice) -> Arrays | None:
+    """The hidden rows of a file group, or of a key range of it, at once; None if there are none."""
     within = key_range.within
     if within is None:
-        return read_shadow(env, schema, [key_range.slice], columns, last)
-    chosen = RowGroups(schema, None, None, None, within)
-    found = read_shadow(env, schema, [key_range.slice], columns, chosen=chosen.may_match)
-    return within.rows(found, schema.sort_column) if found is not None else None
+        return join_rows(list(reader.shadow([key_range.slice]))) or None
+    chosen = RowGroups(reader.schema, None, None, None, within)
+    rows = join_rows(list(replace(reader, chosen=chosen.may_match, last=None).shadow([key_range.slice])))
+    return within.rows(rows, reader.schema.sort_column) if rows else None

@@ -23,7 +23,7 @@ from weft.storage.core.names import Path
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
-from weft.storage.files.base_file import read_footers
+from weft.storage.files.base_file import SliceReader, read_footers
 from weft.storage.files.footers import Footer
 from weft.storage.files.slice_file_writer import SliceFileWriter
 from weft.storage.files.slice_statistics import SliceStatistics
@@ -154,14 +154,15 @@ def write_overlay(
         )
     reads = tuple(name for name in schema.slice.names if name in written)
     stitch = Stitch(schema, reads, plan.groups, exact=exact, ordered=True, result=frozenset(reads), mergers=loaded)
+    reader = SliceReader(env, schema, reads)
     writer = SliceFileWriter(env, path, schema, columns=columns, row_groups=plan.row_groups, index=schema.index)
     try:
         for key_range, changes in logs:
-            hidden = shadow_rows(env, schema, key_range, columns)
+            hidden = shadow_rows(SliceReader(env, schema, columns), key_range)
             if hidden is not None:
                 _check_unchanged(schema, hidden, changes)
                 statistics.add(hidden)
-            for rows in _same_rows(schema, stitch, base_rows(env, schema, key_range, reads), changes):
+            for rows in _same_rows(schema, stitch, base_rows(reader, key_range), changes):
                 statistics.add(rows)
                 writer.write(rows)
         file = writer.close()

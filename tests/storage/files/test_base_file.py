@@ -20,7 +20,7 @@ from weft.storage.core import keys, names
 from weft.storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from weft.storage.core.model import FIELD_ID
 from weft.storage.core.types import encode_scalar
-from weft.storage.files import base_file
+from weft.storage.files.base_file import SliceReader
 from weft.storage.store.open_store import open_store
 
 
@@ -98,15 +98,14 @@ def test_only_chosen_row_groups_are_read_also_when_decoded_together(
     table.compact()
     (one,) = slices(table)
     assert one.base is not None
-    found = base_file.read_row_groups(
+    reader = SliceReader(
         table.env.tuned(row_group_rows=together),
         table.schema,
-        one.rev,
-        one.base,
         ["id", "status"],
         lambda known: (span := known("id")) is not None and span.least not in (30, 60),
-        [FilePart(first=5, rows=30), FilePart(first=40, rows=15), FilePart(first=58, rows=34)],
     )
+    parts = [FilePart(first=5, rows=30), FilePart(first=40, rows=15), FilePart(first=58, rows=34)]
+    found = reader.file(one.rev, one.base, parts)
     batches = [batch["id"].to_pylist() for batch in found]
     wanted = [*range(5, 30), *range(40, 55), 58, 59, *range(70, 92)]
     assert [key for batch in batches for key in batch] == wanted

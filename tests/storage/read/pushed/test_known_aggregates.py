@@ -14,7 +14,7 @@ import pytest
 
 from weft import Table
 from weft.storage.errors import CorruptData
-from weft.storage.files import base_file
+from weft.storage.files.base_file import SliceReader
 from weft.storage.read.pushed import known_aggregates as module
 from weft.storage.read.pushed.aggregated_scan import AggregatedScan
 from weft.storage.read.pushed.known_aggregates import known_aggregates
@@ -157,7 +157,7 @@ def test_nothing_is_read_of_a_compacted_table(compacted: Table) -> None:
     for aggregates in (EVERY[:1], EVERY):
         aggregation = Aggregation((), tuple(aggregates))
         right = expected(compacted, aggregation)
-        with mock.patch.object(base_file, "read_row_groups", side_effect=AssertionError("rows are read")):
+        with mock.patch.object(SliceReader, "file", side_effect=AssertionError("rows are read")):
             assert answer(compacted, aggregation) == right
     with mock.patch.object(module, "read_footers", side_effect=AssertionError("a footer is read")):
         rest, known = scan_of(compacted, Aggregation((), (EVERY[0],)))
