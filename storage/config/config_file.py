@@ -236,27 +236,13 @@ def _written(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tuple[st
     return (*path, str(loc[-1])) if missing else tuple(path)
 
 
-class Problems:
-    """What is wrong with a configuration: raised at once, or collected."""
-
-    def __init__(self, *, collects: bool) -> None:
-        """Nothing is wrong yet; ``collects``: go on after a problem."""
-        self.found: list[InvalidInput] = []
-        self._collects = collects
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Take the `InvalidInput` that the block raises.
-
-        Raises:
-            InvalidInput: It was raised, and problems are not collected.
-        """
-        try:
-            yield
-        except InvalidInput as error:
-            if not self._collects:
-                raise
-            self.found.append(error)
+@contextmanager
+def collect(problems: list[InvalidInput]) -> Iterator[None]:
+    """Append the `InvalidInput` that the block raises."""
+    try:
+        yield
+    except InvalidInput as error:
+        problems.append(error)
 
 
 @contextmanager

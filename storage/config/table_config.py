@@ -10,7 +10,7 @@ import copy
 import datetime as dt
 import decimal
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -23,8 +23,8 @@ from weft.storage import shown
 from weft.storage.config.config_file import (
     FieldError,
     Names,
-    Problems,
     Sections,
+    collect,
     errors_at,
     find_problems,
     parse_fields,
@@ -143,60 +143,60 @@ def build_schema(config: TableConfig) -> TableSchema:
     Raises:
         InvalidInput: Two fields do not fit together. The message names the first such field.
     """
-    schema = _schema(config, Problems(collects=False))
-    assert schema is not None, "a problem is raised"
+    schema, problems = _schema(config)
+    if schema is None:
+        raise problems[0]
     return schema
 
 
 def check_config(raw: Any) -> tuple[TableConfig | None, TableSchema | None, list[InvalidInput]]:
     """A configuration and its schema, or everything that is wrong with it. Each message begins with a field."""
     config, wrong = find_problems(TableConfig, raw, _SECTIONS)
-    problems = Problems(collects=True)
     if config is not None:
-        return config, _schema(config, problems), problems.found
-    problems.found += [InvalidInput(f"{each.field}: {each.text}", hint="; ".join(each.hints)) for each in wrong]
+        return config, *_schema(config)
+    problems = [InvalidInput(f"{each.field}: {each.text}", hint="; ".join(each.hints)) for each in wrong]
     # Without a whole column or group, others would seem to be wrong.
     if all(not each.missing and len(each.path) not in {0, 2} for each in wrong):
         rest = copy.deepcopy(raw)
         for each in wrong:
             remove_field(rest, each.path)
         if (config := find_problems(TableConfig, rest, _SECTIONS)[0]) is not None:
-            _schema(config, problems)
-    return None, None, problems.found
+            problems += _schema(config)[1]
+    return None, None, problems
 
 
-def _schema(config: TableConfig, problems: Problems) -> TableSchema | None:
-    """The schema; None if problems were collected."""
-    _check_names(config, problems)
+def _schema(config: TableConfig) -> tuple[TableSchema | None, list[InvalidInput]]:
+    """The schema, or None and everything that is wrong."""
+    problems = list(_check_names(config))
     columns = _columns(config, problems)
     by_name = {column.name: column for column in columns}  # those that are right
-    _check_key(config, by_name, problems)
-    _check_groups(config, by_name, problems)
+    problems += _check_key(config, by_name)
+    problems += _check_groups(config, by_name)
     functions: dict[str, tuple[Function, ...]] = {}
     for name, group in config.groups.items():
         functions[name] = ()
-        with problems.noted():
+        with collect(problems):
             mode = find_mode(group.merge)
             if mode is not None and mode.takes_functions:
                 field = f"groups.{name}.functions"
                 functions[name] = build_functions(field, group.functions, group.columns, group.ordering, by_name)
-    _check_streams(config, functions, problems)
+    problems += _check_streams(config, functions)
     merge = {name: group.merge for group in config.groups.values() for name in group.columns}
     ttl: Ttl | None = None
     references: tuple[Reference, ...] = ()
     index: tuple[str, ...] = ()
     if len(columns) == len(config.columns):  # else a wrong column would seem to be missing
-        with problems.noted():
+        with collect(problems):
             ttl = None if config.ttl is None else resolve_ttl(config.ttl, by_name, merge)
-        with problems.noted():
+        with collect(problems):
             references = build_references(
                 config.references, by_name, config.groups, is_key=_can_be_key, reserved=RESERVED
             )
-        with problems.noted():
+        with collect(problems):
             index = _index(config, by_name)
-    if problems.found:
-        return None
-    return TableSchema(
+    if problems:
+        return None, problems
+    schema = TableSchema(
         key=tuple(config.key),
         partition_by=tuple(config.partition_by),
         bucket_bits=config.buckets.bit_length() - 1,
@@ -223,6 +223,7 @@ def _schema(config: TableConfig, problems: Problems) -> TableSchema | None:
         overlays=config.overlays,
         index=index,
     )
+    return schema, []
 
 
 def configuration(schema: TableSchema) -> dict[str, Any]:
@@ -279,35 +280,31 @@ def _index(config: TableConfig, columns: Mapping[str, Column]) -> tuple[str, ...
     return tuple(name for name in columns if name in config.index)
 
 
-def _check_names(config: TableConfig, problems: Problems) -> None:
+def _check_names(config: TableConfig) -> Iterator[InvalidInput]:
     states = {names.fold_case(f"{prefix}{group}"): group for group in config.groups for prefix in (PRESENT, ARRIVAL)}
     for kind, given in (("columns", config.columns), ("groups", config.groups), ("streams", config.streams)):
         count = Counter(names.fold_case(name) for name in given)
         for name in given:
-            with problems.noted():
-                _check_name(kind, name, count[names.fold_case(name)], states)
+            folded = names.fold_case(name)
+            if not name:
+                yield InvalidInput(f"{kind}: a name is empty", hint="give every name at least one character")
+            elif folded in RESERVED or folded.startswith(names.HIDDEN_PREFIX):
+                hint = f"reserved are {', '.join(RESERVED)}, and names that start with {names.HIDDEN_PREFIX}"
+                yield InvalidInput(f"{kind}.{name}: the name is reserved", hint=hint)
+            elif kind == "columns" and folded in states:
+                yield InvalidInput(
+                    f"columns.{name}: reads use this name for the state of group {states[folded]!r}",
+                    hint=f"rename the column: {PRESENT} and {ARRIVAL} with the name of a group are taken",
+                )
+            elif count[folded] > 1:
+                hint = "Spark SQL ignores case: rename one"
+                yield InvalidInput(f"{kind}.{name}: two names differ only in case", hint=hint)
 
 
-def _check_name(kind: str, name: str, count: int, states: Mapping[str, str]) -> None:
-    folded = names.fold_case(name)
-    if not name:
-        raise InvalidInput(f"{kind}: a name is empty", hint="give every name at least one character")
-    if folded in RESERVED or folded.startswith(names.HIDDEN_PREFIX):
-        hint = f"reserved are {', '.join(RESERVED)}, and names that start with {names.HIDDEN_PREFIX}"
-        raise InvalidInput(f"{kind}.{name}: the name is reserved", hint=hint)
-    if kind == "columns" and folded in states:
-        raise InvalidInput(
-            f"columns.{name}: reads use this name for the state of group {states[folded]!r}",
-            hint=f"rename the column: {PRESENT} and {ARRIVAL} with the name of a group are taken",
-        )
-    if count > 1:
-        raise InvalidInput(f"{kind}.{name}: two names differ only in case", hint="Spark SQL ignores case: rename one")
-
-
-def _columns(config: TableConfig, problems: Problems) -> list[Column]:
+def _columns(config: TableConfig, problems: list[InvalidInput]) -> list[Column]:
     columns = []
     for i, (name, column) in enumerate(config.columns.items(), start=1):
-        with problems.noted():
+        with collect(problems):
             with errors_at(f"columns.{name}: "):
                 arrow_type = parse_type(column.type)
             default = _default(name, column.default, arrow_type)
@@ -336,146 +333,122 @@ def _default(name: str, value: Any, arrow_type: pa.DataType) -> Any:
         raise InvalidInput(f"{field}: {value!r} is not a {format_type(arrow_type)}", hint=hint) from None
 
 
-def _check_key(config: TableConfig, columns: Mapping[str, Column], problems: Problems) -> None:
+def _check_key(config: TableConfig, columns: Mapping[str, Column]) -> Iterator[InvalidInput]:
     for name in config.key:
-        with problems.noted():
-            _check_known("key", [name], config.columns)
-            _check_key_column(name, columns.get(name))
-    with problems.noted():
-        _check_buckets(config.buckets)
-    for name in config.partition_by:
-        if name not in config.key:
-            with problems.noted():
-                raise InvalidInput(
-                    f"partition_by: column {name!r} is not part of the key",
-                    hint="a key must stay in one partition: add the column to the key, or do not partition by it",
-                )
-
-
-def _check_key_column(name: str, column: Column | None) -> None:
-    if column is None:
-        return
-    if not _can_be_key(column.type):
-        raise InvalidInput(
-            f"key: column {name!r} has type {format_type(column.type)}",
-            hint="keys are tinyint to bigint, string, binary, date, timestamp, timestamp_ntz or decimal "
-            "(guide: deploy/docs/modelling.md#keys)",
-        )
-    if column.default is not None:
-        raise InvalidInput(f"columns.{name}.default: a key column takes no default", hint="remove the default")
-
-
-def _check_buckets(buckets: int) -> None:
+        column = columns.get(name)
+        if name not in config.columns:
+            yield _unknown("key", name, config.columns)
+        elif column is not None and not _can_be_key(column.type):
+            yield InvalidInput(
+                f"key: column {name!r} has type {format_type(column.type)}",
+                hint="keys are tinyint to bigint, string, binary, date, timestamp, timestamp_ntz or decimal "
+                "(guide: deploy/docs/modelling.md#keys)",
+            )
+        elif column is not None and column.default is not None:
+            yield InvalidInput(f"columns.{name}.default: a key column takes no default", hint="remove the default")
+    buckets = config.buckets
     if buckets < 1 or buckets & (buckets - 1) or buckets > MAX_BUCKETS:
-        raise InvalidInput(
+        yield InvalidInput(
             f"buckets: {buckets} is not a power of two from 1 to {MAX_BUCKETS}",
             hint="for example 8 (guide: deploy/docs/modelling.md#buckets)",
         )
+    for name in config.partition_by:
+        if name not in config.key:
+            yield InvalidInput(
+                f"partition_by: column {name!r} is not part of the key",
+                hint="a key must stay in one partition: add the column to the key, or do not partition by it",
+            )
 
 
-def _check_groups(config: TableConfig, columns: Mapping[str, Column], problems: Problems) -> None:
+def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> Iterator[InvalidInput]:
     group_of: dict[str, str] = {}
     for name, group in config.groups.items():
         field = f"groups.{name}"
         for column in group.columns:
-            with problems.noted():
-                _check_known(f"{field}.columns", [column], config.columns)
-                if column in config.key:
-                    hint = "key columns belong to no group: remove it"
-                    raise InvalidInput(f"{field}.columns: {column!r} is a key column", hint=hint)
-                if column in group_of:
-                    raise InvalidInput(
-                        f"{field}.columns: column {column!r} is already in group {group_of[column]!r}",
-                        hint="every column belongs to exactly one group (guide: deploy/docs/modelling.md#groups)",
-                    )
+            if column not in config.columns:
+                yield _unknown(f"{field}.columns", column, config.columns)
+            elif column in config.key:
+                hint = "key columns belong to no group: remove it"
+                yield InvalidInput(f"{field}.columns: {column!r} is a key column", hint=hint)
+            elif column in group_of:
+                yield InvalidInput(
+                    f"{field}.columns: column {column!r} is already in group {group_of[column]!r}",
+                    hint="every column belongs to exactly one group (guide: deploy/docs/modelling.md#groups)",
+                )
+            else:
                 group_of[column] = name
         for column in group.ordering:
-            with problems.noted():
-                _check_ordering(field, group, column, columns.get(column))
-        with problems.noted():
-            _check_mode(field, group, config)
+            if column not in group.columns:
+                yield InvalidInput(
+                    f"{field}.ordering: {column!r} is not a column of the group",
+                    hint=f"order by columns of the group: {', '.join(group.columns)} "
+                    "(guide: deploy/docs/modelling.md#orderings)",
+                )
+            elif column in columns and not any(test(columns[column].type) for test in _ORDERING_TYPES):
+                yield InvalidInput(
+                    f"{field}.ordering: column {column!r} has type {format_type(columns[column].type)}",
+                    hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
+                )
+        yield from _check_mode(field, group, config)
     for column in config.columns:
         if column not in group_of and column not in config.key:
-            with problems.noted():
-                hint = "add it to a group, or to the key"
-                raise InvalidInput(f"columns.{column}: the column is in no group", hint=hint)
+            yield InvalidInput(f"columns.{column}: the column is in no group", hint="add it to a group, or to the key")
 
 
-def _check_ordering(field: str, group: GroupConfig, name: str, column: Column | None) -> None:
-    if name not in group.columns:
-        raise InvalidInput(
-            f"{field}.ordering: {name!r} is not a column of the group",
-            hint=f"order by columns of the group: {', '.join(group.columns)} "
-            "(guide: deploy/docs/modelling.md#orderings)",
-        )
-    if column is not None and not any(test(column.type) for test in _ORDERING_TYPES):
-        raise InvalidInput(
-            f"{field}.ordering: column {name!r} has type {format_type(column.type)}",
-            hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
-        )
-
-
-def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> None:
+def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> Iterator[InvalidInput]:
     mode = find_mode(group.merge)
     if mode is None:
         hint = f"modes: {', '.join(spellings())}"
-        raise InvalidInput(f"{field}.merge: {group.merge!r} is not a merge mode of this version", hint=hint)
+        yield InvalidInput(f"{field}.merge: {group.merge!r} is not a merge mode of this version", hint=hint)
+        return
     for state in group.state:
         if not mode.takes_state or state.startswith("_") or state in config.columns:
-            raise InvalidInput(
+            yield InvalidInput(
                 f"{field}.state.{state}: not a state column",
                 hint="only custom mergers keep state; its names differ from columns and do not start with '_'",
             )
     if group.functions and not mode.takes_functions:
-        raise InvalidInput(f"{field}.functions: the group's mode is {group.merge!r}", hint="merge: aggregate")
+        yield InvalidInput(f"{field}.functions: the group's mode is {group.merge!r}", hint="merge: aggregate")
 
 
-def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Function]], problems: Problems) -> None:
+def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Function]]) -> Iterator[InvalidInput]:
     deletes: dict[str, tuple[str, str]] = {}
     for name, stream in config.streams.items():
-        with problems.noted():
+        try:
             names.lane_name(name)
+        except InvalidInput as error:
+            yield error
         for group in stream.groups:
-            with problems.noted():
-                _check_known(f"streams.{name}.groups", [group], config.groups)
-                if stream.on_delete != "ignore":
-                    _check_deletes(name, stream.on_delete, group, functions[group], deletes)
+            if group not in config.groups:
+                yield _unknown(f"streams.{name}.groups", group, config.groups)
+            elif stream.on_delete != "ignore":
+                other, policy = deletes.setdefault(group, (name, stream.on_delete))
+                # A delete takes back the values of earlier events, which some functions cannot do.
+                unable = next((f for f in functions[group] if not find_function(f.name).retractable), None)
+                if policy != stream.on_delete:
+                    yield InvalidInput(
+                        f"streams.{name}.on_delete: {stream.on_delete!r}, but stream {other!r} deletes {policy!r} in "
+                        f"group {group!r} too",
+                        hint="streams that write the same group must not mix row and group deletes",
+                    )
+                elif unable is not None:
+                    yield InvalidInput(
+                        f"groups.{group}.functions.{unable.column}: {unable.name} cannot take back what stream "
+                        f"{name!r} deletes",
+                        hint=f"streams.{name}.on_delete: ignore (guide: deploy/docs/modelling.md#deletes)",
+                    )
     written = {group for stream in config.streams.values() for group in stream.groups}
     for group in config.groups:
         if group not in written:
-            with problems.noted():
-                raise InvalidInput(f"groups.{group}: no stream writes the group", hint="add the group to a stream")
-
-
-def _check_deletes(
-    name: str, on_delete: str, group: str, functions: Sequence[Function], deletes: dict[str, tuple[str, str]]
-) -> None:
-    """Check what deletes of a stream mean in a group; ``deletes`` has the streams before it, by group."""
-    other, policy = deletes.setdefault(group, (name, on_delete))
-    if policy != on_delete:
-        raise InvalidInput(
-            f"streams.{name}.on_delete: {on_delete!r}, but stream {other!r} deletes {policy!r} in group {group!r} too",
-            hint="streams that write the same group must not mix row and group deletes",
-        )
-    # A delete takes back the values of earlier events, which these functions cannot do.
-    for function in functions:
-        if not find_function(function.name).retractable:
-            raise InvalidInput(
-                f"groups.{group}.functions.{function.column}: {function.name} cannot take back what stream "
-                f"{name!r} deletes",
-                hint=f"streams.{name}.on_delete: ignore (guide: deploy/docs/modelling.md#deletes)",
-            )
+            yield InvalidInput(f"groups.{group}: no stream writes the group", hint="add the group to a stream")
 
 
 def _can_be_key(arrow_type: pa.DataType) -> bool:
     return any(test(arrow_type) for test in _KEY_TYPES)
 
 
-def _check_known(field: str, given: Iterable[str], known: Iterable[str]) -> None:
-    known = list(known)
-    for name in given:
-        if name not in known:
-            raise InvalidInput(f"{field}: there is no {name!r}", hint=f"known: {', '.join(known)}")
+def _unknown(field: str, name: str, known: Iterable[str]) -> InvalidInput:
+    return InvalidInput(f"{field}: there is no {name!r}", hint=f"known: {', '.join(known)}")
 
 
 def _as_key(column: Column) -> Column:
