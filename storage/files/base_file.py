@@ -7,10 +7,9 @@ cost. For the same reason a row group of such a file may contain rows of several
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 
 from weft.storage.core import names
 from weft.storage.core.arrays import nulls
-from weft.storage.core.keys import one_array
+from weft.storage.core.keys import Indices, one_array
 from weft.storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
 from weft.storage.core.plan.overlaid import ReadFile, files_of_columns
 from weft.storage.core.predicate import ColumnRange, Known
@@ -127,19 +126,22 @@ class SliceReader:
                 # Statistics of an older file hold for keys only: other columns may have another default now.
                 usable = None if older is None else {schema.sort_column}
                 spans = _spans(footer, file, parts)
-                ranges = (_Known(sources, number, schema, usable, not overlays) for number in spans)
+                ranges = (_Known(sources, i, schema, usable, not overlays) for i in _row_groups(footer, spans))
                 numbers = [statistics.number for statistics in ranges if self.chosen(statistics.known)]
                 _check_aligned(sources, schema, file)
                 reads = columns if older is None else older.reads
                 for coalesced in _coalesce(footer, numbers, env.tuning):
                     rows = _decode_all(sources, coalesced, reads)
+                    begin, end = footer.starts[coalesced[0]], footer.starts[coalesced[-1] + 1]
                     if older is not None:
-                        rows = older.apply(rows, _row_count(footer, coalesced))
+                        rows = older.apply(rows, end - begin)
                     if last is not None and parts is not None:
-                        last.keep(file, footer.starts[coalesced[0]], footer.starts[coalesced[-1] + 1], rows)
-                    rows = _within(rows, _coalesced_spans(footer, spans, coalesced), _row_count(footer, coalesced))
+                        last.keep(file, begin, end, rows)
+                    here = np.clip(spans, begin, end) - begin
+                    rows = _within(rows, here[:, here[0] < here[1]])
                     if slice_ordinals is not None:
-                        rows[names.SLICE_ORDINAL] = _slice_ordinals(footer, coalesced, parts, slice_ordinals)
+                        ordinals = np.array(slice_ordinals, np.int64)
+                        rows[names.SLICE_ORDINAL] = pa.array(np.repeat(ordinals, here[1] - here[0]))
                     yield rows
         except (pa.ArrowException, OSError, KeyError) as error:
             # KeyError: a damaged column name. A store that does not answer raises StoreUnavailable, which passes.
@@ -293,44 +295,36 @@ def column_ranges(footer: Footer, schema: TableSchema, name: str) -> list[Column
     return [_statistics(footer, schema, number, name) for number in range(footer.metadata.num_row_groups)]
 
 
-def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> dict[int, list[tuple[int, int]]]:
-    """The wanted rows of every row group, in file order, as (first, end) within the row group."""
-    starts = footer.starts
+def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> Indices:
+    """First row and end of each part, shape (2, parts); the whole file is one part."""
     if parts is None:
-        return {number: [(0, starts[number + 1] - starts[number])] for number in range(len(starts) - 1)}
-    row_spans: list[tuple[int, int]] = []
-    for part in parts:
-        first, end = part.first, part.first + part.rows
-        if end > starts[-1]:
-            raise CorruptData(
-                f"file {file.path} has {starts[-1]} rows, but its entry refers to rows {first} to {end}",
-                hint="the entry was written incorrectly: please report this",
-            )
-        if row_spans and row_spans[-1][1] == first:
-            row_spans[-1] = (row_spans[-1][0], end)
-        else:
-            row_spans.append((first, end))
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for first, end in row_spans:
-        number = bisect.bisect_right(starts, first) - 1
-        while number < len(starts) - 1 and starts[number] < end:
-            start = starts[number]
-            spans.setdefault(number, []).append((max(first, start) - start, min(end, starts[number + 1]) - start))
-            number += 1
+        return np.array([[0], [footer.starts[-1]]])
+    spans = np.array([(part.first, part.first + part.rows) for part in parts]).T
+    if spans[1, -1] > footer.starts[-1]:
+        raise CorruptData(
+            f"file {file.path} has {footer.starts[-1]} rows, but its entry refers to rows {spans[0, -1]} to "
+            f"{spans[1, -1]}",
+            hint="the entry was written incorrectly: please report this",
+        )
     return spans
 
 
-def _within(rows: dict[str, pa.Array], spans: Sequence[tuple[int, int]], count: int) -> dict[str, pa.Array]:
-    """The rows within ``spans``, of ``count`` rows."""
-    if spans == [(0, count)]:
-        return rows
-    if len(spans) == 1:
-        ((first, end),) = spans
-        return {name: column.slice(first, end - first) for name, column in rows.items()}
-    return {
-        name: pa.concat_arrays([column.slice(first, end - first) for first, end in spans])
-        for name, column in rows.items()
-    }
+def _row_groups(footer: Footer, spans: Indices) -> list[int]:
+    """The row groups that have rows of parts, ascending."""
+    count = len(footer.starts)
+    first = np.searchsorted(footer.starts, spans[0], "right") - 1
+    end = np.searchsorted(footer.starts, spans[1])
+    parts = np.cumsum(np.bincount(first, minlength=count) - np.bincount(end, minlength=count))
+    return np.flatnonzero(parts).tolist()
+
+
+def _within(rows: dict[str, pa.Array], spans: Indices) -> dict[str, pa.Array]:
+    """The rows of parts, which are not empty."""
+    first, end = spans
+    gaps = np.flatnonzero(first[1:] != end[:-1])
+    joined = list(zip(first[np.append(0, gaps + 1)].tolist(), end[np.append(gaps, -1)].tolist(), strict=True))
+    slices = {name: [column.slice(begin, stop - begin) for begin, stop in joined] for name, column in rows.items()}
+    return {name: pa.concat_arrays(several) if len(joined) > 1 else several[0] for name, several in slices.items()}
 
 
 def _read_footer(source: pa.NativeFile, file: FileRef) -> pq.FileMetaData:
@@ -356,38 +350,6 @@ def _coalesce(footer: Footer, numbers: Sequence[int], tuning: Tuning) -> Iterato
         yield numbers_together
 
 
-def _row_count(footer: Footer, numbers: Sequence[int]) -> int:
-    return footer.starts[numbers[-1] + 1] - footer.starts[numbers[0]]
-
-
-def _coalesced_spans(
-    footer: Footer, spans: Mapping[int, Sequence[tuple[int, int]]], numbers: Sequence[int]
-) -> list[tuple[int, int]]:
-    """The wanted rows of consecutive row groups, as (first, end) within all of them."""
-    result: list[tuple[int, int]] = []
-    for number in numbers:
-        shift = footer.starts[number] - footer.starts[numbers[0]]
-        for first, end in spans[number]:
-            if result and result[-1][1] == first + shift:
-                result[-1] = (result[-1][0], end + shift)
-            else:
-                result.append((first + shift, end + shift))
-    return result
-
-
-def _slice_ordinals(
-    footer: Footer, numbers: Sequence[int], parts: Sequence[FilePart] | None, slice_ordinals: Sequence[int]
-) -> pa.Array:
-    """Slice ordinal of every wanted row of consecutive row groups."""
-    begin, end = footer.starts[numbers[0]], footer.starts[numbers[-1] + 1]
-    if parts is None:
-        return pa.array(np.full(end - begin, slice_ordinals[0], np.int64))
-    first = np.array([part.first for part in parts], np.int64)
-    rows = np.array([part.rows for part in parts], np.int64)
-    here = np.minimum(first + rows, end) - np.maximum(first, begin)
-    return pa.array(np.repeat(np.array(slice_ordinals, np.int64), np.maximum(here, 0)))
-
-
 def _decode(
     parquet: pq.ParquetFile, footer: Footer, numbers: Sequence[int], columns: Sequence[str]
 ) -> dict[str, pa.Array]:
@@ -404,7 +366,7 @@ def _decode(
     stored_columns = [name for name in columns if name not in empty]
     table = parquet.read_row_groups(numbers, columns=stored_columns, use_threads=False)
     return {
-        name: nulls(footer.schema.field(name).type, _row_count(footer, numbers))
+        name: nulls(footer.schema.field(name).type, table.num_rows)
         if name in empty
         else one_array(without_dictionary(table.column(name)))
         for name in columns
