@@ -13,20 +13,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from weft.storage.core.arrays import take_rows
-from weft.storage.core.keys import Indices, KeyVector, find, key_vector, take
+from weft.storage.core.keys import Indices, KeyVector, find, key_vector
 from weft.storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
 from weft.storage.core.merge.locate_keys import in_bucket
-from weft.storage.core.merge.registers import RegisterRange, group_registers, merge_registers
+from weft.storage.core.merge.registers import group_registers, merge_registers
 from weft.storage.core.merge.run_keys import RunKeys
 from weft.storage.core.merge.stitch import LogState
 from weft.storage.core.model import Group
 from weft.storage.core.modes import Mergers
+from weft.storage.core.names import SLICE_ORDINAL
 from weft.storage.core.plan.key_ranges import KeyRange
 from weft.storage.core.plan.slices import FileSlice, LiveFile
 from weft.storage.core.schema.evolution import adapt_events, adapt_registers
@@ -34,8 +33,6 @@ from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
 from weft.storage.files.fetch_blocks import BlockId, LogBlocks
 from weft.storage.files.row_buffer import RowBuffer
-
-AnyRange = TypeVar("AnyRange", LogRange, RegisterRange)
 
 
 class LogReader:
@@ -105,7 +102,7 @@ class LogReader:
         self._stored.expect(_blocks_of(file_slice))
         by_file = self._registers(file_slice, only_keys)
         events = list(self._events(file_slice, only_keys))
-        ranges: list[LogRange | RegisterRange] = [*itertools.chain(*by_file), *events]
+        ranges = [*itertools.chain(*by_file), *events]
         if not ranges:
             return None
         run_keys = None
@@ -160,20 +157,13 @@ class LogReader:
                     rows = batch.filter(pa.array(is_match))
                     yield self._files[number], _columns_of(rows)
 
-    def _registers(self, file_slice: FileSlice, only_keys: KeyVector | None) -> list[list[RegisterRange]]:
+    def _registers(self, file_slice: FileSlice, only_keys: KeyVector | None) -> list[list[LogRange]]:
         """The registers of one slice, a list for each file of a fold."""
-        ranges_by_file: dict[int, list[RegisterRange]] = {}
+        ranges_by_file: dict[int, list[LogRange]] = {}
         for number, batch, slice_ordinals in self._rows(file_slice, form="register"):
-            columns, slice_ordinal = _columns_of(batch), slice_ordinals
-            vector = key_vector(columns[self._schema.sort_column])
-            if only_keys is not None:
-                _, is_match = find(only_keys, vector)
-                if not is_match.any():
-                    continue
-                vector, columns = take(vector, is_match), take_rows(columns, is_match)
-                slice_ordinal = slice_ordinal[is_match] if slice_ordinal is not None else None
-            log_range = RegisterRange(vector, self._files[number].file.groups, columns, slice_ordinal)
-            ranges_by_file.setdefault(number, []).append(log_range)
+            log_range = self._range(self._files[number].file.groups, batch, slice_ordinals).among(only_keys)
+            if log_range is not None:
+                ranges_by_file.setdefault(number, []).append(log_range)
         return list(ranges_by_file.values())
 
     def _events(self, file_slice: FileSlice, only_keys: KeyVector | None) -> Iterator[LogRange]:
@@ -198,15 +188,22 @@ class LogReader:
         # Several times as fast for many small batches as a table of chunks, of which each column is combined.
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         arrival = np.repeat(coalesced.arrivals, coalesced.counts)
-        vector = key_vector(rows.column(self._schema.sort_column))
-        slice_ordinal = np.concatenate(coalesced.slice_ordinals) if coalesced.slice_ordinals else None
-        if only_keys is not None:
-            _, is_match = find(only_keys, vector)
-            if not is_match.any():
-                return
-            rows, arrival, vector = rows.filter(pa.array(is_match)), arrival[is_match], take(vector, is_match)
-            slice_ordinal = slice_ordinal[is_match] if slice_ordinal is not None else None
-        yield LogRange(vector, arrival, kind.groups, _columns_of(rows), slice_ordinal)
+        slice_ordinals = np.concatenate(coalesced.slice_ordinals) if coalesced.slice_ordinals else None
+        log_range = self._range(kind.groups, rows, slice_ordinals, arrival).among(only_keys)
+        if log_range is not None:
+            yield log_range
+
+    def _range(
+        self,
+        groups: Collection[int],
+        rows: pa.RecordBatch,
+        slice_ordinals: Indices | None,
+        arrival: Indices | None = None,
+    ) -> LogRange:
+        columns = _columns_of(rows)
+        if slice_ordinals is not None:
+            columns[SLICE_ORDINAL] = pa.array(slice_ordinals)
+        return LogRange(key_vector(columns[self._schema.sort_column]), groups, columns, arrival)
 
     def _rows(self, file_slice: FileSlice, *, form: str) -> Iterator[tuple[int, pa.RecordBatch, Indices | None]]:
         """Position of the file, rows, and for a run the slice ordinals of the rows, of every range in version order."""
@@ -293,9 +290,8 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
-def _of_run(run_keys: RunKeys, log_range: AnyRange) -> AnyRange:
-    assert log_range.slice_ordinal is not None, "every range of a run has slice ordinals"
-    return replace(log_range, keys=run_keys.vector(log_range.keys, log_range.slice_ordinal))
+def _of_run(run_keys: RunKeys, log_range: LogRange) -> LogRange:
+    return replace(log_range, keys=run_keys.vector(log_range.keys, np.asarray(log_range.columns[SLICE_ORDINAL])))
 
 
 def _blocks_of(file_slice: FileSlice) -> list[BlockId]:

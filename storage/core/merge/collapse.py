@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from weft.storage.core import keys, names, ordering
+from weft.storage.core.arrays import Arrays, take_rows
 from weft.storage.core.keys import Indices, KeyVector, Mask
 from weft.storage.core.merge.events import supplied_mask
 from weft.storage.core.model import Group, Op
@@ -23,26 +23,40 @@ from weft.storage.core.schema.table_schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Consecutive rows of log files that have the same column groups.
+    """Consecutive rows of log files that have the same column groups: events, or registers of one fold.
 
-    The rows of one file and file group are sorted by key; a range may hold several such parts.
+    The rows of one file and file group are sorted by key; a range of events may hold several such parts.
 
     Attributes:
-        keys: One per row, with repetitions.
-        arrival: Arrival of each row's commit; ascending.
+        keys: One per row; those of events with repetitions, those of registers distinct within a file group.
         groups: Ids of the column groups that the files have.
-        columns: Wanted columns by name; ``names.OP`` and ordering columns where versions matter.
-        slice_ordinal: The number of the file group within the run, one per row; None for a single file group.
+        columns: Wanted columns by name. Those of events have ``names.OP`` and ordering columns where versions matter;
+            those of registers are as in a slice. The rows of a run of file groups have ``names.SLICE_ORDINAL``.
+        arrival: Arrival of each event's commit, ascending; None for registers.
     """
 
     keys: KeyVector
-    arrival: Indices
     groups: Collection[int]
-    columns: Mapping[str, pa.Array]
-    slice_ordinal: Indices | None = None
+    columns: Arrays
+    arrival: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def column(self, name: str, arrow_type: pa.DataType) -> pa.Array:
+        """A column; all NULL if batches omitted it, or if the files are older."""
+        column = self.columns.get(name)
+        return pa.nulls(len(self), arrow_type) if column is None else column
+
+    def among(self, only_keys: KeyVector | None) -> LogRange | None:
+        """The rows with one of these keys, which are sorted and distinct, or all for None; None if there are none."""
+        if only_keys is None:
+            return self
+        _, is_match = keys.find(only_keys, self.keys)
+        if not is_match.any():
+            return None
+        arrival = self.arrival[is_match] if self.arrival is not None else None
+        return LogRange(keys.take(self.keys, is_match), self.groups, take_rows(self.columns, is_match), arrival)
 
 
 def collapse_group(
@@ -56,12 +70,11 @@ def collapse_group(
     if not touching:
         return None
     reads = (*group.ordering, *(name for name in group.values if name in values))
-    columns = {
-        name: _concat([_column(log_range, name, schema) for log_range in touching]) for name in (*reads, names.OP)
-    }
+    types = {**{name: schema.event_types[name] for name in reads}, names.OP: pa.int8()}
+    columns = {name: _concat([log_range.column(name, types[name]) for log_range in touching]) for name in types}
     supplied = _supplied_masks(touching, schema, reads)
     vector = keys.concat([log_range.keys for log_range in touching])
-    arrival = pa.array(np.concatenate([log_range.arrival for log_range in touching]))
+    arrival = pa.array(np.concatenate([log_range.arrival for log_range in touching if log_range.arrival is not None]))
     untouched = _find_untouched(group, columns)
     if untouched is not None:
         if untouched.all():
@@ -85,12 +98,6 @@ def collapse_group(
 def _concat(parts: Sequence[pa.Array]) -> pa.Array:
     """The arrays one after the other; a single array is not copied."""
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-
-
-def _column(log_range: LogRange, name: str, schema: TableSchema) -> pa.Array:
-    """A column of a range of events; all NULL if the batches omitted the column."""
-    column = log_range.columns.get(name)
-    return pa.nulls(len(log_range), schema.event_types[name]) if column is None else column
 
 
 def _find_untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
@@ -119,19 +126,6 @@ def _supplied_masks(ranges: Sequence[LogRange], schema: TableSchema, columns: Se
     }
 
 
-class Keyed(Protocol):
-    """Rows of a log file, events or registers: their keys, and columns that include the key columns."""
-
-    @property
-    def keys(self) -> KeyVector: ...
-
-    @property
-    def columns(self) -> Mapping[str, pa.Array]: ...
-
-    @property
-    def slice_ordinal(self) -> Indices | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class KeyDirectory:
     """Every key of the logs, once: the sorted key vector, and the key columns in the same order.
@@ -143,14 +137,14 @@ class KeyDirectory:
     columns: Mapping[str, pa.Array]
 
     @classmethod
-    def of(cls, ranges: Sequence[Keyed], schema: TableSchema) -> KeyDirectory:
+    def of(cls, ranges: Sequence[LogRange], schema: TableSchema) -> KeyDirectory:
         """The keys of ranges, all of which have the key columns, and the sort key if the schema has one."""
-        key_names = (*schema.key, names.KEY) if schema.has_sort_key else schema.key
+        hidden = [name for name in (names.KEY, names.SLICE_ORDINAL) if name in ranges[0].columns]
         order, sorted_keys = keys.in_order(keys.concat([log_range.keys for log_range in ranges]))
         starts = keys.run_starts(sorted_keys)
         firsts = pa.array(order[starts])
-        columns = {name: _concat([log_range.columns[name] for log_range in ranges]).take(firsts) for name in key_names}
-        ordinals = [log_range.slice_ordinal for log_range in ranges if log_range.slice_ordinal is not None]
-        if ordinals:
-            columns[names.SLICE_ORDINAL] = pa.array(np.concatenate(ordinals)).take(firsts)
+        columns = {
+            name: _concat([log_range.columns[name] for log_range in ranges]).take(firsts)
+            for name in (*schema.key, *hidden)
+        }
         return cls(keys.take(sorted_keys, starts), columns)

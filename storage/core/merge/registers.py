@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from weft.storage.core import keys, names
-from weft.storage.core.arrays import Arrays, scatter, take_rows
+from weft.storage.core.arrays import scatter, take_rows
 from weft.storage.core.keys import Indices, KeyVector, Mask
+from weft.storage.core.merge.collapse import LogRange
 from weft.storage.core.merge.stitch import LogState
 from weft.storage.core.model import Group
 from weft.storage.core.modes import MergeMode, Mergers, Registers, merging_mode
@@ -27,25 +28,8 @@ from weft.storage.core.modes.versions import pick
 from weft.storage.core.schema.table_schema import TableSchema
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterRange:
-    """Consecutive rows of one register-form file: file groups one after the other, each sorted by key.
-
-    Attributes:
-        keys: One per row, distinct within a file group.
-        groups: Ids of the column groups that the file has.
-        columns: Wanted columns by name, as in a slice.
-        slice_ordinal: The number of the file group within the run, one per row; None for a single file group.
-    """
-
-    keys: KeyVector
-    groups: Collection[int]
-    columns: Arrays
-    slice_ordinal: Indices | None = None
-
-
 def group_registers(
-    ranges: Sequence[RegisterRange], schema: TableSchema, group: Group, column_names: Collection[str]
+    ranges: Sequence[LogRange], schema: TableSchema, group: Group, column_names: Collection[str]
 ) -> Registers | None:
     """The registers of one column group in consecutive ranges of one file; None if the ranges contain no register.
 
@@ -59,7 +43,7 @@ def group_registers(
         return None
     state = [field.name for field in schema.state_fields(group)]
     columns = {
-        name: pa.concat_arrays([_column(log_range, schema.slice.field(name)) for log_range in ranges])
+        name: pa.concat_arrays([log_range.column(name, schema.slice.field(name).type) for log_range in ranges])
         for name in (*group.columns, *state)
         if name in column_names
     }
@@ -69,12 +53,6 @@ def group_registers(
     vector = keys.take(keys.concat([log_range.keys for log_range in ranges]), exists)
     order, sorted_keys = keys.in_order(vector)
     return Registers(sorted_keys, take_rows(columns, exists[order]))
-
-
-def _column(log_range: RegisterRange, field: pa.Field) -> pa.Array:
-    """A column of a range of registers; all NULL if the file is older than the column."""
-    column = log_range.columns.get(field.name)
-    return pa.nulls(len(log_range.keys), field.type) if column is None else column
 
 
 def _some_valid(columns: Sequence[pa.Array]) -> Mask:

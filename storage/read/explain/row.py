@@ -29,7 +29,7 @@ from weft.storage.core.merge.collapse import LogRange, collapse_group
 from weft.storage.core.merge.events import supplied_mask
 from weft.storage.core.merge.locate_keys import key_columns, locate_keys
 from weft.storage.core.merge.outcomes import Outcome, Version, decide, hide
-from weft.storage.core.merge.registers import RegisterRange, group_registers, merge_registers
+from weft.storage.core.merge.registers import group_registers, merge_registers
 from weft.storage.core.merge.stitch import needed_columns
 from weft.storage.core.merge.visibility import visible_rows
 from weft.storage.core.model import Group, Op
@@ -164,7 +164,7 @@ class _Found:
 
     schema: TableSchema
     versions: dict[int, list[_Located]] = field(default_factory=dict)
-    rows: list[RegisterRange] = field(default_factory=list)
+    rows: list[LogRange] = field(default_factory=list)
     events: list[LogRange] = field(default_factory=list)
 
     def add_events(self, live: LiveFile, rows: Arrays) -> None:
@@ -173,7 +173,7 @@ class _Found:
         vector = keys.key_vector(rows[schema.sort_column])
         groups = [group for group in schema.groups if group.id in live.file.groups]
         self.events.append(
-            LogRange(vector, np.full(count, live.arrival, np.int64), [group.id for group in groups], rows)
+            LogRange(vector, [group.id for group in groups], rows, np.full(count, live.arrival, np.int64))
         )
         for group in groups:
             given = [name for name in group.values if name in rows]
@@ -195,7 +195,7 @@ class _Found:
     def add_registers(self, rows: Arrays, groups: Sequence[int], stored_in: StoredIn, file: str) -> None:
         """Add one row of registers; columns as in a slice."""
         schema = self.schema
-        self.rows.append(RegisterRange(keys.key_vector(rows[schema.sort_column]), groups, rows))
+        self.rows.append(LogRange(keys.key_vector(rows[schema.sort_column]), groups, rows))
         for group in schema.groups:
             if group.id in groups:
                 for version, values in _in_register(schema, group, rows):

@@ -62,7 +62,7 @@ def _ranges(story: Story, schema: TableSchema) -> Iterator[LogRange]:
             columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
             columns = {n: c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for n, c in columns.items()}
             arrivals = np.full(len(rows), arrival, np.int64)
-            yield LogRange(np.zeros(len(rows), np.int64), arrivals, [group.id for group in batch.groups], columns)
+            yield LogRange(np.zeros(len(rows), np.int64), [group.id for group in batch.groups], columns, arrivals)
 
 
 def _batch(config: Config, append: Append) -> pa.Table:

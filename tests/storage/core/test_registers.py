@@ -17,7 +17,7 @@ from weft.storage.config.table_config import build_schema, load_config
 from weft.storage.core import keys, names
 from weft.storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
 from weft.storage.core.merge.events import prepare
-from weft.storage.core.merge.registers import RegisterRange, group_registers, merge_registers, register_rows
+from weft.storage.core.merge.registers import group_registers, merge_registers, register_rows
 from weft.storage.core.merge.stitch import LogState
 from weft.storage.core.model import Group
 from weft.storage.core.modes import NO_MERGERS, Mergers, Registers
@@ -61,12 +61,10 @@ def _ranges(schema: TableSchema, story: Story, append: Append, arrival: int) -> 
     order = keys.stable_order(vector)
     columns = {name: keys.one_array(rows.column(name)).take(pa.array(order)) for name in rows.column_names}
     arrivals = np.full(len(rows), arrival, np.int64)
-    return [LogRange(vector[order], arrivals, [group.id for group in batch.groups], columns)]
+    return [LogRange(vector[order], [group.id for group in batch.groups], columns, arrivals)]
 
 
-def _folded(
-    schema: TableSchema, ranges: Sequence[LogRange], data: st.DataObject, loaded: Mergers
-) -> list[RegisterRange]:
+def _folded(schema: TableSchema, ranges: Sequence[LogRange], data: st.DataObject, loaded: Mergers) -> list[LogRange]:
     """The rows of a fold's file, divided into random blocks."""
     vector = keys.union([log_range.keys for log_range in ranges])
     found = {group.id: collapse_group(ranges, schema, group, group.columns, loaded) for group in schema.groups}
@@ -80,7 +78,7 @@ def _folded(
     kept = np.asarray(rows.columns["key"])
     middle = data.draw(st.integers(0, len(kept)), label="block")
     return [
-        RegisterRange(
+        LogRange(
             kept[start:stop],
             list(registers),
             {name: column.slice(start, stop - start) for name, column in rows.columns.items()},
@@ -127,7 +125,7 @@ def test_a_row_counts_as_a_delete_if_any_of_its_groups_may_be_absent() -> None:
         row = {"id": [key], "a": ["x"], "ats": pa.array([ats], pa.int64()), "b": ["y"], "_op": [op]}
         batch = prepare(pa.table({**row, "n": pa.array([number], pa.int64())}), schema, stream)
         columns = {name: keys.one_array(batch.rows.column(name)) for name in batch.rows.column_names}
-        return LogRange(np.array([key]), np.array([arrival]), [group.id for group in batch.groups], columns)
+        return LogRange(np.array([key]), [group.id for group in batch.groups], columns, np.array([arrival]))
 
     ranges = [
         log_range(1, 1, 1, 1, "U"),  # plain
