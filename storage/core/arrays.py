@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -72,24 +71,6 @@ def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
         valid[rows] = np.asarray(values.is_valid())
         validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(column.type, len(column), [validity, memory])
-
-
-@dataclass(frozen=True, slots=True)
-class SomeRows(Mapping[str, pa.Array]):
-    """Consecutive rows of columns. A column is sliced when it is asked for: most are not, and each slice has a cost."""
-
-    columns: Arrays
-    first: int
-    end: int
-
-    def __getitem__(self, name: str) -> pa.Array:
-        return self.columns[name].slice(self.first, self.end - self.first)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.columns)
-
-    def __len__(self) -> int:
-        return len(self.columns)
 
 
 def join_rows(parts: Sequence[Arrays]) -> Arrays:

@@ -33,6 +33,13 @@ class SliceStatistics:
         self._largest: dict[int, Any] = {}
         self._overflows: Counter[int] = Counter()
 
+    @property
+    def reads(self) -> set[str]:
+        """Names of the columns that `add` reads, if the rows have them."""
+        columns, counted = self._schema.column_by_name, [g for g in self._groups if mode_of(g).may_overflow]
+        ordered = (name for group, pair in self._columns.items() for name in (names.arrival(group), *pair))
+        return {*ordered, *(name for group in counted for name in mode_of(group).reads(group, columns, group.values))}
+
     def add(self, rows: Arrays) -> None:
         """Add some rows: columns of the slice schema by name. Without rows the mapping may be empty."""
         if not rows:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from weft.storage import mergers
 from weft.storage.core import keys, names
-from weft.storage.core.arrays import Arrays, SomeRows, join_rows, take_rows
+from weft.storage.core.arrays import Arrays, join_rows, take_rows
 from weft.storage.core.log.file_refs import FileGroup, FilePart, FileRef, Replaced, SliceFile
 from weft.storage.core.merge.locate_keys import buckets
 from weft.storage.core.merge.merge_sorted import merge_sorted
@@ -245,9 +245,10 @@ class _Files:
             rows = self._change(found)
             sizes = _sizes(rows, count)
             bounds = np.cumsum([0, *sizes]).tolist()
+            columns = {name: rows[name] for name in statistics[0].reads if name in rows}
             for i, (first, end) in enumerate(itertools.pairwise(bounds)):
                 if end > first:
-                    statistics[i].add(SomeRows(rows, first, end))
+                    statistics[i].add({name: column.slice(first, end - first) for name, column in columns.items()})
             parts.append(writer.write_parts(rows, sizes))
             left_out.append([before - after for before, after in zip(_sizes(found, count), sizes, strict=True)])
         for (group, before), of_slice, base, shadow, counts in zip(
