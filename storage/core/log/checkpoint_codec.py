@@ -18,9 +18,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,15 +30,8 @@ from weft.storage.core.log.file_refs import FileGroup, Seqs
 from weft.storage.core.log.lane_state import LaneState
 from weft.storage.core.log.newest_slices import PartSource, Place, SlicePart, Slices, read_in_turn
 from weft.storage.core.log.sealed import digest, seal, unseal
-from weft.storage.core.log.slice_list import taken_out
 from weft.storage.core.log.table_state import TableState
 from weft.storage.errors import TableError
-
-S = TypeVar("S", TableState, LaneState)
-
-VERSION: Final = 2
-PACKED_VERSION: Final = 3
-"""Version of a checkpoint of the table lane whose slices are packed. Version 2 had them in its state."""
 
 _LEFT_OUT: Final = frozenset({"rewritten", "complete_from", "retired_id"})
 """Fields that are not written if they have their default. A version that does not know them has written none."""
@@ -51,14 +44,18 @@ _UNUSABLE: Final = (ValidationError, TableError, KeyError, TypeError, ValueError
 """Errors of a checkpoint that a version with another definition of the state or the schema has written."""
 
 
-class _Checkpoint(BaseModel, Generic[S]):
+class _Checkpoint(BaseModel):
     # A NaN in the state of a source is written as in Python's JSON, like in entries.
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
-    version: Literal[2] = VERSION
+    version: int
     features: list[str]
     fields: list[str]
-    state: S
+
+
+class _OfLane(_Checkpoint):
+    version: Literal[2] = 2
+    state: LaneState
 
 
 class _Part(BaseModel):
@@ -75,16 +72,11 @@ class _Part(BaseModel):
     sha256: str
 
 
-class _Packed(_Checkpoint[S], Generic[S]):
-    version: Literal[3] = PACKED_VERSION  # type: ignore[assignment]
+class _OfTable(_Checkpoint):
+    version: Literal[3] = 3
+    state: TableState
     reached: Seqs
     parts: list[_Part]
-
-
-# Pydantic keeps models of generics by weak references: without these names they would be rebuilt for every use.
-_OfTable: Final = _Checkpoint[TableState]
-_OfLane: Final = _Checkpoint[LaneState]
-_PackedOfTable: Final = _Packed[TableState]
 
 
 def encode_table(state: TableState) -> Iterator[bytes]:
@@ -111,24 +103,23 @@ def encode_table(state: TableState) -> Iterator[bytes]:
         parts.append(described)
         yield part.packed
     reached = only(slices.reached, state.lanes)
-    head = _json(_PackedOfTable, replace(state, slices=Slices()), reached=reached, parts=parts)
+    head = _json(_OfTable, replace(state, slices=Slices()), reached=reached, parts=parts)
     yield b"\n%b\n%b %012d\n" % (head, digest(head).encode(), len(head))
 
 
 def state_bytes(end: bytes, size: int) -> int:
-    """How many bytes at its end `decode_table` needs of a checkpoint of the table lane.
+    """How many bytes at its end `decode_table` needs of a checkpoint of the table lane; 0 if it cannot be decoded.
 
     Args:
         end: Its last bytes.
         size: Bytes of the object.
     """
     last_line = _SEAL.fullmatch(end[-_SEAL_BYTES:])
-    # Version 2 is needed whole; so is what cannot be decoded.
-    return min(1 + int(last_line[2]) + 1 + _SEAL_BYTES, size) if last_line is not None else size
+    return min(1 + int(last_line[2]) + 1 + _SEAL_BYTES, size) if last_line is not None else 0
 
 
 def state_json(data: bytes) -> bytes | None:
-    """The JSON object in a checkpoint of the table lane of version 3, or in its end; None if it is none, or damaged."""
+    """The JSON object in a checkpoint of the table lane, or in its end; None if it is none, or damaged."""
     last_line = _SEAL.fullmatch(data[-_SEAL_BYTES:])
     if last_line is None:
         return None
@@ -148,9 +139,9 @@ def decode_table(end: bytes, size: int | None = None, source: PartSource | None 
     """
     head = state_json(end)
     if head is None:
-        return _decode_version_2(end)
+        return None
     try:
-        packed = _PackedOfTable.model_validate_json(head, context={})
+        packed = _OfTable.model_validate_json(head, context={})
     except _UNUSABLE:
         return None
     places = list(itertools.accumulate((part.packed for part in packed.parts), initial=0))
@@ -170,13 +161,6 @@ def decode_table(end: bytes, size: int | None = None, source: PartSource | None 
     return replace(packed.state, slices=Slices(None, parts, packed.reached))
 
 
-def _decode_version_2(data: bytes) -> TableState | None:
-    # Slices are most of a checkpoint, and few of them are used, so they are decoded lazily.
-    slices, rest = taken_out(_body(data))
-    state = _decode(_OfTable, TableState, rest)
-    return replace(state, slices=Slices.of(slices)) if state is not None and slices else state
-
-
 def encode_lane(state: LaneState) -> bytes:
     """Bytes of a lane state."""
     return seal(_json(_OfLane, state))
@@ -184,10 +168,14 @@ def encode_lane(state: LaneState) -> bytes:
 
 def decode_lane(data: bytes) -> LaneState | None:
     """The state that `encode_lane` was given; None if the bytes are damaged, or this version does not use them."""
-    return _decode(_OfLane, LaneState, _body(data))
+    try:
+        checkpoint = _OfLane.model_validate_json(unseal(data) or b"", context={})
+    except _UNUSABLE:
+        return None
+    return checkpoint.state if _is_known(checkpoint, LaneState) else None
 
 
-def _json(model: type[_Checkpoint[S]], state: S, **others: Any) -> bytes:
+def _json(model: Callable[..., _Checkpoint], state: TableState | LaneState, **others: Any) -> bytes:
     left_out = {field.name for field in dataclasses.fields(state) if _is_left_out(field, state)}
     fields = [name for name in _fields(type(state)) if name not in left_out]
     checkpoint = model(features=sorted(readable_features()), fields=fields, state=state, **others)
@@ -198,20 +186,7 @@ def _is_left_out(field: dataclasses.Field[object], state: TableState | LaneState
     return field.name in _LEFT_OUT and getattr(state, field.name) == field.default
 
 
-def _body(data: bytes) -> bytes:
-    """The object that is stored; empty if it is damaged."""
-    return unseal(data) or b""
-
-
-def _decode(model: type[_Checkpoint[S]], kind: type[S], body: bytes) -> S | None:
-    try:
-        checkpoint = model.model_validate_json(body, context={})
-    except _UNUSABLE:
-        return None
-    return checkpoint.state if _is_known(checkpoint, kind) else None
-
-
-def _is_known(checkpoint: _Checkpoint[S], kind: type[S]) -> bool:
+def _is_known(checkpoint: _Checkpoint, kind: type[TableState | LaneState]) -> bool:
     """Whether this version has the features and the fields of a checkpoint."""
     fields = [name for name in _fields(kind) if name not in _LEFT_OUT or name in checkpoint.fields]
     return readable_features().issuperset(checkpoint.features) and checkpoint.fields == fields

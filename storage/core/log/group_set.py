@@ -61,11 +61,6 @@ class GroupSet(Collection[FileGroup]):
         # The packed bytes are not base64, so they are not validated.
         return cls(StoredGroups.model_construct(count=len(sorted_groups), bits=bits, size=len(text), packed=pack(text)))
 
-    @classmethod
-    def load(cls, content: StoredGroups | list[FileGroup]) -> GroupSet:
-        """The set that a checkpoint has; those of version 2 have a list."""
-        return cls(content) if isinstance(content, StoredGroups) else cls.of(content)
-
     def dump(self) -> StoredGroups:
         """The form for a checkpoint."""
         return GroupSet.of(self).dump() if self._removed else self._stored

@@ -5,9 +5,9 @@ each slice are enough: its file group, the cut of the slice that it was made fro
 other values only of the slices that contain its keys. So one pattern finds the three values in the JSON text, and the
 model decodes the rest on demand.
 
-The pattern matches exactly the form that `sidecar_codec` and `checkpoint_codec` write: all members, in order, with
-their types. Any other text is decoded by the model at once, which accepts every form of JSON, and refuses members that
-this version does not know. So nothing that a reader must refuse is skipped.
+The pattern matches exactly the form that this version writes: all members, in order, with their types. Any other text
+is decoded by the model at once, which accepts every form of JSON, and refuses members that this version does not know.
+So nothing that a reader must refuse is skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, overload
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from weft.storage.core.log import cut
 from weft.storage.core.log.file_refs import FileGroup, Seqs, SharedSeqs, SliceFile
@@ -51,7 +51,6 @@ _SLICE: Final = re.compile(
     rf'(?:,"overlays":\[{_OVERLAY}(?:,{_OVERLAY})*+\])?(?:,"replaces":\[{_REPLACED}(?:,{_REPLACED})*+\])?\}})([,\]])',
     re.ASCII,
 )
-_MEMBER: Final = '"slices":['
 
 
 class SliceSizes(NamedTuple):
@@ -176,42 +175,18 @@ def decode_list(data: bytes) -> SliceList:
     Raises:
         ValidationError: The data is not a list of slices, or a slice has a member that this version does not know.
     """
-    text = _decode_text(data)
-    if text is not None and text.startswith("["):
-        result = _scan(text, 1)
-        if result is not None and result[1] == len(text):
-            return result[0]
-    return SliceList.of(_SLICES.validate_json(data, context={}))
+    result = _scan(data)
+    return result if result is not None else SliceList.of(_SLICES.validate_json(data, context={}))
 
 
-def taken_out(data: bytes) -> tuple[SliceList, bytes]:
-    """Take the list ``slices`` out of a JSON object: the slices, and the object with an empty list in their place.
-
-    If the pattern does not match, the list is empty, and the object is unchanged.
-    """
-    text = _decode_text(data)
-    start = text.find(_MEMBER) + len(_MEMBER) if text is not None and _MEMBER in text else 0
-    result = _scan(text, start) if text is not None and start else None
-    if text is None or result is None:
-        return SliceList(()), data
-    slices, end = result
-    return slices, (text[:start] + text[end - 1 :]).encode()
-
-
-def _decode_text(data: bytes) -> str | None:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _scan(text: str, start: int) -> tuple[SliceList, int] | None:
-    """The slices from position ``start`` to the end of their list, and that end; None if the pattern does not match."""
+def _scan(data: bytes) -> SliceList | None:
+    """The slices of a list; None if the pattern does not match."""
     cuts: dict[str, Seqs] = {}
     entries: list[StoredSlice] = []
-    end = start
     try:
-        for match in _SLICE.finditer(text, start):
+        text = data.decode()
+        end = len("[")
+        for match in _SLICE.finditer(text, end):
             if match.start() != end:
                 return None
             before, partition, bits, bucket, parent, upto, after, separator = match.groups()
@@ -222,7 +197,7 @@ def _scan(text: str, start: int) -> tuple[SliceList, int] | None:
             entries.append(StoredSlice(group, cuts[parent], cuts[upto], (before, after)))
             end = match.end()
             if separator == "]":
-                return SliceList(entries), end
-    except ValidationError:
+                return SliceList(entries) if text[0] == "[" and end == len(text) else None
+    except ValueError:  # not UTF-8, or a cut that is none
         return None
     return None

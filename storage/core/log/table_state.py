@@ -94,7 +94,7 @@ class LiveFold:
     slot: int
     to: cut.Seqs
     files: tuple[LogFile, ...]
-    groups: Annotated[GroupSet, stored_as(StoredGroups | list[FileGroup], GroupSet.load, GroupSet.dump)]
+    groups: Annotated[GroupSet, stored_as(StoredGroups, GroupSet, GroupSet.dump)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,13 +282,18 @@ class Garbage:
             yield checkpoint.judged(garbage=unneeded or (not lane and self._has_rewritten_folds(checkpoint)))
 
     def _has_rewritten_folds(self, checkpoint: _Listed) -> bool:
-        """Whether a checkpoint of the table lane has folds, which have key ranges, from before a BASE that rewrites."""
+        """Whether a checkpoint of the table lane has folds, which have key ranges, from before a BASE that rewrites.
+
+        One that cannot be decoded, such as that of another version, may have them.
+        """
         if not checkpoint.parsed.slot < self._state.rewritten <= self._state.oldest_retained:
             return False
         with normalise_errors(checkpoint.path):
             data = self._store.get(checkpoint.path)
-        state = decode_table(data) if data is not None else None
-        return state is not None and bool(state.folds)
+        if data is None:
+            return False
+        state = decode_table(data)
+        return state is None or bool(state.folds)
 
     def _judge_unfinished(self) -> Iterator[StoredObject]:
         still = Unfinished.of(self._store).also_in(self._before)

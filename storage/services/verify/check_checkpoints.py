@@ -11,6 +11,7 @@ from weft.storage.core.log.cut import Span
 from weft.storage.core.log.entries import LaneEntry
 from weft.storage.core.log.lane_state import LaneState
 from weft.storage.core.log.redaction import redacted_file
+from weft.storage.core.log.sealed import unseal
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import LaneName, Path
 from weft.storage.environment import Environment
@@ -53,9 +54,10 @@ class Checkpoints(Generic[S]):
             state = self._decode(data)
             if state is not None and state.head == seq and head_id in (None, state.head_id):
                 yield path, state
+            elif state is None and unseal(data) is not None:
+                self._findings.at(path).info("another version has written it: it is ignored")
             else:
-                what = "it is damaged, or of another version: it is ignored"
-                self._findings.at(path).warning(what, "delete it")
+                self._findings.at(path).warning("it is damaged, or of another log: it is ignored", "delete it")
 
     def take_all(self) -> dict[int, list[tuple[Path, S]]]:
         """All usable checkpoints, by the slot of their last entry."""

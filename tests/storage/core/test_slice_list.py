@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from weft.storage.core.log import sidecar_codec
 from weft.storage.core.log.entries import Base, encode_entry
 from weft.storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
-from weft.storage.core.log.slice_list import SliceList, decode_list, taken_out
+from weft.storage.core.log.slice_list import SliceList, decode_list
 from weft.storage.core.names import LaneName, Path
 
 WHOLE: TypeAdapter[list[SliceFile]] = TypeAdapter(list[SliceFile])
@@ -152,17 +152,6 @@ def test_slices_of_one_list_share_their_cuts() -> None:
     )
     assert len({id(cut) for item in found.stored for cut in (item.parent, item.cut)}) == 1
     assert len({id(cut) for item in found for cut in (item.parent, item.cut)}) == 1
-
-
-def test_slices_are_extracted_from_a_json_object() -> None:
-    made = [slice_of(), slice_of(bucket=6)]
-    around = {"first": {"slices": 3}, "slices": json.loads(sidecar_codec.encode_list(made)), "last": [{}]}
-    found, rest = taken_out(json.dumps(around, separators=(",", ":")).encode())
-    assert is_lazy(found)
-    assert found == made
-    assert json.loads(rest) == around | {"slices": []}
-    for other in (json.dumps(around).encode(), b"{}", b"", b'{"slices":[{}]}', b'{"slices":[', b"\xff"):
-        assert taken_out(other) == ([], other)
 
 
 def test_an_entry_has_the_same_bytes_with_lazy_slices() -> None:

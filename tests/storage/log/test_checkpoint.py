@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 import pytest
@@ -18,12 +17,14 @@ from weft import Table
 from weft.storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_json
 from weft.storage.core.log.cut import Span, in_spans
 from weft.storage.core.log.lane_state import LaneState
+from weft.storage.core.log.sealed import seal
 from weft.storage.core.log.table_state import TableState, apply_entries
 from weft.storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
 from weft.storage.environment import Environment
 from weft.storage.log import checkpoint_store
 from weft.storage.log.checkpoint_store import Checkpoints, agreed
 from weft.storage.log.commit_log import CommitLog, lane_entries, read_table_lane
+from weft.storage.services.verify.findings import Severity
 from weft.storage.store.object_store import ObjectStore
 from weft.storage.store.open_store import open_store
 
@@ -141,19 +142,22 @@ DAMAGES = {
 }
 
 
-def test_a_checkpoint_of_version_2_is_used(table: Table) -> None:
-    """It has the slices in its state, and lists the file groups of folds."""
-    table.fold()
-    state = table.state()
-    assert len(state.slices)
-    assert len(state.folds)
-    head = json.loads(state_json(b"".join(encode_table(state))) or b"")
+def test_a_table_with_checkpoints_of_version_2_is_read_by_its_log(table: Table) -> None:
+    """Development versions wrote them: they have the form of a writer's lane, with the slices in their state."""
+    store = open_store(table.uri)
+    wanted = table_states(store)[-1]
+    head = json.loads(state_json(b"".join(encode_table(wanted))) or b"")
     del head["parts"], head["reached"]
-    head["version"], head["state"]["slices"] = 2, [made.model_dump() for made in state.slices.values()]
-    for stored, fold in zip(head["state"]["folds"], state.folds, strict=True):
-        stored["groups"] = list(fold.groups)
-    body = json.dumps(head, separators=(",", ":")).encode()
-    assert decode_table(hashlib.sha256(body).hexdigest().encode() + b"\n" + body) == state
+    head["version"], head["state"]["slices"] = 2, [made.model_dump() for made in wanted.slices.values()]
+    checkpoint = seal(json.dumps(head, separators=(",", ":")).encode())
+    for path in saved(store, TABLE_LANE):
+        store.delete(path)
+    path = checkpoint_path(TABLE_LANE, wanted.head, "a" * 32)
+    store.put(path, checkpoint)
+    assert Checkpoints(Environment(store)).newest_table(CommitLog(Environment(store, FakeClock()))) is None
+    opened = Table.open(table.uri)
+    assert opened.state() == wanted
+    assert [(f.severity, f.where) for f in opened.verify().findings] == [(Severity.INFO, path)]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
