@@ -107,6 +107,12 @@ def test_properties_as_a_user_writes_them() -> None:
 
 REFUSED: dict[str, tuple[dict[str, str | None], str, str]] = {
     "unknown": ({"group.payment.odering": "x"}, "property 'group.payment.odering' is unknown", "did you mean"),
+    "main field by its name": (
+        {"group.payment.columns": "paid"},
+        "property 'group.payment.columns' is unknown",
+        "known",
+    ),
+    "nested field by its name": ({"group.payment.state": "x"}, "property 'group.payment.state' is unknown", "known"),
     "misspelt section": ({"grup.x": "paid"}, "property 'grup.x' is unknown", "known: key"),
     "no key": ({"key": None}, "property 'key' is missing", "'key' = 'order_id'"),
     "no group": (
