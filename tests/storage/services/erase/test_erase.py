@@ -28,6 +28,8 @@ from tests.storage.support.erased_table import (
 from weft import Table
 from weft.storage.clock import Stamps
 from weft.storage.core.log import features
+from weft.storage.core.log.sealed import seal
+from weft.storage.core.names import TABLE_LANE, checkpoint_path
 from weft.storage.environment import Environment
 from weft.storage.errors import (
     CorruptData,
@@ -352,6 +354,16 @@ class TestWhatIsKept:
         table.clean(dt.timedelta(0))
         assert with_keys(table, [GONE]) == []
         assert errors_of(table) == []
+
+    def test_a_checkpoint_that_another_version_writes_later_is_cleaned(self, table: Table) -> None:
+        """This version cannot decode it, so it may have key ranges of folds."""
+        path = checkpoint_path(TABLE_LANE, table.state().head, "a" * 32)
+        table.erase([GONE], expire_snapshots=True)
+        store = open_store(table.uri)
+        store.put(path, seal(b'{"version":2}'))
+        assert errors_of(table) == []
+        table.clean(dt.timedelta(0))
+        assert store.get(path) is None
 
     @pytest.mark.parametrize(("call", "number"), [("put_if_absent", 1), ("put_if_absent", 2), ("open_input", 1)])
     def test_a_key_column_that_becomes_wider_meanwhile(self, tmp_path: Path, call: str, number: int) -> None:
