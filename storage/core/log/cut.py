@@ -137,8 +137,3 @@ def highest(first: Seqs, second: Seqs) -> dict[LaneName, int]:
 def in_spans(spans: Sequence[Span], seq: int) -> bool:
     """Whether an entry lies in one of the spans."""
     return any(after < seq <= until for after, until in spans)
-
-
-def is_cut(text: str) -> bool:
-    """Whether a text is in the form of a cut, as opposed to a time or the name of a savepoint."""
-    return text.startswith(PREFIX)
