@@ -157,7 +157,9 @@ def test_a_table_with_checkpoints_of_version_2_is_read_by_its_log(table: Table) 
     assert Checkpoints(Environment(store)).newest_table(CommitLog(Environment(store, FakeClock()))) is None
     opened = Table.open(table.uri)
     assert opened.state() == wanted
-    assert [(f.severity, f.where) for f in opened.verify().findings] == [(Severity.INFO, path)]
+    findings = opened.verify().findings
+    assert {finding.severity for finding in findings} == {Severity.INFO}
+    assert path in {finding.where for finding in findings}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
