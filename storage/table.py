@@ -429,7 +429,7 @@ class Table:
         """
         table_log = self.writable()
         snapshot = self._settle(to, references=False)
-        return restore(table_log, snapshot.state, snapshot.table_files.cut, f"restore to {to}")
+        return restore(table_log, snapshot.state, snapshot.at, f"restore to {to}")
 
     def undo(self, stream: str, since: dt.datetime | str) -> RestoreResult:
         """Roll back what one stream has committed since a time, a cut or a savepoint; other streams are not affected.

@@ -14,10 +14,9 @@ from tests.simulation.two_tables import FOREIGN
 from weft.storage.errors import NotFound, SnapshotExpired
 from weft.storage.log.table_log import TableLog
 from weft.storage.read import referenced_snapshots as references
-from weft.storage.read import snapshot
 from weft.storage.read.changes import joined as joined_changes
 from weft.storage.read.referenced_snapshots import ReferencedTables
-from weft.storage.read.references import bound_rows
+from weft.storage.read.references import bound_rows, joined_scan
 from weft.storage.read.references.joined_scan import JoinedScan
 from weft.storage.read.references.referenced_table import ReferencedTable
 from weft.storage.read.request.scan_request import ScanRequest
@@ -37,7 +36,7 @@ def takes_the_referenced_cut_first(right: Any) -> Any:
 
         def early_if_known(found: Any, reference: Any, *args: Any, **named: Any) -> Any:
             if reference.name in early:
-                return ReferencedTable(reference, early[reference.name].table_files)
+                return ReferencedTable(reference, early[reference.name])
             return take(found, reference, *args, **named)
 
         with mock.patch.object(self, "_take", early_if_known):
@@ -115,10 +114,10 @@ def as_if_they_were_unchanged(_: Any) -> Any:
 def joins_on_bases(plan: Any) -> Any:
     def broken(files: Any, tables: Any, request: Any) -> Any:
         right = plan(files, tables, request)
-        if request.require or request.columns is not None or not files.schema.references:
+        if request.require or request.columns is not None or not files.table_schema.references:
             return right
-        foreign = [name for name in files.schema.arrow.names if name.startswith(FOREIGN)]
-        wanted = ScanRequest([*files.schema.key, *foreign], read_optimized=True)
+        foreign = [name for name in files.table_schema.arrow.names if name.startswith(FOREIGN)]
+        wanted = ScanRequest([*files.table_schema.key, *foreign], read_optimized=True)
         return JoinedOnBases(right, plan_scan(files, wanted).to_arrow())
 
     return broken
@@ -191,7 +190,7 @@ REFERENCES: Final[Mapping[str, Mutant]] = {
         references, "snapshot_at", takes_the_newest_for_an_expired_one, "references"
     ),
     "M11 rows are joined on the foreign keys of base files": Mutant(
-        snapshot, "plan_joined_scan", joins_on_bases, "references"
+        joined_scan, "plan_joined_scan", joins_on_bases, "references"
     ),
     "M11 kept rows are used for any later snapshot": Mutant(
         bound_rows, "can_tell", always(True), "references", rare=True

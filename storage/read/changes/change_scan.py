@@ -188,7 +188,7 @@ def under_schema(snapshot: Snapshot, later: TableState) -> Snapshot:
     if snapshot.state.schema_rev == later.schema_rev:
         return snapshot
     state = replace(snapshot.state, schema=later.schema, schema_rev=later.schema_rev)
-    return Snapshot(snapshot.table_log, state, snapshot.cut)
+    return Snapshot(snapshot.table_log, state, snapshot.at)
 
 
 def check_order(since: Cut, until: Snapshot) -> None:

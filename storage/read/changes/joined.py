@@ -264,7 +264,7 @@ def _side(
         if reference.name in referenced:
             other = referenced[reference.name]
             wanted = list(dict.fromkeys((*other.table_schema.key, *reference.columns)))
-            rows[reference.name] = ReferenceRows(plan_scan(other.table_files, ScanRequest(wanted)))
+            rows[reference.name] = ReferenceRows(plan_scan(other, ScanRequest(wanted)))
     return _Side(scan, rows)
 
 

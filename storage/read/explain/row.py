@@ -75,10 +75,10 @@ def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> 
         SnapshotExpired: The snapshot has expired.
         CorruptData: A file is missing or damaged.
     """
-    schema = snapshot.schema
+    schema = snapshot.table_schema
     columns = key_columns(schema, key_table(schema, _one_key(schema, key)))
     shown_key = {name: python_value(column[0]) for name, column in columns.items()}
-    with explain_missing_file(snapshot.table_log.env, snapshot.cut):
+    with explain_missing_file(snapshot.table_log.env, snapshot.at):
         state = _oldest(snapshot) if history else snapshot.state
         located = locate_keys(schema, columns, state.levels)
         vector = next(iter(located.values()))
@@ -89,7 +89,7 @@ def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> 
     if not any(found.versions.values()):
         listed = ", ".join(f"{name}={value!r}" for name, value in shown_key.items())
         raise NotFound(
-            f"the table has no row with key {listed} at {snapshot.cut}, and no delete of one",
+            f"the table has no row with key {listed} at {snapshot.at}, and no delete of one",
             hint="check the key and the snapshot; nothing is known of keys that were erased, forgotten or expired",
         )
     loaded = mergers.load(schema, snapshot.table_log.env.mergers)
@@ -110,7 +110,7 @@ def _one_key(schema: TableSchema, key: Any) -> Sequence[Any]:
 
 def _current(snapshot: SnapshotFiles, groups: Collection[FileGroup]) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
     """What a read of the snapshot merges."""
-    return snapshot.slices_of(groups), snapshot.log_files
+    return snapshot.slices_of(groups), snapshot.files
 
 
 def _oldest(snapshot: SnapshotFiles) -> TableState:
@@ -125,7 +125,7 @@ def _history(
     snapshot: SnapshotFiles, begin: TableState, groups: Collection[FileGroup]
 ) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
     """The oldest slice from which the snapshot follows, and all commits after it; their log files are retained (C2)."""
-    files = snapshot.table_log.committed_files(begin, begin.log_start(), snapshot.cut.lanes)
+    files = snapshot.table_log.committed_files(begin, begin.log_start(), snapshot.at.lanes)
     return plan_slices(begin, files, only=groups), files
 
 
@@ -268,7 +268,7 @@ def _read(
     snapshot: SnapshotFiles, file_slice: FileSlice, files: Sequence[LiveFile], vector: KeyVector, found: _Found
 ) -> None:
     """Read everything that a file group has of a key."""
-    env, schema, made = snapshot.table_log.env, snapshot.schema, file_slice.slice
+    env, schema, made = snapshot.table_log.env, snapshot.table_schema, file_slice.slice
     columns = needed_columns(schema, [column.name for column in schema.columns], schema.groups, exact=True)
     groups = [group.id for group in schema.groups]
     chosen = RowGroups(schema, None, vector, None).may_match
@@ -305,7 +305,7 @@ def _explained(
     *,
     history: bool,
 ) -> Explanation:
-    schema = snapshot.schema
+    schema = snapshot.table_schema
     visible = _visible(schema, registers)
     states = [_group_state(group, registers[group.id], visible=visible) for group in schema.groups]
     commits = _Commits(snapshot)
@@ -323,7 +323,7 @@ def _explained(
             outcomes = hide(stored, outcomes)
         versions += [commits.described(group, one, outcome) for one, outcome in zip(located, outcomes, strict=True)]
     row = whole if visible else None
-    return Explanation(key, str(snapshot.cut), history, row, tuple(states), tuple(versions))
+    return Explanation(key, str(snapshot.at), history, row, tuple(states), tuple(versions))
 
 
 def _visible(schema: TableSchema, registers: Mapping[int, Registers | None]) -> bool:
@@ -372,7 +372,7 @@ class _Commits:
 
     def __init__(self, snapshot: SnapshotFiles) -> None:
         self._log = snapshot.table_log.commit_log
-        self._state, self._heads, self._schema = snapshot.state, snapshot.cut.lanes, snapshot.schema
+        self._state, self._heads, self._schema = snapshot.state, snapshot.at.lanes, snapshot.table_schema
         self._lane_of = {lane.lane_id: lane for lane in snapshot.state.lanes.values()}
         self._entries: dict[tuple[LaneName, int], Data | None] = {}
         self._slots: dict[int, int] = {}

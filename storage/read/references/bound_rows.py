@@ -77,7 +77,7 @@ class _Bound:
             newer = rows_since(self.scan.at, later, columns)
         if newer is None or newer.rows.nbytes > MOST_BYTES:
             return None
-        return replace(self, since=Since(self.scan, self.identity, newer), at=later.cut)
+        return replace(self, since=Since(self.scan, self.identity, newer), at=later.at)
 
 
 class BoundRows:
@@ -100,7 +100,7 @@ class BoundRows:
     def _bind(self, join: Join, later: SnapshotFiles) -> Join:
         key = (join.rows.scan.env.store.uri, join.reference.table_id, join.rows.scan.projection.columns)
         bound = self._bound.find(key)
-        if bound is not None and bound.identity != join.identity and bound.at != later.cut:
+        if bound is not None and bound.identity != join.identity and bound.at != later.at:
             bound = bound.until(later)
         if bound is None:
             bound = _Bound(join.rows.scan, join.identity)
@@ -131,7 +131,7 @@ def rows_since(bound: Cut, later: SnapshotFiles, columns: Sequence[str]) -> Newe
         return None
     columns_of_keys, keys = changed
     scan = plan_scan(later, ScanRequest(list(columns), keys=keys))
-    return Newer.of(later.schema, columns_of_keys, scan.to_arrow())
+    return Newer.of(later.table_schema, columns_of_keys, scan.to_arrow())
 
 
 def most_rows(later: SnapshotFiles) -> int:
@@ -143,8 +143,8 @@ def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
     """Whether log files contain all keys that differ between two snapshots, and these files exist."""
     state = later.state
     return (
-        bound.table <= later.cut.table
-        and cut.within(start_of(bound, state), later.cut.lanes)
+        bound.table <= later.at.table
+        and cut.within(start_of(bound, state), later.at.lanes)
         and max(state.restored, state.rewritten, state.schema_rev) <= bound.table
         and later.table_log.refresh().oldest_retained <= bound.table
     )
@@ -152,8 +152,8 @@ def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
 
 def _changed_keys(bound: Cut, later: SnapshotFiles, most: int) -> tuple[Arrays, dict[FileGroup, KeyVector]] | None:
     """The keys of the commits after a cut: their columns, and by file group; None if the commits have more rows."""
-    schema, state = later.schema, later.state
-    files = later.table_log.committed_files(state, start_of(bound, state), later.cut.lanes)
+    schema, state = later.table_schema, later.state
+    files = later.table_log.committed_files(state, start_of(bound, state), later.at.lanes)
     if sum(sum(live.index.blocks.rows) for live in files) > most:
         return None
     slices = log_slices(state, files)

@@ -49,13 +49,11 @@ class ReferencedTable:
             NotComplete: A stream of the referenced table lags.
             TableError: There is no snapshot of the referenced table.
         """
-        files = self.files
-        groups = {
-            files.schema.group_of_column[name].name for name in self.reference.columns if name not in files.schema.key
-        }
-        watermarks = read_watermarks(files.table_log.commit_log, files.state, files.cut)
+        schema = self.files.table_schema
+        groups = {schema.group_of_column[name].name for name in self.reference.columns if name not in schema.key}
+        watermarks = read_watermarks(self.files.table_log.commit_log, self.files.state, self.files.at)
         try:
-            check_complete(watermarks, files.schema, through, sorted(groups))
+            check_complete(watermarks, schema, through, sorted(groups))
         except (NotComplete, InvalidInput) as error:
             raise type(error)(f"reference {self.reference.name!r}: {error.message}", hint=error.hint) from None
 
@@ -65,7 +63,7 @@ class ReferencedTable:
         Raises:
             TableError: There is no snapshot of the referenced table.
         """
-        schema = self.files.schema
+        schema = self.files.table_schema
         shown = zip(self.reference.columns, self.reference.shown, strict=True)
         return [pa.field(name, schema.column_by_name[column].type) for column, name in shown]
 

@@ -60,7 +60,7 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
     try:
         kept: dict[str, KeptReference] = {}
         for each in found.references:
-            log, at = each.files.table_log, each.files.cut
+            log, at = each.files.table_log, each.files.at
             if log.store.uri not in placed:
                 # A random part, because another process may make a savepoint of the same name at the same time.
                 chosen = f"{name[:_KEPT_OF_NAME]}.{table_log.env.ids.new()[:_RANDOM]}"
@@ -72,7 +72,7 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
         _release_all(placed)
         raise
     try:
-        made = _publish(table_log, name, found.table_files.cut, note, kept)
+        made = _publish(table_log, name, found.at, note, kept)
     except (Conflict, SnapshotExpired):
         _release_all(placed)
         raise  # after any other error it may have been published, and need those of the referenced tables

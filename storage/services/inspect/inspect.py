@@ -208,7 +208,7 @@ class Inspection:
     def _inspect(self, snapshot: Snapshot) -> None:
         self._table_log, self._state = snapshot.table_log, snapshot.state
         self._snapshot = snapshot
-        self._lanes = snapshot.table_files.cut.lanes
+        self._lanes = snapshot.at.lanes
 
     @cached_property
     def _watermarks(self) -> Watermarks:

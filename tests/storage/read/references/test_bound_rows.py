@@ -230,10 +230,10 @@ def test_much_that_has_changed_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> N
         reader.run(step, 0)
     before = reader.shop.customers.snapshot().cut
     reader.run(("crm", 0, "A", 2, "upsert"), 0)
-    assert rows_since(before, reader.shop.customers.snapshot().table_files, ["id", "name"]) is not None
+    assert rows_since(before, reader.shop.customers.snapshot(), ["id", "name"]) is not None
     reader.run(("crm", 1, "B", 2, "upsert"), 0)
     reader.run(("crm", 3, "C", 2, "upsert"), 0)
-    assert rows_since(before, reader.shop.customers.snapshot().table_files, ["id", "name"]) is None
+    assert rows_since(before, reader.shop.customers.snapshot(), ["id", "name"]) is None
 
 
 def test_few_rows_that_are_large_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
