@@ -536,7 +536,7 @@ class Table:
         return result
 
     def verify(
-        self, *, deep: bool = True, progress: OnStage = unobserved, execute: Execute | None = None
+        self, *, deep: bool = True, progress: OnStage = unobserved, execute: Execute = one_by_one
     ) -> VerifyReport:
         """Check everything that can be checked from storage, and report all problems. Changes nothing.
 
