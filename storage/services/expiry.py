@@ -162,7 +162,7 @@ def _ordinals(rows: Arrays, mask: Any) -> set[int]:
 def _parts(slices: Sequence[FileSlice], most_bytes: int) -> Iterator[list[FileSlice]]:
     """File groups that are published together: neighbours of up to some stored bytes."""
     sizes = [each.base_bytes + each.log_bytes for each in slices]
-    return (list(slices[span]) for span in cut_by_size(sizes, most_bytes))
+    return cut_by_size(slices, sizes, most_bytes)
 
 
 def _rewrite(
