@@ -14,6 +14,7 @@ from tests.simulation.two_tables import FOREIGN
 from weft.storage.errors import NotFound, SnapshotExpired
 from weft.storage.log.table_log import TableLog
 from weft.storage.read import referenced_snapshots as references
+from weft.storage.read.changes import change_scan
 from weft.storage.read.changes import joined as joined_changes
 from weft.storage.read.referenced_snapshots import ReferencedTables
 from weft.storage.read.references import bound_rows, joined_scan
@@ -157,9 +158,9 @@ def releases_here_alone(_: Any) -> Any:
 def without_earlier_references(right: Any) -> Any:
     """Compares with the newest rows of referenced tables on both sides."""
 
-    def broken(snapshot: Any, newest: Any, columns: Any, groups: Any, referenced: Any, used: Any) -> Any:
-        later = {name: newest.of_reference(name) for name in referenced}
-        return right(snapshot, newest, columns, groups, later, used)
+    def broken(scan: Any, referenced: Any, used: Any) -> Any:
+        later = {name: Snapshot(old.table_log, *old.table_log.newest_cut()) for name, old in referenced.items()}
+        return right(scan, later, used)
 
     return broken
 
@@ -212,7 +213,7 @@ REFERENCES: Final[Mapping[str, Mutant]] = {
     ),
     "S16 a pin forgets the referenced tables": Mutant(Snapshot, "_referenced", always([]), "references", rare=True),
     "S21 changes leave out rows whose referenced row has changed": Mutant(
-        joined_changes._Referring, "keys", always({}), "references"
+        change_scan.Referring, "keys", always({}), "references"
     ),
     "S21 changes compare with the newest referenced rows": Mutant(
         joined_changes, "_side", without_earlier_references, "references"

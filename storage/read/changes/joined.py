@@ -10,28 +10,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from weft.storage.core import keys, names
-from weft.storage.core.arrays import Arrays
-from weft.storage.core.keys import KeyVector, one_array
-from weft.storage.core.log.file_refs import FileGroup
-from weft.storage.core.merge.diff import ChangeShape, diff
-from weft.storage.core.merge.locate_keys import key_columns, locate_keys
+from weft.storage.core.merge.diff import ChangeShape
 from weft.storage.core.model import Column, Group, Reference
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
-from weft.storage.read.changes.change_scan import ChangeScan, expiring, scan_changes, under_schema
-from weft.storage.read.changes.tasks import ChangeTask
-from weft.storage.read.plan.read_task import ReadTask
-from weft.storage.read.references.reference_rows import KeyedRows, ReferenceRows, RowCache
+from weft.storage.read.changes.change_scan import ChangeScan, Referring, Side, scan_changes, under_schema
+from weft.storage.read.references.reference_rows import ReferenceRows
 from weft.storage.read.request.filter_input import parse_filter
 from weft.storage.read.request.projection import check_required
-from weft.storage.read.request.scan_request import Keys, ScanRequest
+from weft.storage.read.request.scan_request import ScanRequest
 from weft.storage.read.scan.plan_scan import plan_scan
 from weft.storage.read.scan.scan import Scan
 from weft.storage.read.snapshot import Snapshot
@@ -56,145 +47,6 @@ def _used(schema: TableSchema, columns: Collection[str] | None, require: Collect
     )
 
 
-@dataclass(frozen=True)
-class _Referring:
-    """Finds the rows whose foreign key names a changed row of a referenced table.
-
-    Attributes:
-        on: The columns of the foreign key.
-        changes: The changes of the referenced table.
-        scan: Reads the key and the foreign key of the later rows, without tasks.
-    """
-
-    on: tuple[str, ...]
-    changes: ChangeScan
-    scan: Scan
-    _cache: RowCache = field(default_factory=RowCache, compare=False, repr=False)
-
-    def keys(self, task: ReadTask, levels: Collection[int]) -> Keys:
-        """The keys of such rows of a task, by file group of these numbers of bits."""
-        changed = self._changed()
-        if not len(changed.rows):
-            return {}
-        schema, parts = self.scan.schema, []
-        for batch in self.scan.read(task):
-            numbers = changed.find([batch.column(name) for name in self.on])
-            parts.append(batch.filter(numbers.is_valid()).select(schema.key))
-        found = pa.Table.from_batches(parts, pa.schema([self.scan.arrow.field(name) for name in schema.key]))
-        return locate_keys(schema, key_columns(schema, found), levels) if len(found) else {}
-
-    def _changed(self) -> KeyedRows:
-        with self._cache.lock:
-            if self._cache.rows is None:
-                schema = self.changes.shape.schema
-                self._cache.rows = KeyedRows.of(schema, self.changes.to_reader().read_all().select(schema.key))
-            return self._cache.rows
-
-
-@dataclass(frozen=True)
-class _Side:
-    """One of the two snapshots, under the newest schema.
-
-    Attributes:
-        scan: Reads the columns of the table and the arrivals of their groups, without tasks.
-        references: How to read the rows of referenced tables; without a reference that the snapshot does not have.
-    """
-
-    scan: Scan
-    references: Mapping[str, ReferenceRows]
-
-
-@dataclass(frozen=True)
-class JoinedChangeScan:
-    """Planned changes of a table with references. Like a `ChangeScan` it can be pickled, and read anywhere.
-
-    Attributes:
-        shape: Columns of the result, over a schema in which each used reference is a column group.
-        used: The references whose changes count.
-        required: Names of the references that must be present in a row.
-        own: The changes of the table itself, without tasks: which keys were committed in between.
-        referring: The references to tables that have changed.
-        before: The earlier snapshot; None if all rows are inserts.
-        after: The later snapshot.
-        tasks: The work; no key is in the results of two tasks.
-    """
-
-    shape: ChangeShape
-    used: tuple[Reference, ...]
-    required: tuple[str, ...]
-    own: ChangeScan
-    referring: tuple[_Referring, ...]
-    before: _Side | None
-    after: _Side
-    tasks: tuple[ChangeTask, ...]
-
-    @property
-    def arrow(self) -> pa.Schema:
-        """Schema of every batch."""
-        return self.shape.arrow
-
-    def without_tasks(self) -> JoinedChangeScan:
-        """A copy without the tasks, for processes that receive tasks one by one."""
-        return replace(self, tasks=())
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """All changes as a stream of batches, one task after the other. Reading it raises the errors of `read`."""
-        batches = (batch for task in self.tasks for batch in self.read(task))
-        return pa.RecordBatchReader.from_batches(self.arrow, batches)
-
-    def read(self, task: ChangeTask) -> Iterator[pa.RecordBatch]:
-        """Changes of one task, in no particular order. Each process reads the referenced tables itself.
-
-        Raises the errors of `ChangeScan.read`.
-        """
-        with expiring():
-            wanted = None if self.before is None else self._candidates(self.before, task)
-            side, earlier = self.before or self.after, []
-            if self.before is not None and task.before is not None:
-                earlier = list(self.before.scan.read(task.before, wanted))
-            before = pa.Table.from_batches(earlier, side.scan.arrow)
-            after = self.after.scan.read(task.after, wanted)
-            yield from diff(
-                self.shape,
-                self._joined(side, before),
-                (self._joined(self.after, pa.Table.from_batches([batch])) for batch in after),
-            )
-
-    def _candidates(self, before: _Side, task: ChangeTask) -> Keys | None:
-        """Keys of the rows that can differ; None for all rows of the task."""
-        touched = self.own.touched_keys(before.scan.at, task)
-        if touched is None:
-            return None
-        found: dict[FileGroup, KeyVector] = dict(touched)
-        for each in self.referring:
-            for group, vector in each.keys(task.after, task.levels).items():
-                found[group] = keys.union([found[group], vector]) if group in found else vector
-        return found
-
-    def _joined(self, side: _Side, rows: pa.Table) -> Arrays:
-        """Rows of the table with the columns of the references, and an arrival for each as if it were a group."""
-        columns: dict[str, pa.Array] = {name: one_array(rows.column(name)) for name in rows.schema.names}
-        keep = np.ones(len(rows), np.bool_)
-        for reference in self.used:
-            group = self.shape.schema.group_by_name[reference.name]
-            if reference.name in side.references:
-                foreign_keys = [columns[name] for name in reference.on]
-                keyed = side.references[reference.name].of(foreign_keys)
-                numbers = keyed.find(foreign_keys)
-                shown = zip(reference.shown, reference.columns, strict=True)
-                columns |= {name: keyed.values(column, numbers) for name, column in shown}
-            else:
-                numbers = pa.nulls(len(rows), pa.int64())
-                columns |= {name: pa.nulls(len(rows), self.shape.schema.field(name).type) for name in reference.shown}
-            columns[names.arrival(group.id)] = numbers
-            if reference.name in self.required:
-                keep &= np.asarray(numbers.is_valid())
-        if keep.all():
-            return columns
-        places = pa.array(np.flatnonzero(keep))
-        return {name: column.take(places) for name, column in columns.items()}
-
-
 def plan_joined_changes(
     since: Snapshot | None,
     until: Snapshot,
@@ -204,7 +56,7 @@ def plan_joined_changes(
     before: bool,
     under: Snapshot | None = None,
     unseen: tuple[Collection[str], Collection[str]] = ((), ()),
-) -> JoinedChangeScan:
+) -> ChangeScan:
     """Plan the changes between two snapshots of a table with references.
 
     Arguments and errors are those of `weft.storage.read.changes.plan.plan_changes`, which calls it.
@@ -227,14 +79,20 @@ def plan_joined_changes(
     if own.shape.touched is not None:
         ids = {shape.schema.group_by_name[reference.name].id for reference in used}
         shape = replace(shape, touched=own.shape.touched | ids)
-    after = _side(until, newest, wanted, groups, later, used)
     first = None
     if since is not None:
         read = {*shape.earlier, *foreign_keys, *schema.key}
-        first = _side(since, newest, [name for name in wanted if name in read], groups, earlier, used)
-    required_references = tuple(name for name in required if name in schema.reference_by_name)
-    return JoinedChangeScan(
-        shape, used, required_references, own.without_tasks(), tuple(referring), first, after, own.tasks
+        request = ScanRequest([name for name in wanted if name in read], require=groups, arrivals=True)
+        scan = under_schema(since, newest.state).choose_slices(request).without_tasks()
+        first = _side(scan, earlier, used)
+    return ChangeScan(
+        shape,
+        first,
+        _side(own.after.scan, later, used),
+        own.tasks,
+        used,
+        tuple(name for name in required if name in schema.reference_by_name),
+        tuple(referring),
     )
 
 
@@ -249,23 +107,14 @@ def _referenced(
     }
 
 
-def _side(
-    snapshot: Snapshot,
-    newest: Snapshot,
-    columns: Sequence[str],
-    groups: Sequence[str],
-    referenced: Mapping[str, Snapshot],
-    used: Sequence[Reference],
-) -> _Side:
-    request = ScanRequest(columns, require=groups, arrivals=True)
-    scan = under_schema(snapshot, newest.state).choose_slices(request).without_tasks()
+def _side(scan: Scan, referenced: Mapping[str, Snapshot], used: Sequence[Reference]) -> Side:
     rows = {}
     for reference in used:
         if reference.name in referenced:
             other = referenced[reference.name]
             wanted = list(dict.fromkeys((*other.table_schema.key, *reference.columns)))
             rows[reference.name] = ReferenceRows(plan_scan(other, ScanRequest(wanted)))
-    return _Side(scan, rows)
+    return Side(scan, rows)
 
 
 def _find_referring(
@@ -274,7 +123,7 @@ def _find_referring(
     used: Sequence[Reference],
     earlier: Mapping[str, Snapshot],
     later: Mapping[str, Snapshot],
-) -> Iterator[_Referring]:
+) -> Iterator[Referring]:
     """Those references whose table has changes, or that only one of the snapshots has."""
     table = under_schema(until, newest.state)
     for reference in used:
@@ -287,7 +136,7 @@ def _find_referring(
         if changes.tasks:
             wanted = list(dict.fromkeys((*table.table_schema.key, *reference.on)))
             request = ScanRequest(wanted, parse_filter(pc.field(reference.on[0]).is_valid()))
-            yield _Referring(reference.on, changes, table.choose_slices(request).without_tasks())
+            yield Referring(reference.on, changes, table.choose_slices(request).without_tasks())
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from weft.storage.core.log.cut import Cut, JoinedCut, parse_cut
 from weft.storage.read.changes.change_scan import ChangeScan, bounded_cut, expiring, is_after, scan_changes
-from weft.storage.read.changes.joined import JoinedChangeScan, joined_shape, plan_joined_changes, shows_references
+from weft.storage.read.changes.joined import joined_shape, plan_joined_changes, shows_references
 from weft.storage.read.snapshot import Snapshot
 
 
@@ -35,7 +35,7 @@ def plan_changes(
     before: bool,
     under: Snapshot | None = None,
     unseen: tuple[Collection[str], Collection[str]] = ((), ()),
-) -> ChangeScan | JoinedChangeScan:
+) -> ChangeScan:
     """Plan the changes between two snapshots of a table.
 
     Args:

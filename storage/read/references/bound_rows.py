@@ -18,19 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import pyarrow as pa
-
 from weft.storage.bounded_cache import BoundedCache
 from weft.storage.core.arrays import Arrays
 from weft.storage.core.keys import KeyVector
 from weft.storage.core.log import cut
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.file_refs import FileGroup
-from weft.storage.core.merge.locate_keys import locate_keys
-from weft.storage.core.modes import NO_MERGERS
 from weft.storage.errors import MissingFile
-from weft.storage.files.log_reader import LogReader
-from weft.storage.read.plan.log_slices import log_slices, start_of
+from weft.storage.read.plan.log_slices import keys_of_commits, log_slices, start_of
 from weft.storage.read.references.joined_scan import Join, JoinedScan
 from weft.storage.read.references.reference_rows import Newer, Since
 from weft.storage.read.references.referenced_table import ReferencedTable
@@ -152,21 +147,8 @@ def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
 
 def _changed_keys(bound: Cut, later: SnapshotFiles, most: int) -> tuple[Arrays, dict[FileGroup, KeyVector]] | None:
     """The keys of the commits after a cut: their columns, and by file group; None if the commits have more rows."""
-    schema, state = later.table_schema, later.state
+    state = later.state
     files = later.table_log.committed_files(state, start_of(bound, state), later.at.lanes)
     if sum(sum(live.index.blocks.rows) for live in files) > most:
         return None
-    slices = log_slices(state, files)
-    columns = {*schema.key, schema.sort_column}
-    logs = LogReader(later.table_log.env, schema, files, slices, [columns] * len(slices), NO_MERGERS)
-    found = {part.group: logs.collapse(part, (), ()) for part in slices}
-    directories = {group: state.directory for group, state in found.items() if state is not None}
-    of_keys = {
-        name: pa.concat_arrays([each.columns[name] for each in directories.values()])
-        if directories
-        else pa.array([], schema.column_by_name[name].type)
-        for name in schema.key
-    }
-    if state.levels == {part.group.bits for part in slices}:
-        return of_keys, {group: each.keys for group, each in directories.items()}
-    return of_keys, locate_keys(schema, of_keys, state.levels)
+    return keys_of_commits(later.table_log.env, later.table_schema, files, log_slices(state, files), state.levels)

@@ -234,7 +234,7 @@ def test_customers_that_did_not_change_cost_no_scan_of_foreign_keys(shop: Shop) 
     shop.customer(2, "Bobby", ts=2)
     follower.batch()
     tasks = follower.reader.partitions(start, follower.offset)
-    assert [each.changes.after.at for each in tasks[0].scan.referring] == [shop.customers.snapshot().cut]
+    assert [each.changes.after.scan.at for each in tasks[0].scan.referring] == [shop.customers.snapshot().cut]
 
 
 @pytest.mark.usefixtures("small_tasks")

@@ -249,7 +249,7 @@ def _tells(without: str) -> Callable[[Cut, SnapshotFiles], bool]:
     def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
         state = later.state
         conditions = {
-            "part": bound.table <= later.cut.table and cut.within(start_of(bound, state), later.cut.lanes),
+            "part": bound.table <= later.at.table and cut.within(start_of(bound, state), later.at.lanes),
             "restored": state.restored <= bound.table,
             "rewritten": state.rewritten <= bound.table,
             "schema": state.schema_rev <= bound.table,
