@@ -104,7 +104,7 @@ class ReferencedTables:
         if as_of.startswith(PREFIX):
             return parse_cut(as_of).references
         kept = find_savepoint(self._table_log.refresh(), as_of).references
-        return {name: Cut(each.table, each.lanes) for name, each in kept.items()}
+        return {name: reference.at for name, reference in kept.items()}
 
     def _take(
         self,

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from weft.storage.core.log.cut import Cut, JoinedCut
-from weft.storage.core.log.entries import KeptReference, Release, Savepoint
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import KeptReference, Release, Savepoint, joined_cut
 from weft.storage.core.log.table_state import LiveSavepoint, TableState
 from weft.storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired, TableError
 from weft.storage.log.table_log import TableLog, check_promised
@@ -151,11 +151,7 @@ def _release(table_log: TableLog, name: str) -> None:
 
 def list_savepoints(state: TableState) -> list[SavepointInfo]:
     """All savepoints, oldest first."""
-    return [SavepointInfo(name, _cut(kept), kept.note, kept.committed_at_ms) for name, kept in state.savepoints.items()]
-
-
-def _cut(kept: LiveSavepoint) -> Cut:
-    if not kept.references:
-        return kept.at
-    references = {name: Cut(each.table, each.lanes) for name, each in kept.references.items()}
-    return JoinedCut(kept.at.table, kept.at.lanes, references)
+    return [
+        SavepointInfo(name, joined_cut(kept.at, kept.references), kept.note, kept.committed_at_ms)
+        for name, kept in state.savepoints.items()
+    ]

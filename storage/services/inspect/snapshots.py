@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from weft.storage.core.log.cut import Cut, JoinedCut
-from weft.storage.core.log.entries import Mark, Plan, Savepoint
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import Mark, Plan, Savepoint, joined_cut
 from weft.storage.core.names import TABLE_LANE
 from weft.storage.read.snapshot import Snapshot
 
@@ -43,10 +43,10 @@ def snapshot_points(snapshot: Snapshot) -> list[SnapshotPoint]:
     found = [SnapshotPoint(str(snapshot.cut), state.committed_at_ms, "newest", "", readable=True)]
     for last in range(state.head, 0, -_PAGE):
         for entry in reversed(table_log.commit_log.read_after(TABLE_LANE, max(0, last - _PAGE), last)):
-            cut: Cut
             kind: Literal["savepoint", "compaction", "mark"]
             if isinstance(entry, Savepoint):
-                cut, kind, name = _cut(entry), "savepoint", entry.name
+                cut = joined_cut(Cut(entry.table, entry.lanes), entry.references)
+                kind, name = "savepoint", entry.name
             elif isinstance(entry, Plan):
                 cut, kind, name = Cut(entry.table, entry.cut), "compaction", ""
             elif isinstance(entry, Mark):
@@ -55,10 +55,3 @@ def snapshot_points(snapshot: Snapshot) -> list[SnapshotPoint]:
                 continue
             found.append(SnapshotPoint(str(cut), entry.committed_at_ms, kind, name, state.keeps(cut)))
     return found
-
-
-def _cut(entry: Savepoint) -> Cut:
-    if not entry.references:
-        return Cut(entry.table, entry.lanes)
-    references = {name: Cut(each.table, each.lanes) for name, each in entry.references.items()}
-    return JoinedCut(entry.table, entry.lanes, references)
