@@ -8,7 +8,6 @@ all. Both sides are read by key, joined, and compared like rows of one table in 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,9 +16,10 @@ import pyarrow.compute as pc
 from weft.storage.core.merge.diff import ChangeShape
 from weft.storage.core.model import Column, Group, Reference
 from weft.storage.core.schema.table_schema import TableSchema
-from weft.storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
+from weft.storage.errors import OffsetInvalidated
 from weft.storage.read.changes.change_scan import ChangeScan, Referring, Side, scan_changes, under_schema
 from weft.storage.read.references.reference_rows import ReferenceRows
+from weft.storage.read.references.referenced_table import naming
 from weft.storage.read.request.filter_input import parse_filter
 from weft.storage.read.request.projection import check_required
 from weft.storage.read.request.scan_request import ScanRequest
@@ -131,21 +131,12 @@ def _find_referring(
         first, last = ends if ends[1] is not None else (None, ends[0])
         if last is None:
             continue
-        with _of_reference(reference):
+        with naming(reference):
             changes = scan_changes(first, last, list(reference.columns), None, before=False)
         if changes.tasks:
             wanted = list(dict.fromkeys((*table.table_schema.key, *reference.on)))
             request = ScanRequest(wanted, parse_filter(pc.field(reference.on[0]).is_valid()))
             yield Referring(reference.on, changes, table.choose_slices(request).without_tasks())
-
-
-@contextlib.contextmanager
-def _of_reference(reference: Reference) -> Iterator[None]:
-    """Name the reference in errors of the changes of its table."""
-    try:
-        yield
-    except (OffsetExpired, OffsetInvalidated, InvalidInput) as error:
-        raise type(error)(f"reference {reference.name!r}: {error.message}", hint=error.hint) from error
 
 
 def _check_same(since: Snapshot | None, reference: Reference) -> None:
