@@ -31,7 +31,7 @@ from weft.storage.core.plan.slices import FileSlice
 from weft.storage.core.predicate import Known
 from weft.storage.errors import Conflict, SnapshotExpired
 from weft.storage.files.base_file import read_base, read_shadow
-from weft.storage.log.add_feature import add_feature
+from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.missing_file import explain_missing_file
 from weft.storage.read.snapshot import Snapshot

@@ -20,7 +20,7 @@ from weft.storage.core.modes.partial import LatestNonNull
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import encode_scalar
 from weft.storage.errors import InvalidInput
-from weft.storage.log.add_feature import add_feature
+from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.snapshot import Snapshot
 from weft.storage.services.compaction.compaction import Rewriting, rewrite
