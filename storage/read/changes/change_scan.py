@@ -2,12 +2,14 @@
 
 Only rows with keys that were committed between the two cuts can differ. The log files of these commits contain the
 keys; both snapshots are read for them, and `weft.storage.core.merge.diff` compares the rows. A file group is compared
-as a
-whole only if that is less work or the only possibility:
+as a whole only if that is less work or the only possibility:
 
 - more was committed to the file group in between than it contains now;
 - the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted;
 - keys were erased in between, which no log file says.
+
+A row of a table with references can also differ in what a reference shows: `weft.storage.read.changes.joined` plans the
+same scan, which also reads the rows whose foreign key names a changed row of a referenced table.
 
 `weft.storage.read.changes.tasks` divides the work into tasks.
 
@@ -31,13 +33,11 @@ from weft.storage.core.arrays import Arrays
 from weft.storage.core.keys import one_array, union
 from weft.storage.core.log import cut
 from weft.storage.core.log.cut import Cut
-from weft.storage.core.log.entries import Data, Entry
 from weft.storage.core.log.file_refs import FileGroup, SliceFile
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.merge.diff import ChangeShape, diff
 from weft.storage.core.merge.locate_keys import key_columns, locate_keys
 from weft.storage.core.model import Reference
-from weft.storage.core.names import LaneName
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.environment import Environment
 from weft.storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
@@ -50,7 +50,6 @@ from weft.storage.read.request.scan_request import Keys, ScanRequest
 from weft.storage.read.scan.scan import Scan
 from weft.storage.read.snapshot import Snapshot
 
-WINDOW: Final = 64  # entries of a lane that are read in one round trip; few of them are claims
 _START_OVER: Final = "read the whole table again (since=None; as a stream: with a new checkpoint)"
 _EXPIRED: Final = (
     f"{_START_OVER} and continue from its cut; consumers that lag need a longer retention (clean retain), or a "
@@ -342,78 +341,6 @@ def _side_by_side(*sides: Sequence[FileSlice]) -> Iterator[tuple[tuple[FileSlice
             found.setdefault(whole[part.group], [[] for _ in sides])[number].append(part)
     for group in sorted(found):
         yield tuple(tuple(parts) for parts in found[group])
-
-
-def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
-    """The cut of a snapshot between two others, with about ``commits`` commits more than the earlier one.
-
-    The cut is one moment if the later snapshot is one, and the commits that began before some entry of the table lane
-    are at most ``commits`` and at least half of them. Otherwise commits are taken in order of time. There are more if
-    some of them are visible only together with others: through a newer entry of the table lane, or because a slice has
-    merged them already.
-
-    Raises:
-        InvalidInput, OffsetInvalidated: See `check_order`.
-    """
-    check_order(since.cut, until)
-    table_log, start, end = until.table_log, start_of(since.cut, until.state), until.cut.lanes
-    state = table_log.refresh()
-    while True:
-        window = {lane: min(last, start.get(lane, 0) + commits + WINDOW) for lane, last in end.items()}
-        tails = table_log.commit_log.read_tails({lane: (start.get(lane, 0), last) for lane, last in window.items()})
-        found = [entry for tail in tails.values() for entry in tail if isinstance(entry, Data)]
-        if window == end and len(found) <= commits:
-            return until.cut
-        found.sort(key=lambda entry: entry.stamp)
-        partly = [_last_commit(entries) for lane, entries in tails.items() if window[lane] < end[lane]]
-        chosen = _begun_before_an_entry(found, partly, commits) or found[:commits]
-        left = {(entry.lane, entry.seq) for entry in found} - {(entry.lane, entry.seq) for entry in chosen}
-        lanes = {lane: _last_before(tail, left, start.get(lane, 0)) for lane, tail in tails.items()}
-        _, at = table_log.longest_cut(until.cut.table, lanes)
-        if state.keeps(at) and not cut.within(at.lanes, start):
-            return at
-        commits *= 2
-
-
-def _last_before(tail: Sequence[Entry], left: Collection[tuple[LaneName, int]], start: int) -> int:
-    """The last entry of a lane before the first commit that is left out; claims belong to what they follow.
-
-    Slices and plans may name the claims, so a cut without them would be readable only in an older table state.
-    """
-    last = start
-    for entry in tail:
-        if (entry.lane, entry.seq) in left:
-            break
-        last = entry.seq
-    return last
-
-
-def _last_commit(entries: Sequence[Entry]) -> Data | None:
-    return next((entry for entry in reversed(entries) if isinstance(entry, Data)), None)
-
-
-def _begun_before_an_entry(found: Sequence[Data], partly: Sequence[Data | None], most: int) -> list[Data]:
-    """The commits that began before an entry of the table lane (W9): that which gives most of them.
-
-    Empty if none gives at least half of those that there may be, because steps must not become small.
-
-    Args:
-        found: Commits of some lanes, in order of stamps.
-        partly: The last commit that was read of each lane that has more; None if only claims were read of it.
-        most: How many commits there may be.
-    """
-    seen = [entry.table_seen for entry in found if entry.table_seen is not None]
-    # What was not read yet knows at least as much as what was.
-    unread = [(entry.table_seen if entry is not None else None) or 0 for entry in partly]
-    if len(seen) < len(found):
-        return []
-    ascending, limit = sorted(seen), min(unread, default=max(seen, default=0) + 1)
-    ends = [
-        ascending[count]
-        for count in range((most + 1) // 2, min(most, len(seen) - 1) + 1)
-        if ascending[count - 1] < ascending[count] <= limit
-    ]
-    return [entry for entry in found if ends and entry.table_seen is not None and entry.table_seen < ends[-1]]
 
 
 @contextlib.contextmanager

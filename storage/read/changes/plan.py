@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence
 import pyarrow as pa
 
 from weft.storage.core.log.cut import Cut, JoinedCut, parse_cut
-from weft.storage.read.changes.change_scan import ChangeScan, bounded_cut, expiring, is_after, scan_changes
+from weft.storage.read.changes.bounded_cut import bounded_cut
+from weft.storage.read.changes.change_scan import ChangeScan, expiring, is_after, scan_changes
 from weft.storage.read.changes.joined import joined_shape, plan_joined_changes, shows_references
 from weft.storage.read.snapshot import Snapshot
 
