@@ -15,7 +15,7 @@ from weft.storage.errors import NotFound, SnapshotExpired
 from weft.storage.log.table_log import TableLog
 from weft.storage.read import referenced_snapshots as references
 from weft.storage.read.changes import change_scan
-from weft.storage.read.changes import joined as joined_changes
+from weft.storage.read.changes import plan as changes_plan
 from weft.storage.read.referenced_snapshots import ReferencedTables
 from weft.storage.read.references import bound_rows, joined_scan
 from weft.storage.read.references.joined_scan import JoinedScan
@@ -216,6 +216,6 @@ REFERENCES: Final[Mapping[str, Mutant]] = {
         change_scan.Referring, "keys", always({}), "references"
     ),
     "S21 changes compare with the newest referenced rows": Mutant(
-        joined_changes, "_side", without_earlier_references, "references"
+        changes_plan, "_side", without_earlier_references, "references"
     ),
 }

@@ -8,7 +8,7 @@ as a whole only if that is less work or the only possibility:
 - the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted;
 - keys were erased in between, which no log file says.
 
-A row of a table with references can also differ in what a reference shows: `weft.storage.read.changes.joined` plans the
+A row of a table with references can also differ in what a reference shows: `weft.storage.read.changes.plan` plans the
 same scan, which also reads the rows whose foreign key names a changed row of a referenced table.
 
 `weft.storage.read.changes.tasks` divides the work into tasks.

@@ -23,7 +23,7 @@ from tests.streams.read.test_change_stream import Consumer
 from tests.tuning import tune
 from weft import Table
 from weft.storage.errors import NotFound, OffsetInvalidated
-from weft.storage.read.changes.plan import advance_cut, referenced_cuts
+from weft.storage.read.changes.consumer_cuts import advance_cut, referenced_cuts
 from weft.streams.pipeline.file.model import TableLocation
 from weft.streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_schema
 from weft.streams.read.table_source import register

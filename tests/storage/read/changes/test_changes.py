@@ -20,7 +20,7 @@ from weft.storage.core.log.cut import Cut
 from weft.storage.core.names import LaneName
 from weft.storage.errors import InvalidInput, NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from weft.storage.read.changes import change_scan as changes_room
-from weft.storage.read.changes.bounded_cut import bounded_cut
+from weft.storage.read.changes.consumer_cuts import bounded_cut
 from weft.storage.read.snapshot import Snapshot
 
 Changed = dict[int, tuple[str, list[str]]]

@@ -29,7 +29,7 @@ from weft.storage.core.merge.diff import ChangeShape
 from weft.storage.core.plan.key_ranges import choose_bounds
 from weft.storage.errors import NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from weft.storage.read.changes import change_scan as changes
-from weft.storage.read.changes.bounded_cut import bounded_cut
+from weft.storage.read.changes.consumer_cuts import bounded_cut
 from weft.storage.read.plan import divide_file_group
 
 pytestmark = pytest.mark.usefixtures("small_files")

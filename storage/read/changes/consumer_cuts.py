@@ -1,4 +1,7 @@
-"""Where a consumer of changes that reads a few commits at a time ends its next step."""
+"""The cuts of a consumer of changes, which goes from cut to cut: whether one follows another, and where a step ends.
+
+With columns of references a cut names the cuts of all tables.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,37 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from weft.storage.core.log import cut
-from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.cut import Cut, JoinedCut, parse_cut
 from weft.storage.core.log.entries import Data, Entry
 from weft.storage.core.names import LaneName
-from weft.storage.read.changes.change_scan import check_order
+from weft.storage.read.changes.change_scan import check_order, is_after
 from weft.storage.read.plan.log_slices import start_of
 from weft.storage.read.snapshot import Snapshot
 
 WINDOW: Final = 64  # entries of a lane that are read in one round trip; few of them are claims
+
+
+def referenced_cuts(at: str) -> frozenset[str]:
+    """Names of the references whose cuts are in the text of a cut."""
+    return frozenset(parse_cut(at).references)
+
+
+def follows(since: str, until: Snapshot) -> bool:
+    """Whether a snapshot has everything that the text of an earlier cut has; a restore may be in between."""
+    return is_after(parse_cut(since), until)
+
+
+def advance_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
+    """The cut of a snapshot between two others of a table, with about ``commits`` commits more than the earlier one.
+
+    Only commits of the table itself are counted. The cuts of the referenced tables are those of the later snapshot:
+    every row is seen with the referenced rows that were committed before it.
+
+    Raises:
+        InvalidInput, OffsetInvalidated: See `check_order`.
+    """
+    end, last = bounded_cut(since, until, commits), until.cut
+    return JoinedCut(end.table, end.lanes, last.references) if isinstance(last, JoinedCut) else end
 
 
 def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
