@@ -72,7 +72,13 @@ from weft.storage.services.history.savepoints import SavepointInfo, list_savepoi
 from weft.storage.services.inspect.inspect import Inspection
 from weft.storage.services.inspect.table_html import table_html
 from weft.storage.services.location.create_table import create_table
-from weft.storage.services.rewrite import RewriteResult, expire_rows, forget_deletes, rewrite_column
+from weft.storage.services.rewrite import (
+    RewriteResult,
+    new_values,
+    rewrite_all,
+    without_old_deletes,
+    without_old_rows,
+)
 from weft.storage.services.schema.schema_changes import SchemaChange, alter_schema
 from weft.storage.services.split import SplitResult
 from weft.storage.services.steps.progress import OnStage, unobserved
@@ -429,7 +435,7 @@ class Table:
         """
         table_log = self.writable()
         snapshot = self._settle(to, references=False)
-        return restore(table_log, snapshot.state, snapshot.table_files.cut, f"restore to {to}")
+        return restore(table_log, snapshot.state, snapshot.at, f"restore to {to}")
 
     def undo(self, stream: str, since: dt.datetime | str) -> RestoreResult:
         """Roll back what one stream has committed since a time, a cut or a savepoint; other streams are not affected.
@@ -530,7 +536,7 @@ class Table:
         return result
 
     def verify(
-        self, *, deep: bool = True, progress: OnStage = unobserved, execute: Execute | None = None
+        self, *, deep: bool = True, progress: OnStage = unobserved, execute: Execute = one_by_one
     ) -> VerifyReport:
         """Check everything that can be checked from storage, and report all problems. Changes nothing.
 
@@ -615,7 +621,8 @@ class Table:
             Conflict: Other services published first in every attempt.
             CorruptData: A file is missing or damaged.
         """
-        return rewrite_column(self.writable(), column, function, note=note, execute=execute, progress=progress)
+        request = functools.partial(new_values, column=column, function=function)
+        return rewrite_all(self.writable(), request, note, execute, progress)
 
     def forget_deletes(
         self,
@@ -645,7 +652,8 @@ class Table:
             Conflict: Other services published first in every attempt.
             CorruptData: A file is missing or damaged.
         """
-        return forget_deletes(self.writable(), group, before, note=note, execute=execute, progress=progress)
+        request = functools.partial(without_old_deletes, group=group, before=before)
+        return rewrite_all(self.writable(), request, note, execute, progress)
 
     def expire_rows(
         self,
@@ -676,7 +684,8 @@ class Table:
             Conflict: Other services published first in every attempt.
             CorruptData: A file is missing or damaged.
         """
-        return expire_rows(self.writable(), column, before, note=note, execute=execute, progress=progress)
+        request = functools.partial(without_old_rows, column=column, before=before)
+        return rewrite_all(self.writable(), request, note, execute, progress)
 
     def apply_ttl(
         self,

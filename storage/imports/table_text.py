@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -106,6 +106,8 @@ def _tokens(text: str) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Statement:
+    """What was read so far; fields as in `Declared`."""
+
     columns: dict[str, str] = field(default_factory=dict)
     aggregates: dict[str, str] = field(default_factory=dict)
     key: list[str] = field(default_factory=list)
@@ -130,17 +132,7 @@ def _statement(text: str) -> Declared:
     _clauses(tokens[after:], statement)
     if "primary-key" in statement.options and not statement.key:
         statement.key = split_names(statement.options["primary-key"])
-    return Declared(
-        statement.columns,
-        statement.key,
-        statement.partition_by,
-        statement.options,
-        statement.aggregates,
-        statement.key_model,
-        statement.buckets,
-        statement.comments,
-        statement.comment,
-    )
+    return Declared(**asdict(statement))
 
 
 def _inside(tokens: Sequence[str], opening: int) -> tuple[list[str], int]:

@@ -55,14 +55,10 @@ class DueSettings(Request):
     @property
     def policy(self) -> DuePolicy:
         """The policy that decides when file groups are due."""
-        return DuePolicy(
-            min_commits=self.min_commits,
-            max_log_ratio=self.max_log_ratio,
-            max_read_amplification=self.max_read_amplification,
-            max_age=None if self.max_age is None else dt.timedelta(seconds=self.max_age),
-            fold_commits=self.fold_commits,
-            min_fold_ratio=self.min_fold_ratio,
-        )
+        settings: dict[str, Any] = {name: getattr(self, name) for name in DueSettings.model_fields}
+        if self.max_age is not None:
+            settings["max_age"] = dt.timedelta(seconds=self.max_age)
+        return DuePolicy(**settings)
 
 
 class CompactRequest(DueSettings):

@@ -24,7 +24,7 @@ import pyarrow as pa
 from weft.storage.core.names import BASES
 from weft.storage.core.plan.current_files import CurrentFile
 from weft.storage.core.schema.table_schema import TableSchema
-from weft.storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
+from weft.storage.errors import Conflict, InvalidInput, TableError
 from weft.storage.plural import counted
 from weft.storage.publish.deletion_vector import inline_deletion_vector
 from weft.storage.publish.delta_files import add_action, delta_schema, relative_path
@@ -40,14 +40,14 @@ from weft.storage.publish.delta_log import (
 from weft.storage.publish.publication import (
     Published,
     columns_to_publish,
+    describe_publication,
     files_to_publish,
     footers_reported,
-    is_one_moment,
-    release_savepoint,
+    kept_by_savepoint,
     release_unneeded,
 )
 from weft.storage.read.snapshot import Snapshot
-from weft.storage.services.history.savepoints import PUBLISHED_AS, make_savepoint
+from weft.storage.services.history.savepoints import PUBLISHED_AS
 from weft.storage.services.steps.progress import OnStage, unobserved
 from weft.storage.table import Table
 
@@ -156,7 +156,6 @@ class _Publication:
         """
         store, published = self._table.env.store, self.log.files
         same = {path for path, add_action in published.items() if self._is_same(path, add_action)}
-        unused_rows = sum(vector["cardinality"] for vector in self._deleted.values() if vector is not None)
         actions = self._changed_actions(same)
         lost = self.log.publication.get("savepoint") not in self._snapshot.state.savepoints
         is_changed = bool(actions) or overtakes or lost
@@ -170,17 +169,7 @@ class _Publication:
                     put_checkpoint(store, self.log)
                     self.log.checkpoints = [*self.log.checkpoints, self.log.version]
                     delete_old(store, self.log)
-        return Published(
-            cut=str(self._snapshot.cut),
-            snapshot_id=self.log.version,
-            changed=is_changed,
-            files=len(self._files),
-            added=len(self._files.keys() - published.keys()),
-            removed=len(published.keys() - self._files.keys()),
-            rows=sum(current.file.rows for current in self._files.values()) - unused_rows,
-            unused_rows=unused_rows,
-            is_moment=is_one_moment(self._snapshot),
-        )
+        return describe_publication(self._snapshot, self._files, published, self.log.version, changed=is_changed)
 
     def _is_same(self, path: str, add_action: Mapping[str, Any]) -> bool:
         return path in self._files and add_action.get("deletionVector") == self._deleted[path]
@@ -247,8 +236,6 @@ class _Publication:
         """
         env, version = self._table.env, self.log.version + 1
         savepoint = f"delta-{version:020d}-{env.ids.new()[:8]}"
-        # Base files have no columns of referenced tables, so the snapshot of this table alone is kept.
-        make_savepoint(self._table.writable(), savepoint, self._snapshot, f"{PUBLISHED_AS}Delta")
         publication = {
             "table_id": self._snapshot.state.table_id,
             "cut": str(self._snapshot.cut),
@@ -258,21 +245,12 @@ class _Publication:
         domain = {"domain": DOMAIN, "configuration": json.dumps(publication), "removed": False}
         info = {"timestamp": env.clock.now_ms(), "operation": "WEFT PUBLISH", "engineInfo": "weft"}
         whole = [{"commitInfo": info}, *actions, {"domainMetadata": domain}]
-        put = False
-        try:
-            put = put_entry(env.store, version, whole)
-        except CommitUnknown:
-            put = True  # perhaps: then it needs the savepoint
-            raise
-        finally:
-            if not put:
-                with contextlib.suppress(TableError):
-                    release_savepoint(self._table, savepoint)
-        if not put:
-            raise Conflict(
-                f"another publication wrote version {version} of the Delta table in {self._table.uri}",
-                hint="publish again",
-            )
+        with kept_by_savepoint(self._table, savepoint, self._snapshot, f"{PUBLISHED_AS}Delta"):
+            if not put_entry(env.store, version, whole):
+                raise Conflict(
+                    f"another publication wrote version {version} of the Delta table in {self._table.uri}",
+                    hint="publish again",
+                )
         new = dataclasses.replace(
             self.log, version=version, files=dict(self.log.files), entries=[*self.log.entries, version]
         )

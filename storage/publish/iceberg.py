@@ -51,7 +51,7 @@ from weft.storage.core.log.cut import parse_cut
 from weft.storage.core.model import FIELD_ID
 from weft.storage.core.plan.current_files import CurrentFile
 from weft.storage.core.plan.slices import base_slices
-from weft.storage.errors import CommitUnknown, Conflict, TableError
+from weft.storage.errors import CommitUnknown, Conflict
 from weft.storage.files.footers import Footer
 from weft.storage.publish.iceberg_buckets import bucket_spec, files_of_one_bucket
 from weft.storage.publish.iceberg_catalog import TABLE_ID, catalog_errors, create_table, find_table, has_no_answer
@@ -61,7 +61,6 @@ from weft.storage.publish.iceberg_files import (
     deletes_name,
     encode_deletes,
     name_of_deletes,
-    unused_rows,
 )
 from weft.storage.publish.iceberg_names import name_mapping
 from weft.storage.publish.iceberg_schema import iceberg_schema, iceberg_type
@@ -69,13 +68,14 @@ from weft.storage.publish.iceberg_snapshot import Listed, SnapshotWriter
 from weft.storage.publish.publication import (
     Published,
     columns_to_publish,
+    describe_publication,
     files_to_publish,
     footers_reported,
-    is_one_moment,
+    kept_by_savepoint,
     release_savepoint,
 )
 from weft.storage.read.snapshot import Snapshot
-from weft.storage.services.history.savepoints import PUBLISHED_AS, SavepointInfo, list_savepoints, make_savepoint
+from weft.storage.services.history.savepoints import PUBLISHED_AS, SavepointInfo, list_savepoints
 from weft.storage.services.steps.progress import OnStage, unobserved
 from weft.storage.table import Table
 
@@ -191,18 +191,7 @@ class _Publication:
         else:
             self._commit([*self._schema_updates(), *self._property_updates()], None)
         assert current is not None, "a table without a snapshot gets one"
-        unused_count = sum(unused_rows(current) for current in self._files.values())
-        return Published(
-            cut=str(self._snapshot.cut),
-            snapshot_id=current.snapshot_id,
-            changed=is_changed,
-            files=len(self._files),
-            added=len(new_urls),
-            removed=len(listed.paths) - len(same_urls),
-            rows=sum(current.file.rows for current in self._files.values()) - unused_count,
-            unused_rows=unused_count,
-            is_moment=is_one_moment(self._snapshot),
-        )
+        return describe_publication(self._snapshot, self._files, listed.paths, current.snapshot_id, changed=is_changed)
 
     def release(self, listed: Iterable[SavepointInfo]) -> None:
         """Release those savepoints of earlier publications that no protected snapshot of the Iceberg table has.
@@ -235,21 +224,11 @@ class _Publication:
         specs = {spec.spec_id: spec for spec in (*metadata.partition_specs, *self._new_specs())}
         writer = SnapshotWriter(self._target, self._schema, specs, metadata.new_snapshot_id())
         savepoint = f"{self._prefix}{writer.snapshot_id}"
-        # Base files have no columns of referenced tables, so the snapshot of this table alone is kept.
-        make_savepoint(self._table.writable(), savepoint, self._snapshot, self._note)
-        try:
+        with kept_by_savepoint(self._table, savepoint, self._snapshot, self._note, writer.remove_written):
             new = self._write(writer, listed, kept, new_deletes, savepoint)
             specs_to_add = [AddPartitionSpecUpdate(spec=spec) for spec in self._new_specs()]
             described = [*self._schema_updates(), *self._property_updates(), *specs_to_add]
             self._commit([*described, *_snapshot_updates(new)], new)
-        except CommitUnknown:
-            raise  # if it has committed, it needs the savepoint; otherwise the next publication releases it
-        except BaseException:
-            with contextlib.suppress(TableError):
-                release_savepoint(self._table, savepoint)
-            with contextlib.suppress(Exception):  # the first error is the one to report
-                writer.remove_written()
-            raise
         return new
 
     def _new_specs(self) -> list[PartitionSpec]:

@@ -164,7 +164,7 @@ def deletes_file(url: str, size: int, data_url: str, current: CurrentFile) -> Da
         file_path=url,
         file_format=FileFormat.PARQUET,
         partition=Record(),
-        record_count=unused_rows(current),
+        record_count=current.unused_rows,
         file_size_in_bytes=size,
         column_sizes={},
         value_counts={},
@@ -174,8 +174,3 @@ def deletes_file(url: str, size: int, data_url: str, current: CurrentFile) -> Da
         lower_bounds={FILE_PATH_ID: path},
         upper_bounds={FILE_PATH_ID: path},
     )
-
-
-def unused_rows(current: CurrentFile) -> int:
-    """How many rows of a base file are not current."""
-    return sum(end - first for first, end in current.unused)

@@ -3,50 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-)
+from pyiceberg.types import IcebergType, NestedField
 
+from weft.storage.core.model import FIELD_ID
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.errors import InvalidInput
 
-_TYPES: Final[dict[pa.DataType, PrimitiveType]] = {
-    pa.bool_(): BooleanType(),
-    pa.int8(): IntegerType(),
-    pa.int16(): IntegerType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float32(): FloatType(),
-    pa.float64(): DoubleType(),
-    pa.string(): StringType(),
-    pa.binary(): BinaryType(),
-    pa.date32(): DateType(),
-    pa.timestamp("us", tz="UTC"): TimestamptzType(),
-    pa.timestamp("us"): TimestampType(),
-}
 
-
-def iceberg_type(arrow_type: pa.DataType) -> PrimitiveType | None:
+def iceberg_type(arrow_type: pa.DataType) -> IcebergType | None:
     """The Iceberg type of a column type; None for nested types, whose inner fields have no ids in base files."""
-    if pa.types.is_decimal128(arrow_type):
-        return DecimalType(arrow_type.precision, arrow_type.scale)
-    return _TYPES.get(arrow_type)
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    if pa.types.is_nested(arrow_type):
+        return None
+    field = pa.field("column", arrow_type, metadata={FIELD_ID: b"1"})
+    return pyarrow_to_schema(pa.schema([field])).fields[0].field_type
 
 
 def iceberg_schema(schema: TableSchema, columns: Sequence[str], schema_id: int) -> Schema:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,11 +16,12 @@ from weft.storage.core.plan.current_files import CurrentFile, check_shown, curre
 from weft.storage.core.plan.slices import base_slices
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
-from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.errors import CommitUnknown, InvalidInput, NotFound, TableError
 from weft.storage.files.base_file import read_footers
 from weft.storage.files.footers import Footer
 from weft.storage.read.plan.divide_file_group import FOOTERS_AT_ONCE
 from weft.storage.read.snapshot import Snapshot
+from weft.storage.services.history.savepoints import make_savepoint
 from weft.storage.services.steps.progress import OnStage, Stage
 from weft.storage.shown import Shown
 from weft.storage.table import Table
@@ -129,6 +130,55 @@ def files_to_publish(state: TableState, columns: Sequence[str]) -> list[CurrentF
         older_advice=", or publish again when all base files were written anew",
     )
     return files
+
+
+def describe_publication(
+    snapshot: Snapshot, files: Mapping[str, CurrentFile], before: Collection[str], snapshot_id: int, *, changed: bool
+) -> Published:
+    """The result of a publication.
+
+    Args:
+        snapshot: The snapshot of the weft table.
+        files: The published files by their place.
+        before: The places of the files that were published before.
+        snapshot_id: See `Published`.
+        changed: See `Published`.
+    """
+    unused_rows = sum(current.unused_rows for current in files.values())
+    return Published(
+        cut=str(snapshot.cut),
+        snapshot_id=snapshot_id,
+        changed=changed,
+        files=len(files),
+        added=len(files.keys() - before),
+        removed=len(set(before) - files.keys()),
+        rows=sum(current.file.rows for current in files.values()) - unused_rows,
+        unused_rows=unused_rows,
+        is_moment=is_one_moment(snapshot),
+    )
+
+
+@contextlib.contextmanager
+def kept_by_savepoint(
+    table: Table, name: str, snapshot: Snapshot, note: str, undo: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Keep a snapshot by a savepoint while the block publishes it, and after that, unless the block certainly failed.
+
+    Then ``undo`` removes what the block has written. After `CommitUnknown` the savepoint stays until the next
+    publication that succeeds: if it was published, it needs it. Base files have no columns of referenced tables, so the
+    snapshot of this table alone is kept.
+    """
+    make_savepoint(table.writable(), name, snapshot, note)
+    try:
+        yield
+    except CommitUnknown:
+        raise
+    except BaseException:
+        with contextlib.suppress(TableError):
+            release_savepoint(table, name)
+        with contextlib.suppress(Exception):  # the first error is the one to report
+            undo()
+        raise
 
 
 def release_unneeded(table: Table, listed: Iterable[str], pattern: str, in_use: Collection[str | None]) -> None:

@@ -84,7 +84,7 @@ class ReferencedTables:
         return Snapshot(
             self._table_log,
             found.state,
-            found.cut,
+            found.at,
             found.table_is_moment,
             settled=all(each.settled for each in read),
             references=tables,
@@ -104,7 +104,7 @@ class ReferencedTables:
         if as_of.startswith(PREFIX):
             return parse_cut(as_of).references
         kept = find_savepoint(self._table_log.refresh(), as_of).references
-        return {name: Cut(each.table, each.lanes) for name, each in kept.items()}
+        return {name: reference.at for name, reference in kept.items()}
 
     def _take(
         self,
@@ -130,7 +130,7 @@ class ReferencedTables:
             return ReferencedTable(reference, made)
         check_table_id(reference, made.state.table_id)
         check_reference(found.state.schema, reference, made.state.schema)
-        return ReferencedTable(reference, made.table_files)
+        return ReferencedTable(reference, made)
 
 
 def _are_unchanged(read: list[Snapshot]) -> bool:
@@ -139,7 +139,7 @@ def _are_unchanged(read: list[Snapshot]) -> bool:
     So it is if all but the last one are in the same state after the last one was read.
     """
     return all(each.table_is_moment for each in read) and all(
-        each.table_log.newest_cut().at == each.cut for each in read[:-1]
+        each.table_log.newest_cut().at == each.at for each in read[:-1]
     )
 
 

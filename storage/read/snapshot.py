@@ -1,8 +1,8 @@
 """Snapshot: one immutable state of the table, identified by its cut. Reads always give the same rows (S8, S9).
 
 A snapshot of a table with references contains a snapshot of each referenced table. The methods that return rows take
-columns, filters and required groups of both; those for readers inside weft (`plan_scan`, `choose_slices`, `slices`) are
-about the table alone.
+columns, filters and required groups of both; those for readers inside weft (`choose_slices`, `files`, `slices`) are
+about the table alone, as `at` is.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from weft.storage.core.log.table_state import TableState
 from weft.storage.core.merge.locate_keys import key_columns, locate_keys
 from weft.storage.core.model import Group
 from weft.storage.core.plan.completeness import check_complete
-from weft.storage.core.plan.slices import FileSlices, LiveFile
 from weft.storage.core.plan.watermarks import Value, Watermarks
-from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import format_type
 from weft.storage.log.pins import DEFAULT_PIN, pin, unpin
 from weft.storage.log.table_log import TableLog, check_promised
@@ -33,23 +31,23 @@ from weft.storage.read.explain.references import explain_references
 from weft.storage.read.explain.row import explain_row
 from weft.storage.read.lane_watermarks import read_watermarks
 from weft.storage.read.plan.pruning import KeyRows, key_table
-from weft.storage.read.references.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
+from weft.storage.read.references.joined_scan import JoinedScan, joined_fields, plan_read
 from weft.storage.read.references.referenced_table import ReferencedTable
 from weft.storage.read.request.filter_input import Filter, parse_filter
 from weft.storage.read.request.scan_request import ScanRequest
-from weft.storage.read.scan.plan_scan import choose_slices, plan_scan
+from weft.storage.read.scan.plan_scan import choose_slices
 from weft.storage.read.scan.scan import Scan
 from weft.storage.read.snapshot_files import SnapshotFiles
 
 
-class Snapshot:
+class Snapshot(SnapshotFiles):
     """A state of the table; get one from `weft.storage.table.Table.snapshot`."""
 
     def __init__(
         self,
         table_log: TableLog,
         state: TableState,
-        cut: Cut,
+        at: Cut,
         is_moment: bool = False,  # noqa: FBT001, FBT002 - as the cut and the state, from `TableLog.newest_cut`
         *,
         settled: bool = True,
@@ -61,25 +59,24 @@ class Snapshot:
         Args:
             table_log: The log of the table.
             state: The table state.
-            cut: The cut.
+            at: The cut of the table alone.
             is_moment: Whether the cut certainly is the table alone at one moment.
             settled: See `settled`.
             references: The snapshots of the referenced tables.
             together: Whether they certainly are those of the same moment.
         """
-        self._table_log, self._state, self._cut, self._settled = table_log, state, cut, settled
-        self._is_moment, self._together = is_moment, together
+        super().__init__(table_log, state, at)
+        self._settled, self._is_moment, self._together = settled, is_moment, together
         self._references = tuple(references)
-        self._files = SnapshotFiles(table_log, state, cut)
 
     def __repr__(self) -> str:
-        return f"Snapshot({str(self.cut)!r} of {self._table_log.store.uri!r})"
+        return f"Snapshot({str(self.cut)!r} of {self.table_log.store.uri!r})"
 
     def _repr_html_(self) -> str:
         """For notebooks: its cut and columns. Reads nothing."""
-        groups = self._state.schema.group_of_column
+        groups = self.table_schema.group_of_column
         found = [(field.name, format_type(field.type), _group_name(groups, field.name)) for field in self.schema]
-        about = {"table": self._table_log.store.uri, "cut": self.cut, "settled": self.settled}
+        about = {"table": self.table_log.store.uri, "cut": self.cut, "settled": self.settled}
         return shown.facts("Snapshot", about) + shown.rows("", ("column", "type", "group"), found)
 
     @property
@@ -89,10 +86,10 @@ class Snapshot:
         A referenced table whose snapshot could not be taken is left out.
         """
         if not self._references:
-            return self._cut
-        found = {each.reference.name: each.found for each in self._references}
-        cuts = {name: files.cut for name, files in found.items() if isinstance(files, SnapshotFiles)}
-        return JoinedCut(self._cut.table, self._cut.lanes, cuts)
+            return self.at
+        taken = {table.reference.name: table.found for table in self._references}
+        cuts = {name: snapshot.at for name, snapshot in taken.items() if isinstance(snapshot, SnapshotFiles)}
+        return JoinedCut(self.at.table, self.at.lanes, cuts)
 
     @property
     def settled(self) -> bool:
@@ -124,9 +121,9 @@ class Snapshot:
         Raises:
             CorruptData: An entry is missing or damaged.
         """
-        last = {lane: (seq - 1, seq) for lane, seq in self._cut.lanes.items() if seq}
-        entries = (entry for tail in self._table_log.commit_log.read_tails(last).values() for entry in tail)
-        return max([self._state.committed_at_ms, *(entry.committed_at_ms for entry in entries)])
+        last = {lane: (seq - 1, seq) for lane, seq in self.at.lanes.items() if seq}
+        entries = (entry for tail in self.table_log.commit_log.read_tails(last).values() for entry in tail)
+        return max([self.state.committed_at_ms, *(entry.committed_at_ms for entry in entries)])
 
     @property
     def schema(self) -> pa.Schema:
@@ -135,17 +132,7 @@ class Snapshot:
         Raises:
             TableError: A snapshot of a referenced table could not be taken.
         """
-        return joined_fields(self._state.schema, self._references)
-
-    @property
-    def table_columns(self) -> pa.Schema:
-        """The columns of the table alone, in table order."""
-        return self._files.user_schema
-
-    @property
-    def table_files(self) -> SnapshotFiles:
-        """The files of the table at the snapshot, for readers inside weft."""
-        return self._files
+        return joined_fields(self.table_schema, self._references)
 
     @property
     def references(self) -> tuple[ReferencedTable, ...]:
@@ -159,34 +146,19 @@ class Snapshot:
             NotFound: The snapshot has no such reference.
             TableError: The snapshot of the referenced table could not be taken.
         """
-        self._state.schema.reference(name)
-        files = next(each.files for each in self._references if each.reference.name == name)
-        found = Snapshot(files.table_log, files.state, files.cut)
-        found._files = files  # what was read of them is shared
-        return found
-
-    @property
-    def state(self) -> TableState:
-        """The table state of the snapshot."""
-        return self._state
-
-    @property
-    def table_log(self) -> TableLog:
-        """The log of the table, for comparing snapshots."""
-        return self._table_log
-
-    @property
-    def table_schema(self) -> TableSchema:
-        return self._state.schema
+        self.table_schema.reference(name)
+        snapshot = next(table.files for table in self._references if table.reference.name == name)
+        assert isinstance(snapshot, Snapshot)
+        return snapshot
 
     @property
     def schema_rev(self) -> int:
         """Revision of the schema; files of older revisions are adapted (`weft.storage.core.schema.evolution`)."""
-        return self._state.schema_rev
+        return self.state.schema_rev
 
     def watermarks(self) -> Watermarks:
         """Up to which value every stream and group is complete, according to the watermarks in this snapshot."""
-        return read_watermarks(self._table_log.commit_log, self._state, self._cut)
+        return read_watermarks(self.table_log.commit_log, self.state, self.at)
 
     def check_complete(self, through: Value | str, complete_groups: Sequence[str] | None = None) -> None:
         """Check that all events up to ``through`` have arrived, according to the watermarks of the streams.
@@ -204,7 +176,7 @@ class Snapshot:
         names = {each.reference.name for each in self._references}
         groups = [name for name in complete_groups or () if name not in names]
         if groups or not complete_groups:
-            check_complete(self.watermarks(), self._state.schema, through, groups)
+            check_complete(self.watermarks(), self.table_schema, through, groups)
         for each in self._references:
             if not complete_groups or each.reference.name in complete_groups:
                 each.check_complete(through)
@@ -215,9 +187,8 @@ class Snapshot:
         Raises:
             SnapshotExpired: The snapshot has expired, and cleaning may have removed its files.
         """
-        self._table_log.check_kept(self._cut)
-        for files in self._referenced():
-            files.table_log.check_kept(files.cut)
+        for snapshot in (self, *self._referenced()):
+            snapshot.table_log.check_kept(snapshot.at)
 
     def _referenced(self) -> list[SnapshotFiles]:
         """The snapshots of the referenced tables, each once."""
@@ -232,38 +203,20 @@ class Snapshot:
             SnapshotExpired: The snapshot has already expired.
         """
         with contextlib.ExitStack() as pins:
-            for files in (self._files, *self._referenced()):
-                made = pin(files.table_log.env, files.cut, duration)
-                pins.callback(unpin, files.table_log.store, made)
+            for snapshot in (self, *self._referenced()):
+                table_log = snapshot.table_log
+                pins.callback(unpin, table_log.store, pin(table_log.env, snapshot.at, duration))
                 # After the pin was written (rule R4): any clean that this check does not see will see the pin.
-                check_promised(files.table_log.refresh(), files.cut)
+                check_promised(table_log.refresh(), snapshot.at)
             yield self
-
-    @property
-    def files(self) -> list[LiveFile]:
-        """The log files that at least one file group needs, in version order.
-
-        Raises:
-            SnapshotExpired: The snapshot has expired.
-        """
-        return self._files.log_files
-
-    @property
-    def slices(self) -> FileSlices:
-        """Every file group that has rows, with its base, shadow and log ranges, in order of file group."""
-        return self._files.slices
 
     def read_optimized(self) -> ReadOptimized:
         """The base files only, read without merging: the table as of its last compactions, and how stale it is."""
-        return ReadOptimized(self._files, self._references)
-
-    def plan_scan(self, request: ScanRequest) -> Scan:
-        """Plan the read that a request describes; for readers inside weft. Raises the errors of `scan`."""
-        return plan_scan(self._files, request)
+        return ReadOptimized(self, self._references)
 
     def choose_slices(self, request: ScanRequest) -> Scan:
-        """Plan a read without tasks: the first half of `plan_scan`, which reads no file of the snapshot."""
-        return choose_slices(self._files, request)
+        """Plan a read of the table without tasks; for readers inside weft. Reads no file of the snapshot."""
+        return choose_slices(self, request)
 
     def scan(
         self,
@@ -299,21 +252,15 @@ class Snapshot:
             SnapshotExpired: The snapshot has expired.
             CorruptData: The base file of a large file group is missing, or its footer is damaged.
         """
-        return self._plan(
-            ScanRequest(
-                columns,
-                parse_filter(filter),
-                require,
-                parallelism=parallelism,
-                task_bytes=task_bytes,
-                read_optimized=read_optimized,
-            )
+        request = ScanRequest(
+            columns,
+            parse_filter(filter),
+            require,
+            parallelism=parallelism,
+            task_bytes=task_bytes,
+            read_optimized=read_optimized,
         )
-
-    def _plan(self, request: ScanRequest) -> Scan | JoinedScan:
-        if self._references and uses_references(self._state.schema, request):
-            return plan_joined_scan(self._files, self._references, request)
-        return self.plan_scan(request)
+        return plan_read(self, self._references, request)
 
     def to_arrow(
         self,
@@ -347,9 +294,9 @@ class Snapshot:
             InvalidInput: A key is null, or not of the type of the key columns.
             NotFound: The table has no such column or group.
         """
-        schema = self._state.schema
-        wanted = locate_keys(schema, key_columns(schema, key_table(schema, keys)), self._state.levels)
-        return self._plan(ScanRequest(columns, None, require, keys=wanted)).to_arrow()
+        schema = self.table_schema
+        wanted = locate_keys(schema, key_columns(schema, key_table(schema, keys)), self.state.levels)
+        return plan_read(self, self._references, ScanRequest(columns, None, require, keys=wanted)).to_arrow()
 
     def explain(self, key: Any, *, history: bool = False) -> Explanation:
         """Why the row of a key is as it is: per group every stored version, which one wins, and why others lose.
@@ -367,8 +314,8 @@ class Snapshot:
             SnapshotExpired: The snapshot has expired.
             CorruptData: A file is missing or damaged.
         """
-        found = explain_row(self._files, key, history=history)
-        whole = explain_references(found, self._state.schema, self._references, history=history)
+        found = explain_row(self, key, history=history)
+        whole = explain_references(found, self.table_schema, self._references, history=history)
         return replace(whole, cut=str(self.cut))
 
     def to_reader(

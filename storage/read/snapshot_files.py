@@ -22,36 +22,36 @@ class SnapshotFiles:
     Attributes:
         table_log: The log of the table.
         state: The table state at the cut.
-        cut: The cut of the snapshot.
+        at: The cut of the snapshot, of the table alone.
     """
 
-    def __init__(self, table_log: TableLog, state: TableState, cut: Cut) -> None:
-        self.table_log, self.state, self.cut = table_log, state, cut
+    def __init__(self, table_log: TableLog, state: TableState, at: Cut) -> None:
+        self.table_log, self.state, self.at = table_log, state, at
         # Not cached properties: before Python 3.12 those hold a lock of the whole class while they read the store.
-        self._log_files: list[LiveFile] | None = None
+        self._files: list[LiveFile] | None = None
         self._slices: FileSlices | None = None
 
     @property
-    def schema(self) -> TableSchema:
+    def table_schema(self) -> TableSchema:
         """The schema of the table at the snapshot."""
         return self.state.schema
 
     @property
-    def user_schema(self) -> pa.Schema:
-        """The columns of the user in table order, with Arrow types and without metadata."""
-        return pa.schema([field.remove_metadata() for field in self.schema.arrow])
+    def table_columns(self) -> pa.Schema:
+        """The columns of the user in table order, of the table alone, with Arrow types and without metadata."""
+        return pa.schema([field.remove_metadata() for field in self.table_schema.arrow])
 
     @property
-    def log_files(self) -> list[LiveFile]:
+    def files(self) -> list[LiveFile]:
         """The log files that at least one file group needs, in version order.
 
         Raises:
             SnapshotExpired: The snapshot has expired.
         """
-        if self._log_files is None:
-            with explain_missing_file(self.table_log.env, self.cut):  # a large index is in a sidecar
-                self._log_files = self.table_log.live_files(self.state, self.cut)
-        return self._log_files
+        if self._files is None:
+            with explain_missing_file(self.table_log.env, self.at):  # a large index is in a sidecar
+                self._files = self.table_log.live_files(self.state, self.at)
+        return self._files
 
     @property
     def is_planned(self) -> bool:
@@ -62,7 +62,7 @@ class SnapshotFiles:
         """The file groups of some partitions (folders), those that have only logs among them."""
         wanted = frozenset(partitions)
         found = set(self.state.slices.in_partitions(wanted))
-        for live in self.log_files:
+        for live in self.files:
             index = live.index
             places = [place for place, name in enumerate(index.partitions) if name in wanted]
             if places:
@@ -74,13 +74,13 @@ class SnapshotFiles:
 
     @property
     def slices(self) -> FileSlices:
-        """One slice for every file group that has rows, in order of file group."""
+        """Every file group that has rows, with its base, shadow and log ranges, in order of file group."""
         if self._slices is None:
-            self._slices = plan_slices(self.state, self.log_files)
+            self._slices = plan_slices(self.state, self.files)
         return self._slices
 
     def slices_of(self, groups: Collection[FileGroup]) -> FileSlices:
         """The slices of these file groups, in order of file group; does not plan the others."""
         if self._slices is None:
-            return plan_slices(self.state, self.log_files, only=groups)
+            return plan_slices(self.state, self.files, only=groups)
         return self._slices.chosen([number for number, group in enumerate(self._slices.groups) if group in groups])

@@ -32,7 +32,7 @@ from weft.storage.core.plan.row_age import AgeLimits, expired, may_have_expired
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.errors import Conflict, SnapshotExpired
 from weft.storage.files.base_file import SliceReader
-from weft.storage.log.add_feature import add_feature
+from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.missing_file import explain_missing_file
 from weft.storage.read.snapshot import Snapshot
@@ -162,7 +162,7 @@ def _ordinals(rows: Arrays, mask: Any) -> set[int]:
 def _parts(slices: Sequence[FileSlice], most_bytes: int) -> Iterator[list[FileSlice]]:
     """File groups that are published together: neighbours of up to some stored bytes."""
     sizes = [each.base_bytes + each.log_bytes for each in slices]
-    return (list(slices[span]) for span in cut_by_size(sizes, most_bytes))
+    return cut_by_size(slices, sizes, most_bytes)
 
 
 def _rewrite(

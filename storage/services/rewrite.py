@@ -7,7 +7,8 @@ wins or loses against a changed value exactly as it would have against the old o
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from weft.storage.core.modes.partial import LatestNonNull
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import encode_scalar
 from weft.storage.errors import InvalidInput
-from weft.storage.log.add_feature import add_feature
+from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.snapshot import Snapshot
 from weft.storage.services.compaction.compaction import Rewriting, rewrite
@@ -51,48 +52,21 @@ class RewriteResult(Shown):
     seconds: float
 
 
-def rewrite_column(
-    table_log: TableLog,
-    column: str,
-    function: Function,
-    *,
-    note: str = "",
-    execute: Execute = one_by_one,
-    progress: OnStage = unobserved,
-) -> RewriteResult:
+def new_values(schema: TableSchema, column: str, function: Function) -> Rewriting:
     """Replace the values of a column, see `weft.Table.rewrite`."""
-    check_rewritable(table_log.refresh().schema, column)
-    why = f"rewrite of {column}" + (f": {note}" if note else "")
-    return _rewrite_all(table_log, Rewriting(why, NewValues(column, function), whole=True), execute, progress)
+    check_rewritable(schema, column)
+    return Rewriting(f"rewrite of {column}", NewValues(column, function), whole=True)
 
 
-def forget_deletes(
-    table_log: TableLog,
-    group: str,
-    before: object,
-    *,
-    note: str = "",
-    execute: Execute = one_by_one,
-    progress: OnStage = unobserved,
-) -> RewriteResult:
+def without_old_deletes(schema: TableSchema, group: str, before: object) -> Rewriting:
     """Forget old deletes of a group, see `weft.Table.forget_deletes`."""
-    schema = table_log.refresh().schema
     limit = _limit(schema, group, before)
-    why = f"forgetting deletes of {group} before {encode_scalar(limit)}" + (f": {note}" if note else "")
-    return _rewrite_all(table_log, Rewriting(why, WithoutOldDeletes(group, limit), whole=True), execute, progress)
+    why = f"forgetting deletes of {group} before {encode_scalar(limit)}"
+    return Rewriting(why, WithoutOldDeletes(group, limit), whole=True)
 
 
-def expire_rows(
-    table_log: TableLog,
-    column: str,
-    before: object,
-    *,
-    note: str = "",
-    execute: Execute = one_by_one,
-    progress: OnStage = unobserved,
-) -> RewriteResult:
+def without_old_rows(schema: TableSchema, column: str, before: object) -> Rewriting:
     """Remove rows by the value of a column, see `weft.Table.expire_rows`."""
-    schema = table_log.refresh().schema
     kind = schema.column(column).type
     group = schema.group_of_column.get(column)
     if group is None or not isinstance(mode_of(group), Latest | LatestNonNull) or pa.types.is_nested(kind):
@@ -101,8 +75,8 @@ def expire_rows(
             hint="choose a column of a group with latest or latest_non_null, and of no nested type",
         )
     limit = _cast_limit(column, kind, before)
-    why = f"expiry of rows with {column} before {encode_scalar(limit)}" + (f": {note}" if note else "")
-    return _rewrite_all(table_log, Rewriting(why, WithoutOldRows(column, limit), whole=True), execute, progress)
+    why = f"expiry of rows with {column} before {encode_scalar(limit)}"
+    return Rewriting(why, WithoutOldRows(column, limit), whole=True)
 
 
 def _limit(schema: TableSchema, name: str, before: object) -> Any:
@@ -132,8 +106,25 @@ def _cast_limit(column: str, kind: pa.DataType, before: object) -> Any:
     return limit
 
 
-def _rewrite_all(table_log: TableLog, rewriting: Rewriting, execute: Execute, progress: OnStage) -> RewriteResult:
-    """Rewrite all file groups in one BASE, or none of them (rule X6)."""
+def rewrite_all(
+    table_log: TableLog,
+    request: Callable[[TableSchema], Rewriting],
+    note: str = "",
+    execute: Execute = one_by_one,
+    progress: OnStage = unobserved,
+) -> RewriteResult:
+    """Rewrite all file groups in one BASE, or none of them (rule X6).
+
+    Args:
+        table_log: The log of the table.
+        request: Checks what is asked for, and returns the rewriting for the newest schema.
+        note: A text that the log records.
+        execute: Runs the tasks; by default in this process, one file group at a time.
+        progress: Called during the work with the stored bytes that were read.
+    """
+    rewriting = request(table_log.refresh().schema)
+    if note:
+        rewriting = replace(rewriting, why=f"{rewriting.why}: {note}")
     started = time.monotonic()
     add_feature(table_log, ERASE, REWRITTEN)
 
@@ -155,7 +146,7 @@ def check_rewritable(schema: TableSchema, name: str) -> None:
     """Refuse a column whose values decide something else, or are computed from state.
 
     Raises:
-        NotFound, InvalidInput: See `rewrite_column`.
+        NotFound, InvalidInput: See `weft.Table.rewrite`.
     """
     schema.column(name)
     if name in schema.key:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from weft.storage.config.table_config import MAX_BUCKETS
 from weft.storage.core.log.entries import BUCKETS, Schema
-from weft.storage.core.log.features import reader_features, writer_features
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.errors import Conflict, InvalidInput
+from weft.storage.log.schema_entry import schema_entry
 from weft.storage.log.table_log import TableLog
 from weft.storage.plural import counted
 from weft.storage.read.snapshot import Snapshot
@@ -134,14 +134,7 @@ def set_buckets(table_log: TableLog, buckets: int) -> int:
         schema = replace(
             state.schema, bucket_bits=bits, created_bits=state.schema.bucket_bits if known is None else known
         )
-        features = writer_features(schema, {*state.writer_features, BUCKETS})
-        return Schema(
-            **table_log.header(state),
-            reader_features=reader_features(schema, features),
-            writer_features=features,
-            table_schema=schema.to_json(),
-            change=f"{counted(buckets, 'bucket')} instead of {before}",
-        )
+        return schema_entry(table_log, state, schema, f"{counted(buckets, 'bucket')} instead of {before}", [BUCKETS])
 
     table_log.publish(build)
     return before

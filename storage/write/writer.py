@@ -29,12 +29,12 @@ from weft.storage.core.log.table_state import Lane, TableState
 from weft.storage.core.names import LaneName, StreamName, lane_name
 from weft.storage.core.plan.watermarks import Lateness, advanced, check_lateness, watched
 from weft.storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
-from weft.storage.log.add_feature import add_feature
 from weft.storage.log.commit_log import CommitLog
 from weft.storage.log.entry_header import next_header
 from weft.storage.log.fencing_barrier import complete_fencing_barrier
 from weft.storage.log.heartbeat import Pulse
 from weft.storage.log.present_writer import present_writer, spell_time
+from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog, check_writable
 from weft.storage.log.time_marks import Marker
 from weft.storage.shown import Shown

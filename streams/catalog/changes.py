@@ -17,7 +17,6 @@ from weft.storage import Snapshot, Table
 from weft.storage.errors import InvalidInput
 from weft.storage.operations.points import parse_point
 from weft.storage.read.changes.change_scan import ChangeScan, expiring
-from weft.storage.read.changes.joined import JoinedChangeScan
 from weft.storage.read.changes.plan import plan_changes
 from weft.streams.read.as_of import EARLIEST
 from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
@@ -66,7 +65,7 @@ class PinnedChanges(OneScan):
     Which rows differ depends on the columns that are compared, so all are read, whatever columns the query needs.
     """
 
-    scan: ChangeScan | JoinedChangeScan
+    scan: ChangeScan
 
     @classmethod
     def between(cls, earlier: Snapshot | None, later: Snapshot, *, before: bool) -> PinnedChanges:

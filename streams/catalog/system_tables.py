@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from weft.storage import Snapshot
 from weft.storage.errors import NotFound
+from weft.storage.services.inspect.file_groups import stored_files
 from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.services.inspect.snapshots import snapshot_points
 from weft.streams.catalog.fixed_rows import FixedRows
 from weft.streams.read.relation.planner_interface import PinnedPlanner
 
@@ -81,7 +83,7 @@ def _streams(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
 def _savepoints(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
     return (
         {"name": each.name, "made_at": each.at_ms, "cut": each.cut}
-        for each in Inspection.of(snapshot).snapshots()
+        for each in snapshot_points(snapshot)
         if each.kind == "savepoint" and each.name in snapshot.state.savepoints
     )
 
@@ -150,7 +152,7 @@ SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
     ),
     "files": SystemTable(
         _schema(path=_TEXT, kind=_TEXT, rows=_NUMBER, bytes=_NUMBER, lane=_TEXT, seq=_NUMBER, file_groups=_NUMBER),
-        lambda snapshot: map(_fields, Inspection.of(snapshot).stored_files()),
+        lambda snapshot: map(_fields, stored_files(snapshot)),
         "a file: base, shadow, log or fold",
     ),
     "slices": SystemTable(
@@ -171,7 +173,7 @@ SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
     "savepoints": SystemTable(_schema(name=_TEXT, made_at=_TIME, cut=_TEXT), _savepoints, "a savepoint. Newest first"),
     "snapshots": SystemTable(
         _schema(cut=_TEXT, at=_TIME, kind=_TEXT, name=_TEXT, readable=_FLAG),
-        lambda snapshot: (_fields(each, at=each.at_ms) for each in Inspection.of(snapshot).snapshots()),
+        lambda snapshot: (_fields(each, at=each.at_ms) for each in snapshot_points(snapshot)),
         "a state that the log names: newest, savepoint, compaction or mark. Newest first",
     ),
     "watermarks": SystemTable(

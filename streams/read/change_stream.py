@@ -37,9 +37,9 @@ from weft.storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
 from weft.storage.errors import InvalidInput, NotOneMoment, OffsetInvalidated
 from weft.storage.operations.points import Point, parse_point
 from weft.storage.read.changes.change_scan import ChangeScan, expiring
-from weft.storage.read.changes.joined import JoinedChangeScan, shows_references
-from weft.storage.read.changes.plan import advance_cut, follows, plan_changes, referenced_cuts
+from weft.storage.read.changes.consumer_cuts import advance_cut, follows, referenced_cuts
 from weft.storage.read.changes.plan import change_schema as arrow_schema_of_changes
+from weft.storage.read.changes.plan import plan_changes, shows_references
 from weft.storage.read.changes.tasks import ChangeTask
 from weft.streams.pipeline.file.model import TableLocation
 from weft.streams.read.as_of import EARLIEST
@@ -135,7 +135,7 @@ def _scan(
     since: Point | None,
     until: Point | None,
     unseen: tuple[Collection[str], Collection[str]] = ((), ()),
-) -> ChangeScan | JoinedChangeScan:
+) -> ChangeScan:
     """Plan the changes. Both snapshots are read under the newest schema, which may be newer than ``until``."""
     columns = _columns(schema)
     with_references = shows_references(table.state().schema, columns, options.require)
@@ -157,12 +157,12 @@ def _scan(
 class _Partition(InputPartition):
     """One task, with everything that an executor needs to read it."""
 
-    def __init__(self, scan: ChangeScan | JoinedChangeScan, task: ChangeTask) -> None:
+    def __init__(self, scan: ChangeScan, task: ChangeTask) -> None:
         super().__init__(None)
         self.scan, self.task = scan, task
 
 
-def _partitions(scan: ChangeScan | JoinedChangeScan) -> list[InputPartition]:
+def _partitions(scan: ChangeScan) -> list[InputPartition]:
     return [_Partition(scan.without_tasks(), task) for task in scan.tasks]
 
 

@@ -416,7 +416,7 @@ class PinnedSnapshot:
 
     def _joined_scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> JoinedScan:
         """A scan of columns of references, without tasks."""
-        result = choose_joined(self.snapshot.table_files, self.snapshot.references, self._request(columns, filters))
+        result = choose_joined(self.snapshot, self.snapshot.references, self._request(columns, filters))
         if not self.options.read_optimized:
             result = self.bound.apply(result, self.snapshot.references)
         return replace(result, scan=self._of_part(result.scan, part))

@@ -58,7 +58,7 @@ def joined_columns(table: ReferencedTable, require: Sequence[str]) -> JoinedColu
     columns = tuple(zip(reference.columns, reference.shown, strict=True))
     required = reference.name in require
     try:
-        key = table.files.schema.key
+        key = table.files.table_schema.key
     except TableError as error:
         message = f"{type(error).__name__}: {error}"
         return JoinedColumns(reference.name, reference.on, (), columns, required, error=message)
@@ -70,9 +70,9 @@ def joined_columns(table: ReferencedTable, require: Sequence[str]) -> JoinedColu
 def _stored_bytes(table: ReferencedTable) -> float:
     """Stored bytes of the key and the columns of the reference, estimated by the number of columns."""
     files = table.files
-    columns_read = {*files.schema.key, *table.reference.columns}
+    columns_read = {*files.table_schema.key, *table.reference.columns}
     stored_size = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in files.slices)
-    return stored_size * len(columns_read) / len(files.schema.columns)
+    return stored_size * len(columns_read) / len(files.table_schema.columns)
 
 
 @dataclass(frozen=True)

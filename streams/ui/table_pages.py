@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from weft.storage.core.names import TABLE_LANE, lane_name
 from weft.storage.errors import InvalidInput, NotComplete, NotFound
+from weft.storage.services.inspect.file_groups import group_files
 from weft.streams.ui.lane_history import KINDS, LABELS, MEANINGS
 from weft.streams.ui.mark_picture import draw_marks, is_behind
 from weft.streams.ui.page_times import page_value
@@ -172,7 +173,7 @@ def file_group(request: Request) -> Response:
     """The files of one file group."""
     look = site_of(request).look()
     name = request.query_params.get("name", "")
-    return render(request, "file_group.html", name=name, files=look.inspection.group_files(name))
+    return render(request, "file_group.html", name=name, files=group_files(look.snapshot, name))
 
 
 def completeness(request: Request) -> Response:

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from weft.storage import DuePolicy, Snapshot, Table
 from weft.storage.errors import CorruptData, NotFound, TableError
+from weft.storage.services.inspect.file_groups import waiting_since
 from weft.storage.services.inspect.inspect import FileReport, Inspection, LaneReport, Overview
 from weft.storage.services.inspect.measure import TableMeasures, measure
 from weft.storage.table_facts import clock_lead_ms
@@ -87,7 +88,7 @@ class Look:
     @_part
     def waiting_since(self) -> dict[str, int]:
         """The oldest commit that waits, by file group."""
-        return self.inspection.waiting_since()
+        return waiting_since(self.snapshot)
 
     @_part
     def clock_lead_ms(self) -> int:

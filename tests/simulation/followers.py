@@ -20,7 +20,8 @@ from tests.storage.support.changing import State, expected, got
 from tests.strategies import Config
 from weft.storage.core.log.cut import PREFIX, Cut, parse_cut, within
 from weft.storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
-from weft.storage.read.changes.change_scan import bounded_cut, expiring
+from weft.storage.read.changes.change_scan import expiring
+from weft.storage.read.changes.consumer_cuts import bounded_cut
 from weft.storage.table import Table
 
 STEPS = [1, 1, 2, 5]  # number of commits per step of a follower that reads in steps

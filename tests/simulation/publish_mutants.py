@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from tests.simulation.mutant import Mutant, always
-from weft.storage.publish import delta, delta_files
+from weft.storage.publish import delta, delta_files, publication
 from weft.storage.publish.delta_log import entry_path
 
 
@@ -31,8 +31,8 @@ def of_all_there_was(files_to_publish: Any) -> Any:
 
 
 PUBLISHING: Final = {
-    "S31 base files are always said to be of one moment": Mutant(delta, "is_one_moment", always(True), "publish"),
-    "S28 a publication makes no savepoint": Mutant(delta, "make_savepoint", always(None), "publish"),
+    "S31 base files are always said to be of one moment": Mutant(publication, "is_one_moment", always(True), "publish"),
+    "S28 a publication makes no savepoint": Mutant(publication, "make_savepoint", always(None), "publish"),
     "S28 a publication releases what readers need": Mutant(delta, "release_unneeded", needs_nothing, "publish"),
     "S28 a publication replaces another": Mutant(delta, "put_entry", writes_over, "publish"),
     "S28 unused rows of shared files are shown": Mutant(delta_files, "inline_deletion_vector", always(None), "publish"),

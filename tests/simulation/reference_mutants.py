@@ -14,10 +14,10 @@ from tests.simulation.two_tables import FOREIGN
 from weft.storage.errors import NotFound, SnapshotExpired
 from weft.storage.log.table_log import TableLog
 from weft.storage.read import referenced_snapshots as references
-from weft.storage.read import snapshot
-from weft.storage.read.changes import joined as joined_changes
+from weft.storage.read.changes import change_scan
+from weft.storage.read.changes import plan as changes_plan
 from weft.storage.read.referenced_snapshots import ReferencedTables
-from weft.storage.read.references import bound_rows
+from weft.storage.read.references import bound_rows, joined_scan
 from weft.storage.read.references.joined_scan import JoinedScan
 from weft.storage.read.references.referenced_table import ReferencedTable
 from weft.storage.read.request.scan_request import ScanRequest
@@ -37,7 +37,7 @@ def takes_the_referenced_cut_first(right: Any) -> Any:
 
         def early_if_known(found: Any, reference: Any, *args: Any, **named: Any) -> Any:
             if reference.name in early:
-                return ReferencedTable(reference, early[reference.name].table_files)
+                return ReferencedTable(reference, early[reference.name])
             return take(found, reference, *args, **named)
 
         with mock.patch.object(self, "_take", early_if_known):
@@ -115,10 +115,10 @@ def as_if_they_were_unchanged(_: Any) -> Any:
 def joins_on_bases(plan: Any) -> Any:
     def broken(files: Any, tables: Any, request: Any) -> Any:
         right = plan(files, tables, request)
-        if request.require or request.columns is not None or not files.schema.references:
+        if request.require or request.columns is not None or not files.table_schema.references:
             return right
-        foreign = [name for name in files.schema.arrow.names if name.startswith(FOREIGN)]
-        wanted = ScanRequest([*files.schema.key, *foreign], read_optimized=True)
+        foreign = [name for name in files.table_schema.arrow.names if name.startswith(FOREIGN)]
+        wanted = ScanRequest([*files.table_schema.key, *foreign], read_optimized=True)
         return JoinedOnBases(right, plan_scan(files, wanted).to_arrow())
 
     return broken
@@ -158,9 +158,9 @@ def releases_here_alone(_: Any) -> Any:
 def without_earlier_references(right: Any) -> Any:
     """Compares with the newest rows of referenced tables on both sides."""
 
-    def broken(snapshot: Any, newest: Any, columns: Any, groups: Any, referenced: Any, used: Any) -> Any:
-        later = {name: newest.of_reference(name) for name in referenced}
-        return right(snapshot, newest, columns, groups, later, used)
+    def broken(scan: Any, referenced: Any, used: Any) -> Any:
+        later = {name: Snapshot(old.table_log, *old.table_log.newest_cut()) for name, old in referenced.items()}
+        return right(scan, later, used)
 
     return broken
 
@@ -191,7 +191,7 @@ REFERENCES: Final[Mapping[str, Mutant]] = {
         references, "snapshot_at", takes_the_newest_for_an_expired_one, "references"
     ),
     "M11 rows are joined on the foreign keys of base files": Mutant(
-        snapshot, "plan_joined_scan", joins_on_bases, "references"
+        joined_scan, "plan_joined_scan", joins_on_bases, "references"
     ),
     "M11 kept rows are used for any later snapshot": Mutant(
         bound_rows, "can_tell", always(True), "references", rare=True
@@ -213,9 +213,9 @@ REFERENCES: Final[Mapping[str, Mutant]] = {
     ),
     "S16 a pin forgets the referenced tables": Mutant(Snapshot, "_referenced", always([]), "references", rare=True),
     "S21 changes leave out rows whose referenced row has changed": Mutant(
-        joined_changes._Referring, "keys", always({}), "references"
+        change_scan.Referring, "keys", always({}), "references"
     ),
     "S21 changes compare with the newest referenced rows": Mutant(
-        joined_changes, "_side", without_earlier_references, "references"
+        changes_plan, "_side", without_earlier_references, "references"
     ),
 }

@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
 from pydantic_core import from_json
 
+from weft.storage.core.log.cut import Cut, JoinedCut
 from weft.storage.core.log.file_refs import FileGroup, LogFile, Seqs, SharedSeqs, Sidecar, SliceFile, Strict
 from weft.storage.core.names import LaneName, describe_lane
 from weft.storage.errors import CorruptData, UnsupportedFormat
@@ -238,6 +239,16 @@ class KeptReference(Strict):
     table: int
     lanes: Seqs
     savepoint: str
+
+    @property
+    def at(self) -> Cut:
+        """Cut of the snapshot."""
+        return Cut(self.table, self.lanes)
+
+
+def joined_cut(at: Cut, references: Mapping[str, KeptReference]) -> Cut:
+    """The cut of a table with those of the referenced tables, if there are any."""
+    return JoinedCut(at.table, at.lanes, {name: kept.at for name, kept in references.items()}) if references else at
 
 
 class Savepoint(Header):

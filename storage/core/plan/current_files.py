@@ -45,6 +45,11 @@ class CurrentFile:
             spans.append((end, self.file.rows))
         return spans
 
+    @property
+    def unused_rows(self) -> int:
+        """The number of rows that are not current."""
+        return sum(end - first for first, end in self.unused)
+
 
 def current_files(slices: Sequence[FileSlice]) -> list[CurrentFile]:
     """One entry for every base file of the slices, in the order in which the slices refer to them."""

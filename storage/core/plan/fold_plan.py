@@ -71,7 +71,7 @@ def cut_runs(folds: Sequence[GroupFold], schema: TableSchema, run_bytes: int) ->
     for _, same_bits in itertools.groupby(folds, key=lambda fold: fold.group.bits):
         several = list(same_bits)
         memory = (log_memory_bytes(schema, each.ranges.log_bytes, int(each.ranges.rows.sum())) for each in several)
-        yield from (several[span] for span in cut_by_size([size // UNPACKED for size in memory], run_bytes))
+        yield from cut_by_size(several, (size // UNPACKED for size in memory), run_bytes)
 
 
 def may_publish(state: TableState, group_fold: FoldedGroup, to: cut.Seqs) -> bool:

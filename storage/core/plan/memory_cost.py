@@ -13,10 +13,12 @@ and what holds the rows of file groups, blocks or batches apart costs `APART_BYT
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from weft.storage.core.plan.slices import FileSlice, LiveFile
 from weft.storage.core.schema.table_schema import TableSchema
+
+T = TypeVar("T")
 
 UNPACKED: Final = 4
 """Estimate of the bytes in memory for each stored byte."""
@@ -49,13 +51,15 @@ def block_bytes(slices: Iterable[FileSlice], files: Sequence[LiveFile]) -> int:
     return APART_BYTES * sum(len(files[number].file.columns) for number, _ in blocks)
 
 
-def cut_by_size(sizes: Sequence[int], most_bytes: int) -> Iterator[slice]:
-    """Neighbours of up to some bytes together; what is larger is alone."""
-    first = filled = 0
-    for number, size in enumerate(sizes):
-        if number > first and filled + size > most_bytes:
-            yield slice(first, number)
-            first, filled = number, 0
+def cut_by_size(items: Sequence[T], sizes: Iterable[float], limit: float) -> Iterator[list[T]]:
+    """Runs of neighbours whose sizes are up to ``limit`` together; a larger item is alone."""
+    run: list[T] = []
+    filled = 0.0
+    for item, size in zip(items, sizes, strict=True):
+        if run and filled + size > limit:
+            yield run
+            run, filled = [], 0.0
+        run.append(item)
         filled += size
-    if len(sizes):
-        yield slice(first, len(sizes))
+    if run:
+        yield run

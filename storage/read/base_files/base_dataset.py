@@ -38,7 +38,7 @@ def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.D
         InvalidInput: Some base files have an older schema, in which these columns do not show what the table shows; or
             overlays have newer values of them.
     """
-    schema = snapshot.schema
+    schema = snapshot.table_schema
     names = list(schema.arrow.names if columns is None else dict.fromkeys(columns))
     for name in names:
         schema.column(name)
@@ -50,7 +50,7 @@ def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.D
         overlaid_advice="; to_arrow and to_reader read overlays, too",
         older_advice="; to_arrow and to_reader read files of every schema",
     )
-    handler = _BaseFiles(snapshot.table_log.env, snapshot.cut, schema, names or schema.key, files)
+    handler = _BaseFiles(snapshot.table_log.env, snapshot.at, schema, names or schema.key, files)
     options = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
     parquet = ds.ParquetFileFormat(default_fragment_scan_options=options)
     file_system = pa_fs.PyFileSystem(handler)

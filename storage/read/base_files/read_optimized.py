@@ -24,12 +24,10 @@ from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.names import LaneName
 from weft.storage.core.plan.slices import FileSlice, log_rows
 from weft.storage.read.base_files.base_dataset import base_dataset
-from weft.storage.read.references.joined_scan import JoinedScan, joined_fields, plan_joined_scan, uses_references
+from weft.storage.read.references.joined_scan import joined_fields, plan_read
 from weft.storage.read.references.referenced_table import ReferencedTable
 from weft.storage.read.request.filter_input import Filter, parse_filter
 from weft.storage.read.request.scan_request import ScanRequest
-from weft.storage.read.scan.plan_scan import plan_scan
-from weft.storage.read.scan.scan import Scan
 from weft.storage.read.snapshot_files import SnapshotFiles
 from weft.storage.times import moment_of
 
@@ -96,7 +94,7 @@ class ReadOptimized:
     @property
     def cut(self) -> Cut:
         """Cut of the snapshot whose base files these are; `file_groups` has the cut of each base file."""
-        return self._snapshot.cut
+        return self._snapshot.at
 
     @property
     def schema(self) -> pa.Schema:
@@ -105,7 +103,7 @@ class ReadOptimized:
         Raises:
             TableError: A snapshot of a referenced table could not be taken.
         """
-        return joined_fields(self._snapshot.schema, self._references)
+        return joined_fields(self._snapshot.table_schema, self._references)
 
     @property
     def file_groups(self) -> list[Compacted]:
@@ -134,7 +132,8 @@ class ReadOptimized:
         require: Sequence[str] | None = None,
     ) -> pa.Table:
         """The rows of the base files as one table, in no particular order."""
-        return self._scan(ScanRequest(columns, parse_filter(filter), require, read_optimized=True)).to_arrow()
+        request = ScanRequest(columns, parse_filter(filter), require, read_optimized=True)
+        return plan_read(self._snapshot, self._references, request).to_arrow()
 
     def to_reader(
         self,
@@ -143,9 +142,8 @@ class ReadOptimized:
         require: Sequence[str] | None = None,
     ) -> pa.RecordBatchReader:
         """The rows of the base files as a stream of batches; needs memory for one row group."""
-        return self._scan(
-            ScanRequest(columns, parse_filter(filter), require, parallelism=1, read_optimized=True)
-        ).to_reader()
+        request = ScanRequest(columns, parse_filter(filter), require, parallelism=1, read_optimized=True)
+        return plan_read(self._snapshot, self._references, request).to_reader()
 
     def dataset(self, columns: Sequence[str] | None = None) -> ds.Dataset:
         """The base files as a pyarrow dataset, for engines that read those: DuckDB, Polars, Dask, ...
@@ -163,11 +161,6 @@ class ReadOptimized:
         """
         return base_dataset(self._snapshot, columns)
 
-    def _scan(self, request: ScanRequest) -> Scan | JoinedScan:
-        if self._references and uses_references(self._snapshot.schema, request):
-            return plan_joined_scan(self._snapshot, self._references, request)
-        return plan_scan(self._snapshot, request)
-
     def _compacted(self, file_slice: FileSlice) -> Compacted:
         made = file_slice.slice
         return Compacted(
@@ -182,7 +175,7 @@ class ReadOptimized:
 
     def _commits(self, slices: Sequence[FileSlice]) -> set[tuple[LaneName, int]]:
         """(lane, seq) of the commits and folds that have rows in the logs of these file groups."""
-        files = self._snapshot.log_files
+        files = self._snapshot.files
         positions = {position for file_slice in slices for position in file_slice.file.tolist()}
         return {(files[position].lane, files[position].seq) for position in positions}
 
@@ -192,7 +185,7 @@ class ReadOptimized:
         for file_slice in waiting:
             compacted = file_slice.slice.cut if file_slice.slice is not None else {}
             for position in set(file_slice.file.tolist()):
-                file = self._snapshot.log_files[position]
+                file = self._snapshot.files[position]
                 # A fold does not record its commits: the oldest one is not before the first commit after
                 # the slice.
                 first = {lane: compacted.get(lane, 0) + 1 for lane in file.reach}
@@ -205,7 +198,7 @@ class ReadOptimized:
     def _first_commit_ms(self, lane: LaneName, seq: int) -> int | None:
         """Commit time of the first commit of a lane at or after ``seq`` that is not rolled back; None without one."""
         rolled_back = self._snapshot.state.rolled_back.get(lane, ())
-        for number in range(seq, self._snapshot.cut.lanes.get(lane, 0) + 1):
+        for number in range(seq, self._snapshot.at.lanes.get(lane, 0) + 1):
             entry = self._snapshot.table_log.commit_log.entry(lane, number)
             if isinstance(entry, Data) and not cuts.in_spans(rolled_back, number):
                 return entry.committed_at_ms

@@ -2,12 +2,14 @@
 
 Only rows with keys that were committed between the two cuts can differ. The log files of these commits contain the
 keys; both snapshots are read for them, and `weft.storage.core.merge.diff` compares the rows. A file group is compared
-as a
-whole only if that is less work or the only possibility:
+as a whole only if that is less work or the only possibility:
 
 - more was committed to the file group in between than it contains now;
 - the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted;
 - keys were erased in between, which no log file says.
+
+A row of a table with references can also differ in what a reference shows: `weft.storage.read.changes.plan` plans the
+same scan, which also reads the rows whose foreign key names a changed row of a referenced table.
 
 `weft.storage.read.changes.tasks` divides the work into tasks.
 
@@ -18,37 +20,36 @@ has removed one of the snapshots, with `OffsetInvalidated` if a restore or an un
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from weft.storage.clock import Stamps
+from weft.storage.core import names
 from weft.storage.core.arrays import Arrays
-from weft.storage.core.keys import KeyVector, one_array, union
+from weft.storage.core.keys import one_array, union
 from weft.storage.core.log import cut
 from weft.storage.core.log.cut import Cut
-from weft.storage.core.log.entries import Data, Entry
 from weft.storage.core.log.file_refs import FileGroup, SliceFile
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.merge.diff import ChangeShape, diff
-from weft.storage.core.merge.locate_keys import locate_keys
-from weft.storage.core.modes import NO_MERGERS
-from weft.storage.core.names import LaneName
+from weft.storage.core.merge.locate_keys import key_columns, locate_keys
+from weft.storage.core.model import Reference
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.environment import Environment
 from weft.storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
-from weft.storage.files.log_reader import LogReader
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.changes.tasks import ChangeTask, ComparedFiles, Comparison, change_tasks
-from weft.storage.read.plan.log_slices import log_slices, start_of
+from weft.storage.read.plan.log_slices import keys_of_commits, log_slices, start_of
+from weft.storage.read.plan.read_task import ReadTask
+from weft.storage.read.references.reference_rows import KeyedRows, ReferenceRows, RowCache
 from weft.storage.read.request.scan_request import Keys, ScanRequest
 from weft.storage.read.scan.scan import Scan
 from weft.storage.read.snapshot import Snapshot
 
-WINDOW: Final = 64  # entries of a lane that are read in one round trip; few of them are claims
 _START_OVER: Final = "read the whole table again (since=None; as a stream: with a new checkpoint)"
 _EXPIRED: Final = (
     f"{_START_OVER} and continue from its cut; consumers that lag need a longer retention (clean retain), or a "
@@ -57,20 +58,39 @@ _EXPIRED: Final = (
 
 
 @dataclass(frozen=True)
+class Side:
+    """One of the two snapshots, under the newest schema.
+
+    Attributes:
+        scan: Reads the columns of the table and the arrivals of their groups, without tasks.
+        references: How to read the rows of referenced tables; without a reference that the snapshot does not have.
+    """
+
+    scan: Scan
+    references: Mapping[str, ReferenceRows] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ChangeScan:
     """Planned changes. Like a `Scan` it can be pickled, and its tasks can be read anywhere.
 
     Attributes:
-        shape: Columns of the result.
-        before: The read of the earlier snapshot, without tasks; None if all rows are inserts.
-        after: The read of the later snapshot, without tasks.
+        shape: Columns of the result; in its schema each used reference is a column group.
+        before: The earlier snapshot; None if all rows are inserts.
+        after: The later snapshot.
         tasks: The work; no key is in the results of two tasks.
+        used: The references whose changes count.
+        required: Names of the references that must be present in a row.
+        referring: The references to tables that have changed.
     """
 
     shape: ChangeShape
-    before: Scan | None
-    after: Scan
+    before: Side | None
+    after: Side
     tasks: tuple[ChangeTask, ...]
+    used: tuple[Reference, ...] = ()
+    required: tuple[str, ...] = ()
+    referring: tuple[Referring, ...] = ()
 
     @property
     def arrow(self) -> pa.Schema:
@@ -89,40 +109,92 @@ class ChangeScan:
     def read(self, task: ChangeTask) -> Iterator[pa.RecordBatch]:
         """Changes of one task, one row per changed key, in no particular order.
 
+        Each process reads the referenced tables itself.
+
         Raises:
             CorruptData: A file that one of the snapshots needs is missing or damaged.
             OffsetExpired: A file is missing because the snapshot has expired.
             InvalidInput: A merge function has failed.
         """
         with expiring():
-            keys: Keys | None = None
-            before: list[pa.RecordBatch] = []
-            if self.before is not None:
-                keys = self.touched_keys(self.before.at, task)
-                if task.before is not None:
-                    before = list(self.before.read(task.before, keys))
-            earlier = _arrays_of_all(before, (self.before or self.after).arrow)
-            yield from diff(self.shape, earlier, map(_arrays, self.after.read(task.after, keys)))
+            wanted = None if self.before is None else self._candidates(self.before, task)
+            side, earlier = self.before or self.after, []
+            if self.before is not None and task.before is not None:
+                earlier = list(self.before.scan.read(task.before, wanted))
+            before = _arrays(pa.Table.from_batches(earlier, side.scan.arrow))
+            after = map(_arrays, self.after.scan.read(task.after, wanted))
+            yield from diff(self.shape, self._joined(side, before), (self._joined(self.after, rows) for rows in after))
 
-    def touched_keys(self, since: Cut, task: ChangeTask) -> Keys | None:
-        """Keys of the commits of a task, all after ``since``, by file group; None for all rows."""
+    def _candidates(self, before: Side, task: ChangeTask) -> Keys | None:
+        """Keys of the rows that can differ, by file group; None for all rows of the task."""
         touched = task.touched
         if touched is None:
             return None
-        env, schema = self.after.env, self.shape.schema
-        columns = {*schema.key, schema.sort_column}
-        logs = LogReader(env, schema, touched.files, touched.slices, [columns] * len(touched.slices), NO_MERGERS)
-        with _logs_after(env, since):
-            found = {file_slice.group: logs.collapse(file_slice, (), ()) for file_slice in touched.slices}
-        directories = {group: state.directory for group, state in found.items() if state is not None}
-        levels = task.levels
-        if all({group.bits} == levels for group in directories):
-            return {group: directory.keys for group, directory in directories.items()}
-        regrouped: dict[FileGroup, KeyVector] = {}
-        for directory in directories.values():
-            for group, vector in locate_keys(schema, directory.columns, levels).items():
-                regrouped[group] = union([regrouped[group], vector]) if group in regrouped else vector
-        return regrouped
+        scan = self.after.scan
+        with _logs_after(scan.env, before.scan.at):
+            _, found = keys_of_commits(scan.env, scan.schema, touched.files, touched.slices, task.levels)
+        for reference in self.referring:
+            for group, vector in reference.keys(task.after, task.levels).items():
+                found[group] = union([found[group], vector]) if group in found else vector
+        return found
+
+    def _joined(self, side: Side, rows: Arrays) -> Arrays:
+        """Rows of the table with the columns of the references, and an arrival for each as if it were a group."""
+        columns, count = dict(rows), len(rows[self.shape.schema.key[0]])
+        keep = np.ones(count, np.bool_)
+        for reference in self.used:
+            group = self.shape.schema.group_by_name[reference.name]
+            if reference.name in side.references:
+                foreign_keys = [columns[name] for name in reference.on]
+                keyed = side.references[reference.name].of(foreign_keys)
+                numbers = keyed.find(foreign_keys)
+                shown = zip(reference.shown, reference.columns, strict=True)
+                columns |= {name: keyed.values(column, numbers) for name, column in shown}
+            else:
+                numbers = pa.nulls(count, pa.int64())
+                columns |= {name: pa.nulls(count, self.shape.schema.field(name).type) for name in reference.shown}
+            columns[names.arrival(group.id)] = numbers
+            if reference.name in self.required:
+                keep &= np.asarray(numbers.is_valid())
+        if keep.all():
+            return columns
+        places = pa.array(np.flatnonzero(keep))
+        return {name: column.take(places) for name, column in columns.items()}
+
+
+@dataclass(frozen=True)
+class Referring:
+    """Finds the rows whose foreign key names a changed row of a referenced table.
+
+    Attributes:
+        on: The columns of the foreign key.
+        changes: The changes of the referenced table.
+        scan: Reads the key and the foreign key of the later rows, without tasks.
+    """
+
+    on: tuple[str, ...]
+    changes: ChangeScan
+    scan: Scan
+    _cache: RowCache = field(default_factory=RowCache, compare=False, repr=False)
+
+    def keys(self, task: ReadTask, levels: Collection[int]) -> Keys:
+        """The keys of such rows of a task, by file group of these numbers of bits."""
+        changed = self._changed()
+        if not len(changed.rows):
+            return {}
+        schema, parts = self.scan.schema, []
+        for batch in self.scan.read(task):
+            numbers = changed.find([batch.column(name) for name in self.on])
+            parts.append(batch.filter(numbers.is_valid()).select(schema.key))
+        found = pa.Table.from_batches(parts, pa.schema([self.scan.arrow.field(name) for name in schema.key]))
+        return locate_keys(schema, key_columns(schema, found), levels) if len(found) else {}
+
+    def _changed(self) -> KeyedRows:
+        with self._cache.lock:
+            if self._cache.rows is None:
+                schema = self.changes.shape.schema
+                self._cache.rows = KeyedRows.of(schema, self.changes.to_reader().read_all().select(schema.key))
+            return self._cache.rows
 
 
 def scan_changes(
@@ -164,7 +236,7 @@ def scan_changes(
             inserts = [Comparison((), (file_slice,), None) for file_slice in until.slices]
             files = ComparedFiles((), until.files, ())
             tasks = change_tasks(env, until.table_schema, inserts, files, None, until.cut)
-            return ChangeScan(shape, None, after, tuple(tasks))
+            return ChangeScan(shape, None, Side(after), tuple(tasks))
         since = under_schema(since, until.state)
         # Rows that a BASE has rewritten differ without a commit, so their keys are in no log file (D3).
         if max(until.table_log.refresh().oldest_retained, until.state.rewritten) <= since.cut.table:
@@ -180,7 +252,7 @@ def scan_changes(
         first = since.choose_slices(ScanRequest(shape.earlier, require=require, arrivals=True)).without_tasks()
         files = ComparedFiles(since.files, until.files, touched)
         tasks = change_tasks(env, until.table_schema, work, files, since.cut, until.cut, every_key=every_group)
-        return ChangeScan(shape, first, after, tuple(tasks))
+        return ChangeScan(shape, Side(first), Side(after), tuple(tasks))
 
 
 def under_schema(snapshot: Snapshot, later: TableState) -> Snapshot:
@@ -188,7 +260,7 @@ def under_schema(snapshot: Snapshot, later: TableState) -> Snapshot:
     if snapshot.state.schema_rev == later.schema_rev:
         return snapshot
     state = replace(snapshot.state, schema=later.schema, schema_rev=later.schema_rev)
-    return Snapshot(snapshot.table_log, state, snapshot.cut)
+    return Snapshot(snapshot.table_log, state, snapshot.at)
 
 
 def check_order(since: Cut, until: Snapshot) -> None:
@@ -271,78 +343,6 @@ def _side_by_side(*sides: Sequence[FileSlice]) -> Iterator[tuple[tuple[FileSlice
         yield tuple(tuple(parts) for parts in found[group])
 
 
-def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
-    """The cut of a snapshot between two others, with about ``commits`` commits more than the earlier one.
-
-    The cut is one moment if the later snapshot is one, and the commits that began before some entry of the table lane
-    are at most ``commits`` and at least half of them. Otherwise commits are taken in order of time. There are more if
-    some of them are visible only together with others: through a newer entry of the table lane, or because a slice has
-    merged them already.
-
-    Raises:
-        InvalidInput, OffsetInvalidated: See `check_order`.
-    """
-    check_order(since.cut, until)
-    table_log, start, end = until.table_log, start_of(since.cut, until.state), until.cut.lanes
-    state = table_log.refresh()
-    while True:
-        window = {lane: min(last, start.get(lane, 0) + commits + WINDOW) for lane, last in end.items()}
-        tails = table_log.commit_log.read_tails({lane: (start.get(lane, 0), last) for lane, last in window.items()})
-        found = [entry for tail in tails.values() for entry in tail if isinstance(entry, Data)]
-        if window == end and len(found) <= commits:
-            return until.cut
-        found.sort(key=lambda entry: entry.stamp)
-        partly = [_last_commit(entries) for lane, entries in tails.items() if window[lane] < end[lane]]
-        chosen = _begun_before_an_entry(found, partly, commits) or found[:commits]
-        left = {(entry.lane, entry.seq) for entry in found} - {(entry.lane, entry.seq) for entry in chosen}
-        lanes = {lane: _last_before(tail, left, start.get(lane, 0)) for lane, tail in tails.items()}
-        _, at = table_log.longest_cut(until.cut.table, lanes)
-        if state.keeps(at) and not cut.within(at.lanes, start):
-            return at
-        commits *= 2
-
-
-def _last_before(tail: Sequence[Entry], left: Collection[tuple[LaneName, int]], start: int) -> int:
-    """The last entry of a lane before the first commit that is left out; claims belong to what they follow.
-
-    Slices and plans may name the claims, so a cut without them would be readable only in an older table state.
-    """
-    last = start
-    for entry in tail:
-        if (entry.lane, entry.seq) in left:
-            break
-        last = entry.seq
-    return last
-
-
-def _last_commit(entries: Sequence[Entry]) -> Data | None:
-    return next((entry for entry in reversed(entries) if isinstance(entry, Data)), None)
-
-
-def _begun_before_an_entry(found: Sequence[Data], partly: Sequence[Data | None], most: int) -> list[Data]:
-    """The commits that began before an entry of the table lane (W9): that which gives most of them.
-
-    Empty if none gives at least half of those that there may be, because steps must not become small.
-
-    Args:
-        found: Commits of some lanes, in order of stamps.
-        partly: The last commit that was read of each lane that has more; None if only claims were read of it.
-        most: How many commits there may be.
-    """
-    seen = [entry.table_seen for entry in found if entry.table_seen is not None]
-    # What was not read yet knows at least as much as what was.
-    unread = [(entry.table_seen if entry is not None else None) or 0 for entry in partly]
-    if len(seen) < len(found):
-        return []
-    ascending, limit = sorted(seen), min(unread, default=max(seen, default=0) + 1)
-    ends = [
-        ascending[count]
-        for count in range((most + 1) // 2, min(most, len(seen) - 1) + 1)
-        if ascending[count - 1] < ascending[count] <= limit
-    ]
-    return [entry for entry in found if ends and entry.table_seen is not None and entry.table_seen < ends[-1]]
-
-
 @contextlib.contextmanager
 def expiring() -> Iterator[None]:
     """Raise `OffsetExpired` for a `SnapshotExpired` in the block: the snapshots are ends of a range of changes.
@@ -377,10 +377,5 @@ def _logs_after(env: Environment, at: Cut) -> Iterator[None]:
         ) from error
 
 
-def _arrays_of_all(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Arrays:
-    table = pa.Table.from_batches(batches, schema)
-    return {name: one_array(column) for name, column in zip(table.schema.names, table.columns, strict=True)}
-
-
-def _arrays(batch: pa.RecordBatch) -> Arrays:
-    return dict(zip(batch.schema.names, batch.columns, strict=True))
+def _arrays(rows: pa.Table | pa.RecordBatch) -> Arrays:
+    return {name: one_array(column) for name, column in zip(rows.schema.names, rows.columns, strict=True)}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.storage.core.log.cut import Cut
+from weft.storage.core.plan.memory_cost import cut_by_size
 from weft.storage.core.plan.slices import FileSlice, LiveFile
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment, Tuning
@@ -151,26 +152,22 @@ def _parts(item: Comparison, found: Sequence[tuple[FileSlice, ...]], *, every_ke
             yield Comparison(states[end_of_after:end_of_before], states[:end_of_after], touched)
 
 
-def _runs(work: Sequence[Comparison], tuning: Tuning) -> list[list[Comparison]]:
+def _runs(work: Sequence[Comparison], tuning: Tuning) -> Iterator[list[Comparison]]:
     """Runs of adjacent file groups with at most the bytes and rows of a task; a larger file group is a run by itself.
 
     File groups that are compared by keys and those that are compared as a whole are in different runs. Each part of a
     divided file group is a separate run.
     """
-    runs: list[list[Comparison]] = []
     for by_keys in (True, False):
-        size, rows = tuning.change_task_bytes + 1, tuning.change_task_rows  # a file group may have no rows
-        for item in work:
-            if (item.touched is not None) is by_keys:
-                size, rows = size + item.bytes, rows + item.rows
-                is_part = item.after[0].within is not None
-                if is_part or size > tuning.change_task_bytes or rows > tuning.change_task_rows:
-                    runs.append([])
-                    size, rows = item.bytes, item.rows
-                runs[-1].append(item)
-                if is_part:
-                    size = tuning.change_task_bytes + 1
-    return runs
+        items = [item for item in work if (item.touched is not None) is by_keys]
+        yield from cut_by_size(items, [_share_of_task(item, tuning) for item in items], 1)
+
+
+def _share_of_task(item: Comparison, tuning: Tuning) -> float:
+    """How much of a task a file group fills; more than 1 if it must be alone."""
+    if item.after[0].within is not None:
+        return 2
+    return max(item.bytes / max(tuning.change_task_bytes, 1), item.rows / max(tuning.change_task_rows, 1))
 
 
 def _task(run: Sequence[Comparison], files: ComparedFiles) -> ChangeTask:

@@ -18,7 +18,9 @@ from weft.storage.core.model import Group, Op
 from weft.storage.core.modes import Registers
 from weft.storage.core.modes.aggregate_function import Context
 from weft.storage.core.modes.functions import find_function
+from weft.storage.core.names import LaneName
 from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.read.explain.explanation import StoredIn
 
 _EXTREMES: Final = frozenset({"min", "max"})
 _EDGES: Final = frozenset({"first", "last"})
@@ -28,24 +30,30 @@ Edge = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
-    """What a stored version contributes.
+class Located:
+    """A version, and where it is stored.
 
     Attributes:
-        version: The version.
-        values: Its values, as the explanation shows them.
+        version: The version as the merge sees it.
+        values: As in `StoredVersion`.
+        stored_in, file: As in `StoredVersion`.
+        lane, commit: Lane and slot of the commit, if the file tells.
         register: The row of a slice or fold with its state; None for an event.
     """
 
     version: Version
     values: Mapping[str, Any]
-    register: Arrays | None
+    stored_in: StoredIn
+    file: str
+    lane: LaneName | None = None
+    commit: int | None = None
+    register: Arrays | None = None
 
 
 def given_columns(
     schema: TableSchema,
     group: Group,
-    stored: Sequence[Contribution],
+    stored: Sequence[Located],
     merged: Registers | None,
     shown: Mapping[str, Any],
 ) -> list[tuple[str, ...]]:
@@ -90,7 +98,7 @@ def _own_edge(version: Version) -> Edge:
     return (*version.ordering, version.arrival)
 
 
-def _edge_of(one: Contribution, hidden: Sequence[str]) -> Edge:
+def _edge_of(one: Located, hidden: Sequence[str]) -> Edge:
     return _own_edge(one.version) if one.register is None else _edge(one.register, hidden)
 
 

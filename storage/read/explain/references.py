@@ -53,7 +53,7 @@ def _referenced_row(
         columns = [pa.array([value], types[name]) for name, value in foreign_key.items()]
     except pa.ArrowException:  # a time that Python lacks is text in an explanation
         return replace(named, problem="Python has no value for its foreign key")
-    rows, keys = as_keys(table.found.schema, columns)
+    rows, keys = as_keys(table.found.table_schema, columns)
     if not len(rows):  # NULL, or a value that no key has
         return named
     try:

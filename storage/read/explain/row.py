@@ -44,7 +44,7 @@ from weft.storage.core.types import decode_scalar
 from weft.storage.errors import InvalidInput, NotFound
 from weft.storage.files.base_file import SliceReader
 from weft.storage.files.log_reader import LogReader
-from weft.storage.read.explain.aggregate_winners import Contribution, given_columns
+from weft.storage.read.explain.aggregate_winners import Located, given_columns
 from weft.storage.read.explain.explanation import Explanation, GroupState, Operation, StoredIn, StoredVersion
 from weft.storage.read.missing_file import explain_missing_file
 from weft.storage.read.plan.pruning import RowGroups, key_table, narrowed
@@ -75,10 +75,10 @@ def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> 
         SnapshotExpired: The snapshot has expired.
         CorruptData: A file is missing or damaged.
     """
-    schema = snapshot.schema
+    schema = snapshot.table_schema
     columns = key_columns(schema, key_table(schema, _one_key(schema, key)))
     shown_key = {name: python_value(column[0]) for name, column in columns.items()}
-    with explain_missing_file(snapshot.table_log.env, snapshot.cut):
+    with explain_missing_file(snapshot.table_log.env, snapshot.at):
         state = _oldest(snapshot) if history else snapshot.state
         located = locate_keys(schema, columns, state.levels)
         vector = next(iter(located.values()))
@@ -89,7 +89,7 @@ def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> 
     if not any(found.versions.values()):
         listed = ", ".join(f"{name}={value!r}" for name, value in shown_key.items())
         raise NotFound(
-            f"the table has no row with key {listed} at {snapshot.cut}, and no delete of one",
+            f"the table has no row with key {listed} at {snapshot.at}, and no delete of one",
             hint="check the key and the snapshot; nothing is known of keys that were erased, forgotten or expired",
         )
     loaded = mergers.load(schema, snapshot.table_log.env.mergers)
@@ -110,7 +110,7 @@ def _one_key(schema: TableSchema, key: Any) -> Sequence[Any]:
 
 def _current(snapshot: SnapshotFiles, groups: Collection[FileGroup]) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
     """What a read of the snapshot merges."""
-    return snapshot.slices_of(groups), snapshot.log_files
+    return snapshot.slices_of(groups), snapshot.files
 
 
 def _oldest(snapshot: SnapshotFiles) -> TableState:
@@ -125,30 +125,8 @@ def _history(
     snapshot: SnapshotFiles, begin: TableState, groups: Collection[FileGroup]
 ) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
     """The oldest slice from which the snapshot follows, and all commits after it; their log files are retained (C2)."""
-    files = snapshot.table_log.committed_files(begin, begin.log_start(), snapshot.cut.lanes)
+    files = snapshot.table_log.committed_files(begin, begin.log_start(), snapshot.at.lanes)
     return plan_slices(begin, files, only=groups), files
-
-
-@dataclass(frozen=True, slots=True)
-class _Located:
-    """A version, and where it is stored.
-
-    Attributes:
-        version: The version as the merge sees it.
-        ordering, values: As in `StoredVersion`.
-        stored_in, file: As in `StoredVersion`.
-        lane, commit: Lane and slot of the commit, if the file tells.
-        register: The stored row, if it is one of registers.
-    """
-
-    version: Version
-    ordering: Mapping[str, Any]
-    values: Mapping[str, Any]
-    stored_in: StoredIn
-    file: str
-    lane: LaneName | None = None
-    commit: int | None = None
-    register: Arrays | None = None
 
 
 @dataclass(slots=True)
@@ -163,7 +141,7 @@ class _Found:
     """
 
     schema: TableSchema
-    versions: dict[int, list[_Located]] = field(default_factory=dict)
+    versions: dict[int, list[Located]] = field(default_factory=dict)
     rows: list[LogRange] = field(default_factory=list)
     events: list[LogRange] = field(default_factory=list)
 
@@ -176,6 +154,7 @@ class _Found:
             LogRange(vector, [group.id for group in groups], rows, np.full(count, live.arrival, np.int64))
         )
         for group in groups:
+            versions = self.versions.setdefault(group.id, [])
             given = [name for name in group.values if name in rows]
             supplied = {
                 name: supplied_mask(rows.get(names.SUPPLIED), schema.column_by_name[name].id, count)
@@ -190,7 +169,7 @@ class _Found:
                     frozenset(name for name, mask in supplied.items() if mask[i]),
                 )
                 values = {name: python_value(rows[name][i]) for name in given}
-                self._add(group, version, values, "log", live.file.file.path, live.lane, live.seq)
+                versions.append(Located(version, values, "log", live.file.file.path, live.lane, live.seq))
 
     def add_registers(self, rows: Arrays, groups: Sequence[int], stored_in: StoredIn, file: str) -> None:
         """Add one row of registers; columns as in a slice."""
@@ -198,25 +177,12 @@ class _Found:
         self.rows.append(LogRange(keys.key_vector(rows[schema.sort_column]), groups, rows))
         for group in schema.groups:
             if group.id in groups:
-                for version, values in _in_register(schema, group, rows):
-                    self._add(group, version, values, stored_in, file, register=rows)
+                self.versions.setdefault(group.id, []).extend(
+                    Located(version, values, stored_in, file, register=rows)
+                    for version, values in _in_register(schema, group, rows)
+                )
 
-    def _add(
-        self,
-        group: Group,
-        version: Version,
-        values: Mapping[str, Any],
-        stored_in: StoredIn,
-        file: str,
-        lane: LaneName | None = None,
-        commit: int | None = None,
-        register: Arrays | None = None,
-    ) -> None:
-        ordering = dict(zip(group.ordering, version.ordering, strict=True))
-        located = _Located(version, ordering, values, stored_in, file, lane, commit, register)
-        self.versions.setdefault(group.id, []).append(located)
-
-    def in_order(self, group: Group) -> list[_Located]:
+    def in_order(self, group: Group) -> list[Located]:
         """The versions of a group in (arrival, position) order; the sort is stable."""
         return sorted(self.versions.get(group.id, []), key=lambda located: located.version.arrival)
 
@@ -268,7 +234,7 @@ def _read(
     snapshot: SnapshotFiles, file_slice: FileSlice, files: Sequence[LiveFile], vector: KeyVector, found: _Found
 ) -> None:
     """Read everything that a file group has of a key."""
-    env, schema, made = snapshot.table_log.env, snapshot.schema, file_slice.slice
+    env, schema, made = snapshot.table_log.env, snapshot.table_schema, file_slice.slice
     columns = needed_columns(schema, [column.name for column in schema.columns], schema.groups, exact=True)
     groups = [group.id for group in schema.groups]
     reader = SliceReader(env, schema, columns, RowGroups(schema, None, vector, None).may_match)
@@ -305,7 +271,7 @@ def _explained(
     *,
     history: bool,
 ) -> Explanation:
-    schema = snapshot.schema
+    schema = snapshot.table_schema
     visible = _visible(schema, registers)
     states = [_group_state(group, registers[group.id], visible=visible) for group in schema.groups]
     commits = _Commits(snapshot)
@@ -316,14 +282,13 @@ def _explained(
         stored = [one.version for one in located]
         outcomes = decide(group, schema.column_by_name, stored)
         if mode_of(group).retracts:
-            parts = [Contribution(one.version, one.values, one.register) for one in located]
-            given = given_columns(schema, group, parts, registers[group.id], whole)
+            given = given_columns(schema, group, located, registers[group.id], whole)
             outcomes = [replace(outcome, columns=columns) for outcome, columns in zip(outcomes, given, strict=True)]
         if any(state.hides_row for state in states):
             outcomes = hide(stored, outcomes)
         versions += [commits.described(group, one, outcome) for one, outcome in zip(located, outcomes, strict=True)]
     row = whole if visible else None
-    return Explanation(key, str(snapshot.cut), history, row, tuple(states), tuple(versions))
+    return Explanation(key, str(snapshot.at), history, row, tuple(states), tuple(versions))
 
 
 def _visible(schema: TableSchema, registers: Mapping[int, Registers | None]) -> bool:
@@ -372,33 +337,32 @@ class _Commits:
 
     def __init__(self, snapshot: SnapshotFiles) -> None:
         self._log = snapshot.table_log.commit_log
-        self._state, self._heads, self._schema = snapshot.state, snapshot.cut.lanes, snapshot.schema
+        self._state, self._heads, self._schema = snapshot.state, snapshot.at.lanes, snapshot.table_schema
         self._lane_of = {lane.lane_id: lane for lane in snapshot.state.lanes.values()}
-        self._entries: dict[tuple[LaneName, int], Data | None] = {}
         self._slots: dict[int, int] = {}
 
-    def described(self, group: Group, located: _Located, outcome: Outcome) -> StoredVersion:
+    def described(self, group: Group, located: Located, outcome: Outcome) -> StoredVersion:
         """A version with its outcome and its commit."""
         version = located.version
-        entry = self._commit(located)
+        commit: dict[str, Any] = dict.fromkeys(("stream", "lane", "commit", "committed_at", "late"))
+        if (entry := self._commit(located)) is not None:
+            commit |= {"stream": entry.stream, "lane": entry.lane, "commit": entry.seq}
+            commit["committed_at"] = moment_of(entry.committed_at_ms)
+            commit["late"] = None if version.op is None else self._is_late(group, entry, version)
         return StoredVersion(
             group=group.name,
             result=outcome.result,
             reason=outcome.reason,
             operation=_OPERATIONS[version.op],
             columns=outcome.columns,
-            ordering=located.ordering,
+            ordering=dict(zip(group.ordering, version.ordering, strict=True)),
             values=located.values,
-            stream=None if entry is None else entry.stream,
-            lane=None if entry is None else entry.lane,
-            commit=None if entry is None else entry.seq,
-            committed_at=None if entry is None else moment_of(entry.committed_at_ms),
-            late=None if entry is None or version.op is None else self._is_late(group, entry, version),
             stored_in=located.stored_in,
             file=located.file,
+            **commit,
         )
 
-    def _commit(self, located: _Located) -> Data | None:
+    def _commit(self, located: Located) -> Data | None:
         if located.lane is not None and located.commit is not None:
             return self._entry(located.lane, located.commit)
         arrival = located.version.arrival
@@ -413,10 +377,8 @@ class _Commits:
         return entry if entry is not None and entry.stamp == stamp else None
 
     def _entry(self, lane: LaneName, seq: int) -> Data | None:
-        if (lane, seq) not in self._entries:
-            entry = self._log.entry(lane, seq) if seq else None
-            self._entries[lane, seq] = entry if isinstance(entry, Data) else None
-        return self._entries[lane, seq]
+        entry = self._log.entry(lane, seq) if seq else None
+        return entry if isinstance(entry, Data) else None
 
     def _is_late(self, group: Group, entry: Data, version: Version) -> bool:
         """Whether the first ordering value is below what the lane had promised before the commit (W6)."""

@@ -79,59 +79,6 @@ class Division:
     log_bytes: int | None = None
 
 
-def divide_file_groups(
-    env: Environment,
-    schema: TableSchema,
-    wanted: Sequence[tuple[FileSlice, int]],
-    files: Sequence[LiveFile],
-) -> Iterator[list[FileSlice]]:
-    """Divide file groups.
-
-    Args:
-        env: The environment of the table.
-        schema: The schema of the snapshot.
-        wanted: File groups, each with the number of parts that it should have.
-        files: The log files that the file groups refer to by position.
-
-    Yields:
-        The parts of each file group, in key order. Every key is in one part. Without statistics, the only part is the
-        file group itself.
-
-    Raises:
-        CorruptData: A base file is missing, or its footer is damaged.
-    """
-    divisions = [Division((State(file_slice, files),), parts) for file_slice, parts in wanted]
-    for found in divide_states(env, schema, divisions):
-        yield [part for (part,) in found]
-
-
-def divide_by_logs(
-    env: Environment,
-    schema: TableSchema,
-    wanted: Sequence[FileSlice],
-    files: Sequence[LiveFile],
-    log_bytes: int,
-) -> Iterator[list[FileSlice]]:
-    """Divide file groups so that a reader of one part after the other has few bytes of logs in memory.
-
-    Args:
-        env: The environment of the table.
-        schema: The schema of the snapshot.
-        wanted: The file groups.
-        files: The log files that the file groups refer to by position.
-        log_bytes: About how many stored bytes of logs a part should have.
-
-    Yields:
-        As `divide_file_groups`.
-
-    Raises:
-        CorruptData: A base file is missing, or its footer is damaged.
-    """
-    divisions = [Division((State(file_slice, files),), log_bytes=log_bytes) for file_slice in wanted]
-    for found in divide_states(env, schema, divisions):
-        yield [part for (part,) in found]
-
-
 def divide_states(
     env: Environment, schema: TableSchema, wanted: Sequence[Division]
 ) -> Iterator[list[tuple[FileSlice, ...]]]:

@@ -18,19 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import pyarrow as pa
-
 from weft.storage.bounded_cache import BoundedCache
 from weft.storage.core.arrays import Arrays
 from weft.storage.core.keys import KeyVector
 from weft.storage.core.log import cut
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.file_refs import FileGroup
-from weft.storage.core.merge.locate_keys import locate_keys
-from weft.storage.core.modes import NO_MERGERS
 from weft.storage.errors import MissingFile
-from weft.storage.files.log_reader import LogReader
-from weft.storage.read.plan.log_slices import log_slices, start_of
+from weft.storage.read.plan.log_slices import keys_of_commits, log_slices, start_of
 from weft.storage.read.references.joined_scan import Join, JoinedScan
 from weft.storage.read.references.reference_rows import Newer, Since
 from weft.storage.read.references.referenced_table import ReferencedTable
@@ -77,7 +72,7 @@ class _Bound:
             newer = rows_since(self.scan.at, later, columns)
         if newer is None or newer.rows.nbytes > MOST_BYTES:
             return None
-        return replace(self, since=Since(self.scan, self.identity, newer), at=later.cut)
+        return replace(self, since=Since(self.scan, self.identity, newer), at=later.at)
 
 
 class BoundRows:
@@ -100,7 +95,7 @@ class BoundRows:
     def _bind(self, join: Join, later: SnapshotFiles) -> Join:
         key = (join.rows.scan.env.store.uri, join.reference.table_id, join.rows.scan.projection.columns)
         bound = self._bound.find(key)
-        if bound is not None and bound.identity != join.identity and bound.at != later.cut:
+        if bound is not None and bound.identity != join.identity and bound.at != later.at:
             bound = bound.until(later)
         if bound is None:
             bound = _Bound(join.rows.scan, join.identity)
@@ -131,7 +126,7 @@ def rows_since(bound: Cut, later: SnapshotFiles, columns: Sequence[str]) -> Newe
         return None
     columns_of_keys, keys = changed
     scan = plan_scan(later, ScanRequest(list(columns), keys=keys))
-    return Newer.of(later.schema, columns_of_keys, scan.to_arrow())
+    return Newer.of(later.table_schema, columns_of_keys, scan.to_arrow())
 
 
 def most_rows(later: SnapshotFiles) -> int:
@@ -143,8 +138,8 @@ def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
     """Whether log files contain all keys that differ between two snapshots, and these files exist."""
     state = later.state
     return (
-        bound.table <= later.cut.table
-        and cut.within(start_of(bound, state), later.cut.lanes)
+        bound.table <= later.at.table
+        and cut.within(start_of(bound, state), later.at.lanes)
         and max(state.restored, state.rewritten, state.schema_rev) <= bound.table
         and later.table_log.refresh().oldest_retained <= bound.table
     )
@@ -152,21 +147,8 @@ def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
 
 def _changed_keys(bound: Cut, later: SnapshotFiles, most: int) -> tuple[Arrays, dict[FileGroup, KeyVector]] | None:
     """The keys of the commits after a cut: their columns, and by file group; None if the commits have more rows."""
-    schema, state = later.schema, later.state
-    files = later.table_log.committed_files(state, start_of(bound, state), later.cut.lanes)
+    state = later.state
+    files = later.table_log.committed_files(state, start_of(bound, state), later.at.lanes)
     if sum(sum(live.index.blocks.rows) for live in files) > most:
         return None
-    slices = log_slices(state, files)
-    columns = {*schema.key, schema.sort_column}
-    logs = LogReader(later.table_log.env, schema, files, slices, [columns] * len(slices), NO_MERGERS)
-    found = {part.group: logs.collapse(part, (), ()) for part in slices}
-    directories = {group: state.directory for group, state in found.items() if state is not None}
-    of_keys = {
-        name: pa.concat_arrays([each.columns[name] for each in directories.values()])
-        if directories
-        else pa.array([], schema.column_by_name[name].type)
-        for name in schema.key
-    }
-    if state.levels == {part.group.bits for part in slices}:
-        return of_keys, {group: each.keys for group, each in directories.items()}
-    return of_keys, locate_keys(schema, of_keys, state.levels)
+    return keys_of_commits(later.table_log.env, later.table_schema, files, log_slices(state, files), state.levels)

@@ -148,6 +148,13 @@ def uses_references(schema: TableSchema, request: ScanRequest) -> bool:
     return not _fits_table(schema, request.filter)
 
 
+def plan_read(files: SnapshotFiles, tables: Sequence[ReferencedTable], request: ScanRequest) -> Scan | JoinedScan:
+    """Plan a read of a snapshot and its references, which joins only if it has to. Errors as in `plan_joined_scan`."""
+    if tables and uses_references(files.table_schema, request):
+        return plan_joined_scan(files, tables, request)
+    return plan_scan(files, request)
+
+
 def plan_joined_scan(
     files: SnapshotFiles,
     tables: Sequence[ReferencedTable],
@@ -167,7 +174,7 @@ def plan_joined_scan(
         InvalidInput: The filter is not a condition.
         SnapshotExpired: A snapshot has expired.
     """
-    schema = files.schema
+    schema = files.table_schema
     owners = {name: table for table in tables for name in table.reference.shown}
     columns = [*schema.arrow.names, *owners] if request.columns is None else list(request.columns)
     required = list(dict.fromkeys(request.require or ()))
@@ -210,7 +217,7 @@ def _join(table: ReferencedTable, needed: set[str], request: ScanRequest, *, req
     reference, files = table.reference, table.files
     shown = zip(reference.shown, reference.columns, strict=True)
     columns = tuple((name, column) for name, column in shown if name in needed)
-    read = dict.fromkeys((*files.schema.key, *(column for _, column in columns)))
+    read = dict.fromkeys((*files.table_schema.key, *(column for _, column in columns)))
     of_table = ScanRequest(
         list(read),
         parallelism=request.parallelism,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,7 +13,7 @@ from weft.storage.core.plan.completeness import check_complete
 from weft.storage.core.plan.watermarks import Value
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import format_type
-from weft.storage.errors import InvalidInput, NotComplete, NotFound, TableError
+from weft.storage.errors import InvalidInput, NotComplete, NotFound, OffsetExpired, OffsetInvalidated, TableError
 from weft.storage.plural import counted
 from weft.storage.read.lane_watermarks import read_watermarks
 from weft.storage.read.snapshot_files import SnapshotFiles
@@ -49,15 +51,11 @@ class ReferencedTable:
             NotComplete: A stream of the referenced table lags.
             TableError: There is no snapshot of the referenced table.
         """
-        files = self.files
-        groups = {
-            files.schema.group_of_column[name].name for name in self.reference.columns if name not in files.schema.key
-        }
-        watermarks = read_watermarks(files.table_log.commit_log, files.state, files.cut)
-        try:
-            check_complete(watermarks, files.schema, through, sorted(groups))
-        except (NotComplete, InvalidInput) as error:
-            raise type(error)(f"reference {self.reference.name!r}: {error.message}", hint=error.hint) from None
+        schema = self.files.table_schema
+        groups = {schema.group_of_column[name].name for name in self.reference.columns if name not in schema.key}
+        watermarks = read_watermarks(self.files.table_log.commit_log, self.files.state, self.files.at)
+        with naming(self.reference):
+            check_complete(watermarks, schema, through, sorted(groups))
 
     def fields(self) -> list[pa.Field]:
         """The columns of the reference as they are shown; all are nullable.
@@ -65,9 +63,18 @@ class ReferencedTable:
         Raises:
             TableError: There is no snapshot of the referenced table.
         """
-        schema = self.files.schema
+        schema = self.files.table_schema
         shown = zip(self.reference.columns, self.reference.shown, strict=True)
         return [pa.field(name, schema.column_by_name[column].type) for column, name in shown]
+
+
+@contextlib.contextmanager
+def naming(reference: Reference) -> Iterator[None]:
+    """Name the reference in errors about what is read of its table."""
+    try:
+        yield
+    except (InvalidInput, NotComplete, OffsetExpired, OffsetInvalidated) as error:
+        raise type(error)(f"reference {reference.name!r}: {error.message}", hint=error.hint) from error
 
 
 def check_table_id(reference: Reference, table_id: str) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.storage.core.plan.slices import FileSlices, LiveFile
 from weft.storage.read.missing_file import explain_missing_file
-from weft.storage.read.plan.divide_file_group import divide_file_groups
+from weft.storage.read.plan.divide_file_group import Division, State, divide_states
 from weft.storage.read.plan.read_task import bundle, read_task
 from weft.storage.read.scan.scan import Scan
 
@@ -63,12 +63,15 @@ def divide(
     too_large = np.empty(0, np.int64)
     if large and scan.keys is None:
         too_large = np.flatnonzero((sizes > target * DIVIDE_FROM) | (sizes > most))
-    divided = [(slices[number], _parts(int(sizes[number]), target, most)) for number in too_large.tolist()]
+    divided = [
+        Division((State(slices[number], files),), _parts(int(sizes[number]), target, most))
+        for number in too_large.tolist()
+    ]
     whole = slices.chosen(np.delete(np.arange(len(slices)), too_large).tolist())
     tasks = [read_task(several, files) for several in bundle(whole, target)]
     with explain_missing_file(scan.env, scan.at):
-        for found in divide_file_groups(scan.env, scan.schema, divided, files):
-            tasks.extend(read_task([part], files) for part in found)
+        for parts in divide_states(scan.env, scan.schema, divided):
+            tasks.extend(read_task(part, files) for part in parts)
     return replace(scan, tasks=tuple(tasks), threads=parallelism)
 
 

@@ -29,7 +29,7 @@ def plan_scan(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
         CorruptData: A large base file is missing, or its footer is damaged.
     """
     scan = choose_slices(snapshot, request)
-    files = [] if request.read_optimized else snapshot.log_files
+    files = [] if request.read_optimized else snapshot.files
     return divide(scan, files, request.parallelism or os.cpu_count() or 1, request.task_bytes)
 
 
@@ -38,7 +38,7 @@ def choose_slices(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
 
     Reads no file of the snapshot. Raises what `plan_scan` raises, but for `CorruptData`.
     """
-    schema = snapshot.schema
+    schema = snapshot.table_schema
     projection = make_projection(schema, request)
     keys = request.keys if request.keys is not None else keys_in(schema, projection.predicate, snapshot.state.levels)
     if request.read_optimized:
@@ -55,7 +55,7 @@ def choose_slices(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
         projection=projection,
         slices=chosen,
         tasks=(),
-        at=snapshot.cut,
+        at=snapshot.at,
         keys=keys,
         skipped=max(len(slices), len(snapshot.state.slices)) - len(chosen),
         whole=whole_files(slices),
@@ -67,10 +67,10 @@ def _few(snapshot: SnapshotFiles, projection: Projection, keys: Keys | None) -> 
 
     All are planned if a file has rows of others, too: whether it can be read as it is depends on them.
     """
-    state, schema = snapshot.state, snapshot.schema
+    state, schema = snapshot.state, snapshot.table_schema
     if len(state.slices.parts) < FEWEST_PARTS or snapshot.is_planned:
         return None
-    if len(state.levels.union(live.file.bits for live in snapshot.log_files)) > 1:
+    if len(state.levels.union(live.file.bits for live in snapshot.files)) > 1:
         return None  # a log range may belong to file groups of other bits
     groups: Collection[FileGroup] | None = keys
     if keys is None:

@@ -15,8 +15,8 @@ from weft.storage.core.log.needed_files import Needed
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import LaneName
 from weft.storage.core.plan.watermarks import leading_lanes
-from weft.storage.log.add_feature import add_feature
 from weft.storage.log.commit_log import CommitLog
+from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.lane_watermarks import last_commits
 

@@ -201,7 +201,7 @@ def cut_tasks(slices: Sequence[FileSlice], tuning: Tuning) -> list[list[FileSlic
     limit = tuning.shared_file_bytes
     sizes = [each.base_bytes + each.log_bytes for each in slices]
     sizes = [size if size < tuning.small_group_bytes else limit + 1 for size in sizes]  # the others stay alone
-    return [list(slices[span]) for span in cut_by_size(sizes, limit)]
+    return list(cut_by_size(slices, sizes, limit))
 
 
 def _split_at_once(
@@ -215,7 +215,7 @@ def _split_at_once(
         yield run
         return
     sizes = [group_bytes(snapshot.table_schema, each) for each in run]
-    yield from (run[span] for span in cut_by_size(sizes, table_log.env.tuning.merge_together_bytes))
+    yield from cut_by_size(run, sizes, table_log.env.tuning.merge_together_bytes)
 
 
 def _task(

@@ -99,9 +99,9 @@ def plan_steps(env: Environment, schema: TableSchema, targets: Sequence[Target])
         small = together and all(_may_join(env, schema, each) for each in before)
         sizes.append(sum(group_bytes(schema, each) for each in before) if small else limit + 1)
     steps = []
-    for span in cut_by_size(sizes, limit):
-        made = tuple(sorted((target for unit in several[span] for target in unit), key=operator.itemgetter(0)))
-        sources = tuple(each for unit in several[span] for each in unit[0][1])
-        merged = sizes[span.start] <= limit
+    for run in cut_by_size(list(zip(several, sizes, strict=True)), sizes, limit):
+        made = tuple(sorted((target for unit, _ in run for target in unit), key=operator.itemgetter(0)))
+        sources = tuple(each for unit, _ in run for each in unit[0][1])
+        merged = run[0][1] <= limit
         steps.append(MergeStep((sources,) if merged else tuple((each,) for each in sources), made))
     return steps

@@ -37,7 +37,7 @@ from weft.storage.environment import Environment
 from weft.storage.files.base_file import SliceReader
 from weft.storage.files.log_reader import LogReader
 from weft.storage.files.row_groups import LastRowGroups
-from weft.storage.read.plan.divide_file_group import divide_by_logs
+from weft.storage.read.plan.divide_file_group import Division, State, divide_states
 from weft.storage.read.plan.pruning import RowGroups
 
 _Read = Callable[[Sequence[SliceFile | None]], Iterator[Arrays]]
@@ -73,7 +73,10 @@ class MergedRows:
         for run in runs:
             # Of logs that need more memory than others, a key range has fewer stored bytes.
             most = logs_at_once(env, schema, run[0]) if len(run) == 1 else 0
-            (ranges,) = divide_by_logs(env, schema, run, files, most) if most else [[combine_slices(run)]]
+            ranges = [combine_slices(run)]
+            if most:
+                (parts,) = divide_states(env, schema, [Division((State(run[0], files),), log_bytes=most)])
+                ranges = [part for (part,) in parts]
             self._ranges[run[0].group] = ranges
         in_order = [part for run in runs for part in self._ranges[run[0].group]]
         wanted = frozenset((*self._columns, names.OP, names.SUPPLIED))

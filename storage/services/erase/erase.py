@@ -23,8 +23,8 @@ from weft.storage.core.log.table_state import LiveSavepoint, TableState
 from weft.storage.core.names import ParsedPath, Path
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.errors import Conflict, MissingFile, NotFound, StillRetained
-from weft.storage.log.add_feature import add_feature
 from weft.storage.log.pins import Pin, unexpired, unpin
+from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog
 from weft.storage.plural import counted
 from weft.storage.read.missing_file import explain_missing_file

@@ -64,7 +64,7 @@ class FoldTask(SnapshotTask):
         schema, loaded = self.schema, mergers.load(self.schema, self.env.mergers)
         columns = tuple(schema.slice.names)
         wanted = frozenset((*columns, names.OP, names.SUPPLIED))
-        runs = [self.slices[span] for span in self._runs(together=not loaded)]
+        runs = list(self._runs(together=not loaded))
         ranges = [combine_slices(run) for run in runs]
         logs = LogReader(self.env, schema, self.files, ranges, [wanted] * len(ranges), loaded)
         collapsed = (
@@ -74,12 +74,12 @@ class FoldTask(SnapshotTask):
         file = write_register_file(self.env, schema, names.fold_path(self.plan, self.env.ids.new()), states)
         return FoldedRows(file, frozenset(run[i] for run, state in states for i in state.slice_ordinals))
 
-    def _runs(self, *, together: bool) -> Iterator[slice]:
+    def _runs(self, *, together: bool) -> Iterator[list[FileSlice]]:
         """File groups that are merged together, as in `weft.storage.services.compaction.merge_steps`."""
         limit = self.env.tuning.merge_together_bytes
         alone = limit + 1
         sizes = [fold_bytes(self.schema, each) if together and not each.shared else alone for each in self.slices]
-        return cut_by_size(sizes, limit)
+        return cut_by_size(self.slices, sizes, limit)
 
 
 def fold_bytes(schema: TableSchema, ranges: FileSlice) -> int:

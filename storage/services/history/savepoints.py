@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from weft.storage.core.log.cut import Cut, JoinedCut
-from weft.storage.core.log.entries import KeptReference, Release, Savepoint
+from weft.storage.core.log.cut import Cut
+from weft.storage.core.log.entries import KeptReference, Release, Savepoint, joined_cut
 from weft.storage.core.log.table_state import LiveSavepoint, TableState
 from weft.storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired, TableError
 from weft.storage.log.table_log import TableLog, check_promised
@@ -60,7 +60,7 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
     try:
         kept: dict[str, KeptReference] = {}
         for each in found.references:
-            log, at = each.files.table_log, each.files.cut
+            log, at = each.files.table_log, each.files.at
             if log.store.uri not in placed:
                 # A random part, because another process may make a savepoint of the same name at the same time.
                 chosen = f"{name[:_KEPT_OF_NAME]}.{table_log.env.ids.new()[:_RANDOM]}"
@@ -72,7 +72,7 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
         _release_all(placed)
         raise
     try:
-        made = _publish(table_log, name, found.table_files.cut, note, kept)
+        made = _publish(table_log, name, found.at, note, kept)
     except (Conflict, SnapshotExpired):
         _release_all(placed)
         raise  # after any other error it may have been published, and need those of the referenced tables
@@ -151,11 +151,7 @@ def _release(table_log: TableLog, name: str) -> None:
 
 def list_savepoints(state: TableState) -> list[SavepointInfo]:
     """All savepoints, oldest first."""
-    return [SavepointInfo(name, _cut(kept), kept.note, kept.committed_at_ms) for name, kept in state.savepoints.items()]
-
-
-def _cut(kept: LiveSavepoint) -> Cut:
-    if not kept.references:
-        return kept.at
-    references = {name: Cut(each.table, each.lanes) for name, each in kept.references.items()}
-    return JoinedCut(kept.at.table, kept.at.lanes, references)
+    return [
+        SavepointInfo(name, joined_cut(kept.at, kept.references), kept.note, kept.committed_at_ms)
+        for name, kept in state.savepoints.items()
+    ]

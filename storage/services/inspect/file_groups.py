@@ -1,48 +1,66 @@
-"""What a file group of a snapshot reads: its files with their blocks, and since when its oldest commit waits."""
+"""The files that a snapshot reads, of a file group or of all, and since when the oldest commit of a group waits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from weft.storage.core.log.file_refs import FileRef, SliceFile
-from weft.storage.core.plan.slices import FileSlice, LiveFile
+from weft.storage.core.log.file_refs import FileRef
+from weft.storage.core.plan.slices import FileSlice
 from weft.storage.errors import NotFound
 from weft.storage.read.snapshot import Snapshot
 
+_Kind: TypeAlias = Literal["base", "shadow", "overlay", "log", "fold"]
+
 
 @dataclass(frozen=True, slots=True)
-class GroupFile:
-    """One file that a file group reads.
+class StoredFile:
+    """A file that a snapshot reads, or the part of it that one file group reads.
 
     Attributes:
         path: Relative to the location of the table.
         kind: What it is; a fold is a log file of merged registers.
-        rows: Its rows in this file group; of a log file events.
+        rows: Its rows, those of the file group alone if it is of one; of a log file events.
         file_rows: All its rows. Other file groups may share the file.
         bytes: Its size.
         lane: Lane of the commit; empty for a base, shadow, overlay or fold file.
         seq: Slot of the entry that made it visible; None for a base, shadow or overlay file.
-        blocks: (block, first row in the block, rows) of each range of a log file; empty for any other file.
+        blocks: (block, first row in the block, rows) of each range that the file group reads of a log file; empty for
+            any other file, and for a file of the whole snapshot.
+        file_groups: Number of file groups of the snapshot that read it; 1 if it is of a file group.
     """
 
     path: str
-    kind: Literal["base", "shadow", "overlay", "log", "fold"]
+    kind: _Kind
     rows: int
     file_rows: int
     bytes: int
-    lane: str
-    seq: int | None
-    blocks: tuple[tuple[int, int, int], ...]
+    lane: str = ""
+    seq: int | None = None
+    blocks: tuple[tuple[int, int, int], ...] = ()
+    file_groups: int = 1
 
 
 _LAST: Final = np.iinfo(np.int64).max
 
 
-def group_files(snapshot: Snapshot, file_group: str) -> list[GroupFile]:
+def stored_files(snapshot: Snapshot) -> list[StoredFile]:
+    """The files that reading a whole snapshot needs, in order of their paths.
+
+    Raises:
+        SnapshotExpired: The snapshot has expired.
+    """
+    stored: dict[str, StoredFile] = {}
+    for file in (file for file_slice in snapshot.slices for file in _files_of(snapshot, file_slice)):
+        groups = stored[file.path].file_groups + 1 if file.path in stored else 1
+        stored[file.path] = replace(file, rows=file.file_rows, blocks=(), file_groups=groups)
+    return [stored[path] for path in sorted(stored)]
+
+
+def group_files(snapshot: Snapshot, file_group: str) -> list[StoredFile]:
     """The files of one file group: base, shadow and overlays, then folds and logs, oldest first.
 
     Args:
@@ -53,41 +71,29 @@ def group_files(snapshot: Snapshot, file_group: str) -> list[GroupFile]:
         NotFound: The snapshot has no such file group.
         SnapshotExpired: The snapshot has expired.
     """
-    found = next((each for each in snapshot.slices if str(each.group) == file_group), None)
-    if found is None:
+    file_slice = next((file_slice for file_slice in snapshot.slices if str(file_slice.group) == file_group), None)
+    if file_slice is None:
         raise NotFound(
             f"the table has no file group {file_group!r} with rows", hint="weft show URI files lists all of them"
         )
-    of_slice = (
-        GroupFile(file.path, kind, rows, file.rows, file.size, "", None, ())
-        for kind, file, rows in slice_files(found.slice)
-    )
-    return [*of_slice, *_of_logs(snapshot, found)]
+    return list(_files_of(snapshot, file_slice))
 
 
-def slice_files(made: SliceFile | None) -> Iterator[tuple[Literal["base", "shadow", "overlay"], FileRef, int]]:
-    """The files of a slice: what each is, the file, and its rows in the file group."""
-    if made is None:
-        return
-    if made.base is not None:
-        yield "base", made.base, made.base_rows
-    if made.shadow is not None:
-        yield "shadow", made.shadow, made.shadow_rows
-    yield from (("overlay", overlay.file, overlay.file.rows) for overlay in made.overlays)
-
-
-def _of_logs(snapshot: Snapshot, found: FileSlice) -> Iterator[GroupFile]:
-    for number in np.unique(found.file).tolist():
-        live, chosen = snapshot.files[number], found.file == number
-        log, kind = live.file.file, log_kind(live)
-        block, start, rows = found.block[chosen], found.start[chosen], found.rows[chosen]
-        ranges = zip(block.tolist(), start.tolist(), rows.tolist(), strict=True)
-        yield GroupFile(log.path, kind, int(rows.sum()), log.rows, log.size, live.lane, live.seq, tuple(ranges))
-
-
-def log_kind(live: LiveFile) -> Literal["log", "fold"]:
-    """What a log file is; a fold has merged registers."""
-    return "fold" if live.is_fold else "log"
+def _files_of(snapshot: Snapshot, file_slice: FileSlice) -> Iterator[StoredFile]:
+    if (made := file_slice.slice) is not None:
+        files: list[tuple[_Kind, FileRef | None, int]] = [
+            ("base", made.base, made.base_rows),
+            ("shadow", made.shadow, made.shadow_rows),
+            *(("overlay", overlay.file, overlay.file.rows) for overlay in made.overlays),
+        ]
+        yield from (StoredFile(file.path, kind, rows, file.rows, file.size) for kind, file, rows in files if file)
+    for number in np.unique(file_slice.file).tolist():
+        live, chosen = snapshot.files[number], file_slice.file == number
+        log = live.file.file
+        kind: _Kind = "fold" if live.is_fold else "log"
+        block, start, rows = file_slice.block[chosen], file_slice.start[chosen], file_slice.rows[chosen]
+        blocks = tuple(zip(block.tolist(), start.tolist(), rows.tolist(), strict=True))
+        yield StoredFile(log.path, kind, int(rows.sum()), log.rows, log.size, live.lane, live.seq, blocks)
 
 
 def waiting_since(snapshot: Snapshot) -> dict[str, int]:

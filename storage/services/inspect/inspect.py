@@ -46,9 +46,7 @@ from weft.storage.plural import counted
 from weft.storage.read.lane_watermarks import is_finished
 from weft.storage.read.referenced_snapshots import ReferencedTables
 from weft.storage.read.snapshot import Snapshot
-from weft.storage.services.inspect.file_groups import GroupFile, group_files, waiting_since
 from weft.storage.services.inspect.references import ReferenceReport, inspect_references
-from weft.storage.services.inspect.snapshots import SnapshotPoint, StoredFile, snapshot_points, stored_files
 from weft.storage.services.inspect.stream_report import StreamReport, stream_report
 
 
@@ -208,7 +206,7 @@ class Inspection:
     def _inspect(self, snapshot: Snapshot) -> None:
         self._table_log, self._state = snapshot.table_log, snapshot.state
         self._snapshot = snapshot
-        self._lanes = snapshot.table_files.cut.lanes
+        self._lanes = snapshot.at.lanes
 
     @cached_property
     def _watermarks(self) -> Watermarks:
@@ -301,24 +299,6 @@ class Inspection:
     def open_plans(self) -> frozenset[str]:
         """Ids of the compactions and folds that have begun, and have not ended."""
         return frozenset(self._state.plans)
-
-    def snapshots(self) -> list[SnapshotPoint]:
-        """The states that the log names, newest first; see `weft.storage.services.inspect.snapshots`."""
-        return snapshot_points(self._snapshot)
-
-    def stored_files(self) -> list[StoredFile]:
-        """The files that reading the whole snapshot needs, in order of their paths."""
-        return stored_files(self._snapshot)
-
-    def group_files(self, file_group: str) -> list[GroupFile]:
-        """The files of one file group; see `weft.storage.services.inspect.file_groups`."""
-        return group_files(self._snapshot, file_group)
-
-    def waiting_since(self) -> dict[str, int]:
-        """When the oldest commit that waits in each file group was made; see
-        `weft.storage.services.inspect.file_groups`.
-        """
-        return waiting_since(self._snapshot)
 
     def files(self) -> list[FileReport]:
         """Every file group, in order."""

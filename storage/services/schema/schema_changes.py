@@ -16,12 +16,12 @@ from weft.storage import mergers
 from weft.storage.alter import AddColumn, AddGroup, AddReference, Change, DropReference, check_same, parse_change
 from weft.storage.config.table_config import configuration, load_config
 from weft.storage.core.log.entries import Schema
-from weft.storage.core.log.features import reader_features, writer_features
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import encode_scalar
 from weft.storage.environment import Environment
 from weft.storage.errors import Conflict
+from weft.storage.log.schema_entry import schema_entry
 from weft.storage.log.table_log import TableLog
 from weft.storage.services.schema.resolve_references import resolve_references
 from weft.storage.shown import Shown
@@ -40,17 +40,10 @@ def alter_schema(table_log: TableLog, changes: Sequence[Change | Mapping[str, An
     parsed = [parse_change(change) for change in changes]
 
     def build(state: TableState) -> Schema | None:
-        header = table_log.header(state)
-        schema, words = apply_changes(table_log, state.schema, parsed, header.seq)
+        schema, words = apply_changes(table_log, state.schema, parsed, state.head + 1)
         if schema == state.schema:
             return None
-        return Schema(
-            **header,
-            reader_features=reader_features(schema, state.writer_features),
-            writer_features=writer_features(schema, state.writer_features),
-            table_schema=schema.to_json(),
-            change=words,
-        )
+        return schema_entry(table_log, state, schema, words)
 
     published = table_log.publish(build)
     return SchemaChange(table_log.refresh().schema_rev if published is None else published.seq, published is not None)

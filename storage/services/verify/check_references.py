@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.table_state import TableState
 from weft.storage.errors import SnapshotExpired, TableError
 from weft.storage.log.table_log import TableLog
@@ -33,7 +32,7 @@ def check_references(table_log: TableLog, state: TableState, findings: Findings)
         except TableError:
             continue  # the table lane is damaged, which is a finding already
         for reference, needed in kept.references.items():
-            wanted, location = Cut(needed.table, needed.lanes), known[reference].table
+            wanted, location = needed.at, known[reference].table
             findings.count("referenced snapshots")
             try:
                 if location not in logs:

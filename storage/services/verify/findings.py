@@ -7,7 +7,7 @@ was checked.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -141,13 +141,6 @@ class Found:
     checked: Mapping[str, int]
 
 
-@dataclass(slots=True, eq=False)
-class Part:
-    """A position among the findings that is reserved for the findings of a task; None until it has run."""
-
-    found: Found | None = None
-
-
 class Findings:
     """Collects findings, and counts what was checked."""
 
@@ -155,8 +148,6 @@ class Findings:
         self._progress = progress
         self._found: list[Finding] = []
         self._alike: Counter[tuple[str, Severity]] = Counter()
-        self._open: deque[Finding | Part] = deque()  # everything from the first open part on
-        self._open_alike: Counter[tuple[str, Severity]] = Counter()
         self._done = self._total = 0
         self.omitted = 0
         self.checked: Counter[str] = Counter()
@@ -166,17 +157,6 @@ class Findings:
         return Place(self, where)
 
     def add(self, finding: Finding) -> None:
-        if not self._open:
-            self._keep(finding)
-            return
-        kind = (finding.invariant, finding.severity)
-        self._open_alike[kind] += 1
-        if self._open_alike[kind] <= MAX_ALIKE:
-            self._open.append(finding)
-        else:  # enough findings of this kind precede it, whatever the parts will contain
-            self.omitted += 1
-
-    def _keep(self, finding: Finding) -> None:
         kind = (finding.invariant, finding.severity)
         self._alike[kind] += 1
         if self._alike[kind] <= MAX_ALIKE:
@@ -184,35 +164,19 @@ class Findings:
         else:
             self.omitted += 1
 
-    def part(self) -> Part:
-        """Reserve the next position for the findings of a task."""
-        made = Part()
-        self._open.append(made)
-        return made
-
-    def settle(self) -> None:
-        """Add the findings of finished parts, up to the first one that is not finished."""
-        while self._open:
-            first = self._open[0]
-            if isinstance(first, Finding):
-                self._open_alike[first.invariant, first.severity] -= 1
-                self._keep(first)
-            elif first.found is None:
-                return
-            else:
-                for finding in first.found.findings:
-                    self._keep(finding)
-                self.omitted += first.found.omitted
-                self.checked.update(first.found.checked)
-            self._open.popleft()
+    def include(self, found: Found) -> None:
+        """Add the findings of a task."""
+        for finding in found.findings:
+            self.add(finding)
+        self.omitted += found.omitted
+        self.checked.update(found.checked)
 
     def result(self) -> Found:
         """All findings so far."""
         return Found(tuple(self._found), self.omitted, dict(self.checked))
 
     def drop(self, unwanted: Callable[[Finding], bool]) -> int:
-        """Remove findings; returns their number. All parts must be finished."""
-        assert not self._open, "a part is not finished"
+        """Remove findings; returns their number."""
         kept = [finding for finding in self._found if not unwanted(finding)]
         dropped = len(self._found) - len(kept)
         self._found = kept

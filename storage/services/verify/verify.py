@@ -32,7 +32,7 @@ from weft.storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from weft.storage.log.table_log import TableLog
 from weft.storage.services.clean.clean import run_clean
 from weft.storage.services.steps.progress import OnStage, unobserved
-from weft.storage.services.steps.tasks import Execute, Shared
+from weft.storage.services.steps.tasks import Execute, Shared, one_by_one
 from weft.storage.services.verify.check_lanes import Arrivals, LaneChecker, Merged
 from weft.storage.services.verify.check_references import check_references
 from weft.storage.services.verify.check_slots import check_archives, list_slots
@@ -59,7 +59,7 @@ def verify_table(
     storage_options: Mapping[str, Any] | None = None,
     deep: bool = True,
     progress: OnStage = unobserved,
-    execute: Execute | None = None,
+    execute: Execute = one_by_one,
 ) -> VerifyReport:
     """`weft.Table.verify` of a table that may be too damaged to open.
 
@@ -71,7 +71,7 @@ def verify_table(
     return run_verify(TableLog.of(env), deep=deep, progress=progress, execute=execute)
 
 
-def run_verify(table_log: TableLog, *, deep: bool, progress: OnStage, execute: Execute | None = None) -> VerifyReport:
+def run_verify(table_log: TableLog, *, deep: bool, progress: OnStage, execute: Execute = one_by_one) -> VerifyReport:
     """Verify a table.
 
     Args:
@@ -100,7 +100,7 @@ def run_verify(table_log: TableLog, *, deep: bool, progress: OnStage, execute: E
 
 
 class _Verification:
-    def __init__(self, table_log: TableLog, findings: Findings, execute: Execute | None, *, deep: bool) -> None:
+    def __init__(self, table_log: TableLog, findings: Findings, execute: Execute, *, deep: bool) -> None:
         self._table_log, self._env, self._store = table_log, table_log.env, table_log.store
         self._findings, self._deep = findings, deep
         self._contents = ContentChecks(self._store, findings, execute)

@@ -26,7 +26,7 @@ from weft.storage.environment import Environment
 from weft.storage.errors import InvalidInput, NotOneMoment, NotSettled
 from weft.storage.log import one_moment
 from weft.storage.publish.delta import publish_delta
-from weft.storage.read.changes.change_scan import WINDOW, bounded_cut
+from weft.storage.read.changes.consumer_cuts import WINDOW, bounded_cut
 from weft.storage.read.snapshot import Snapshot
 from weft.storage.store.open_store import open_store
 from weft.storage.write.writer import Writer

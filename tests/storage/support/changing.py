@@ -50,7 +50,7 @@ def oracle_state(config: Config, events: Sequence[Event], require: Sequence[str]
 def under(snapshot: Snapshot, later: Snapshot) -> Snapshot:
     """The rows of a snapshot under the schema of a later one."""
     state = replace(snapshot.state, schema=later.state.schema, schema_rev=later.state.schema_rev)
-    return Snapshot(snapshot._table_log, state, snapshot.cut)
+    return Snapshot(snapshot.table_log, state, snapshot.at)
 
 
 def by_key(key: Sequence[str], table: pa.Table) -> dict[Key, Row]:

@@ -23,7 +23,7 @@ from tests.streams.read.test_change_stream import Consumer
 from tests.tuning import tune
 from weft import Table
 from weft.storage.errors import NotFound, OffsetInvalidated
-from weft.storage.read.changes.plan import advance_cut, referenced_cuts
+from weft.storage.read.changes.consumer_cuts import advance_cut, referenced_cuts
 from weft.streams.pipeline.file.model import TableLocation
 from weft.streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_schema
 from weft.streams.read.table_source import register
@@ -234,7 +234,7 @@ def test_customers_that_did_not_change_cost_no_scan_of_foreign_keys(shop: Shop) 
     shop.customer(2, "Bobby", ts=2)
     follower.batch()
     tasks = follower.reader.partitions(start, follower.offset)
-    assert [each.changes.after.at for each in tasks[0].scan.referring] == [shop.customers.snapshot().cut]
+    assert [each.changes.after.scan.at for each in tasks[0].scan.referring] == [shop.customers.snapshot().cut]
 
 
 @pytest.mark.usefixtures("small_tasks")

@@ -27,6 +27,7 @@ from tests.streams.support.pipelines import weft
 from tests.streams.ui.site import ORIGIN, client_of, make_site
 from weft import Table
 from weft.storage.errors import CorruptData
+from weft.storage.services.inspect.file_groups import group_files
 from weft.storage.services.inspect.inspect import Inspection
 from weft.storage.services.inspect.stream_report import StreamReport
 from weft.streams.doctor.finding import Finding, Level
@@ -157,10 +158,10 @@ def test_the_heat_map_has_every_file_group(client: TestClient, table: Table) -> 
 
 
 def test_a_file_group_lists_its_files(client: TestClient, table: Table) -> None:
-    inspection = Inspection(table.uri)
-    for report in inspection.files():
+    snapshot = table.snapshot()
+    for report in Inspection.of(snapshot).files():
         shown = text_of(client, f"/files/group?name={report.file_group}")
-        for file in inspection.group_files(report.file_group):
+        for file in group_files(snapshot, report.file_group):
             assert file.path in shown
 
 

@@ -20,6 +20,7 @@ from weft.storage.core.log.cut import Cut
 from weft.storage.core.names import LaneName
 from weft.storage.errors import InvalidInput, NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from weft.storage.read.changes import change_scan as changes_room
+from weft.storage.read.changes.consumer_cuts import bounded_cut
 from weft.storage.read.snapshot import Snapshot
 
 Changed = dict[int, tuple[str, list[str]]]
@@ -429,7 +430,7 @@ class TestBoundedCut:
         start = table.snapshot()
         append(table, orders(0))
         with pytest.raises(InvalidInput, match="not after it"):
-            changes_room.bounded_cut(table.snapshot(), start, 1)
+            bounded_cut(table.snapshot(), start, 1)
 
 
 def steps(table: Table, since: str, end: str, commits: int) -> Any:
@@ -437,7 +438,7 @@ def steps(table: Table, since: str, end: str, commits: int) -> Any:
     for _ in range(100):
         if since == end:
             return
-        until = str(changes_room.bounded_cut(table.snapshot(since), table.snapshot(end), commits))
+        until = str(bounded_cut(table.snapshot(since), table.snapshot(end), commits))
         assert until != since
         yield set(changes(table, since, until))
         since = until
@@ -476,4 +477,4 @@ def test_a_claim_after_the_end_of_a_closed_lane_is_ignored(table: Table) -> None
     late = Snapshot(before.table_log, before.state, Cut(before.cut.table, {**before.cut.lanes, "orders": end + 1}))
     scan = changes_room.scan_changes(late, until, None, None, before=False)
     assert [(row["id"], row["_change"]) for row in scan.to_reader().read_all().to_pylist()] == [(2, "update")]
-    assert changes_room.bounded_cut(late, until, 9) == until.cut
+    assert bounded_cut(late, until, 9) == until.cut

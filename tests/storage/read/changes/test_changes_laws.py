@@ -29,6 +29,7 @@ from weft.storage.core.merge.diff import ChangeShape
 from weft.storage.core.plan.key_ranges import choose_bounds
 from weft.storage.errors import NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from weft.storage.read.changes import change_scan as changes
+from weft.storage.read.changes.consumer_cuts import bounded_cut
 from weft.storage.read.plan import divide_file_group
 
 pytestmark = pytest.mark.usefixtures("small_files")
@@ -197,7 +198,7 @@ def test_a_range_in_small_steps_gives_the_same_end_as_one_step(story: Story, see
         for _ in range(200):
             if at == end:
                 break
-            step_end = str(changes.bounded_cut(table.snapshot(at), table.snapshot(end), commits))
+            step_end = str(bounded_cut(table.snapshot(at), table.snapshot(end), commits))
             answer = applied(table.schema, answer, table.changes(at, step_end))
             at = step_end
             assert answer == by_key(table.schema.key, table.snapshot(at).to_arrow())

@@ -230,10 +230,10 @@ def test_much_that_has_changed_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> N
         reader.run(step, 0)
     before = reader.shop.customers.snapshot().cut
     reader.run(("crm", 0, "A", 2, "upsert"), 0)
-    assert rows_since(before, reader.shop.customers.snapshot().table_files, ["id", "name"]) is not None
+    assert rows_since(before, reader.shop.customers.snapshot(), ["id", "name"]) is not None
     reader.run(("crm", 1, "B", 2, "upsert"), 0)
     reader.run(("crm", 3, "C", 2, "upsert"), 0)
-    assert rows_since(before, reader.shop.customers.snapshot().table_files, ["id", "name"]) is None
+    assert rows_since(before, reader.shop.customers.snapshot(), ["id", "name"]) is None
 
 
 def test_few_rows_that_are_large_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def _tells(without: str) -> Callable[[Cut, SnapshotFiles], bool]:
     def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
         state = later.state
         conditions = {
-            "part": bound.table <= later.cut.table and cut.within(start_of(bound, state), later.cut.lanes),
+            "part": bound.table <= later.at.table and cut.within(start_of(bound, state), later.at.lanes),
             "restored": state.restored <= bound.table,
             "rewritten": state.rewritten <= bound.table,
             "schema": state.schema_rev <= bound.table,

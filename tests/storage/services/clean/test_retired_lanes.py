@@ -17,9 +17,9 @@ from weft.storage.core.log.entries import RETIRE, Mark, Plan, Retire, Schema, Ta
 from weft.storage.core.log.table_state import apply_entries
 from weft.storage.core.names import LaneName, Path, slot_path
 from weft.storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
-from weft.storage.log.add_feature import add_feature
 from weft.storage.log.commit_log import read_table_lane
-from weft.storage.read.changes.change_scan import bounded_cut
+from weft.storage.log.schema_entry import add_feature
+from weft.storage.read.changes.consumer_cuts import bounded_cut
 from weft.storage.services.steps.tasks import Execute, Task, one_by_one
 from weft.storage.store.open_store import open_store
 from weft.storage.write.write_task import write_rows

@@ -75,14 +75,14 @@ def test_compactions_at_any_bounds_equal_the_oracle(story: Story, seed: int) -> 
 def ranges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of key ranges of each large file group that is compacted."""
     found: list[int] = []
-    divide = merged_rows.divide_by_logs
+    divide = merged_rows.divide_states
 
     def counting(*arguments: Any) -> list[Any]:
         made = list(divide(*arguments))
         found.extend(map(len, made))
         return made
 
-    monkeypatch.setattr(merged_rows, "divide_by_logs", counting)
+    monkeypatch.setattr(merged_rows, "divide_states", counting)
     return found
 
 

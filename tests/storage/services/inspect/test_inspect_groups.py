@@ -9,6 +9,7 @@ import pytest
 from tests.storage.support.shop import SHOP, append, fill_with_every_state, new_uri, orders
 from weft import Table
 from weft.storage.errors import NotFound
+from weft.storage.services.inspect.file_groups import group_files, stored_files, waiting_since
 from weft.storage.services.inspect.inspect import Inspection
 
 
@@ -20,11 +21,12 @@ def table() -> Table:
 
 
 def test_files_of_a_group_sum_up_to_its_report(table: Table) -> None:
-    inspection = Inspection.of(table.snapshot())
+    snapshot = table.snapshot()
+    inspection = Inspection.of(snapshot)
     readers: dict[str, int] = defaultdict(int)
     for report in inspection.files():
         rows: dict[str, int] = defaultdict(int)
-        files = inspection.group_files(report.file_group)
+        files = group_files(snapshot, report.file_group)
         for file in files:
             rows[file.kind] += file.rows
             readers[file.path] += 1
@@ -34,42 +36,45 @@ def test_files_of_a_group_sum_up_to_its_report(table: Table) -> None:
         assert rows["shadow"] == report.shadow_rows
         assert rows["log"] + rows["fold"] == report.log_rows
         assert len([file for file in files if file.seq is not None]) == report.log_files
-    stored = {file.path: file for file in inspection.stored_files()}
+    stored = {file.path: file for file in stored_files(snapshot)}
     assert readers == {path: file.file_groups for path, file in stored.items()}
 
 
 def test_all_kinds_of_files_are_listed(table: Table) -> None:
-    inspection = Inspection.of(table.snapshot())
-    kinds = {file.kind for report in inspection.files() for file in inspection.group_files(report.file_group)}
+    snapshot = table.snapshot()
+    inspection = Inspection.of(snapshot)
+    kinds = {file.kind for report in inspection.files() for file in group_files(snapshot, report.file_group)}
     assert kinds == {"base", "shadow", "log", "fold"}
 
 
 def test_an_unknown_group_is_refused(table: Table) -> None:
     with pytest.raises(NotFound, match="no file group 'b02-9'"):
-        Inspection.of(table.snapshot()).group_files("b02-9")
+        group_files(table.snapshot(), "b02-9")
 
 
 def test_waiting_since_is_the_oldest_entry_of_the_files_of_a_group(table: Table) -> None:
-    inspection = Inspection.of(table.snapshot())
+    snapshot = table.snapshot()
+    inspection = Inspection.of(snapshot)
     times = {(entry.lane, entry.seq): entry.committed_at_ms for entry in inspection.timeline()}
     expected = {}
     for report in inspection.files():
-        logs = [file for file in inspection.group_files(report.file_group) if file.seq is not None]
+        logs = [file for file in group_files(snapshot, report.file_group) if file.seq is not None]
         if logs:
             expected[report.file_group] = min(times[file.lane, file.seq] for file in logs if file.seq is not None)
     assert expected
-    assert inspection.waiting_since() == expected
+    assert waiting_since(snapshot) == expected
 
 
 def test_nothing_waits_after_a_compaction() -> None:
     table = Table.create(new_uri(), SHOP)
     append(table, orders(1, 2, 3))
     table.compact()
-    assert Inspection.of(table.snapshot()).waiting_since() == {}
+    assert waiting_since(table.snapshot()) == {}
 
 
 def test_entries_of_a_lane_are_those_of_the_timeline(table: Table) -> None:
-    inspection = Inspection.of(table.snapshot())
+    snapshot = table.snapshot()
+    inspection = Inspection.of(snapshot)
     by_lane = defaultdict(list)
     for entry in reversed(inspection.timeline()):
         by_lane[entry.lane].append(entry)
@@ -80,10 +85,11 @@ def test_entries_of_a_lane_are_those_of_the_timeline(table: Table) -> None:
 
 
 def test_files_of_compactions_and_folds_name_the_entry_that_began_them(table: Table) -> None:
-    inspection = Inspection.of(table.snapshot())
+    snapshot = table.snapshot()
+    inspection = Inspection.of(snapshot)
     timeline = inspection.timeline()
     results = {entry.plan for entry in timeline if entry.kind in {"BASE", "FOLD"}}
-    for file in inspection.stored_files():
+    for file in stored_files(snapshot):
         plan = inspection.plan_of(file.path)
         if file.kind == "log":
             assert plan is None

@@ -11,7 +11,9 @@ import pytest
 from weft import Table
 from weft.storage.errors import SnapshotExpired
 from weft.storage.read.bucket_numbers import bucket_numbers
+from weft.storage.services.inspect.file_groups import stored_files
 from weft.storage.services.inspect.inspect import Inspection
+from weft.storage.services.inspect.snapshots import snapshot_points
 from weft.storage.store.open_store import list_folders
 
 CONFIG = {
@@ -39,7 +41,7 @@ def test_states_that_the_log_names_are_readable_exactly_if_they_are_kept(table: 
     with table.writer("s") as writer:
         writer.append(pa.table({"id": [3], "a": ["z"]}))
     table.compact()
-    points = Inspection.of(table.snapshot()).snapshots()
+    points = snapshot_points(table.snapshot())
     assert [(point.kind, point.name) for point in points[:2]] == [("newest", ""), ("compaction", "")]
     assert {(point.kind, point.name) for point in points} >= {("savepoint", "kept"), ("compaction", "")}
     assert {point.readable for point in points} == {True, False}
@@ -52,12 +54,12 @@ def test_states_that_the_log_names_are_readable_exactly_if_they_are_kept(table: 
 
 
 def test_the_files_of_a_snapshot_are_those_that_it_reads(table: Table) -> None:
-    found = Inspection.of(table.snapshot()).stored_files()
+    found = stored_files(table.snapshot())
     assert [file.kind for file in found].count("log") == 1
     assert sum(file.rows for file in found if file.kind == "base") == 40
     here = Path(table.uri.removeprefix("file://"))
     assert all((here / file.path).stat().st_size == file.bytes for file in found)
-    assert Inspection.of(table.snapshot("kept")).stored_files()[0].kind == "log"
+    assert stored_files(table.snapshot("kept"))[0].kind == "log"
 
 
 def test_the_timeline_of_an_older_snapshot_ends_with_it(table: Table) -> None:

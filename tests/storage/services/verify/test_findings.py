@@ -1,11 +1,11 @@
-"""Findings of tasks are in the same order as if the tasks had run at once."""
+"""Findings of tasks are counted and limited as if the tasks had reported them directly."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.storage.services.verify.findings import MAX_ALIKE, Findings, Part
+from weft.storage.services.verify.findings import MAX_ALIKE, Findings
 
 WHATS = st.lists(st.tuples(st.sampled_from(["S1", "S2"]), st.integers(1, MAX_ALIKE)), max_size=3)
 PIECES = st.lists(st.tuples(st.booleans(), WHATS), max_size=8)
@@ -19,42 +19,19 @@ def report(findings: Findings, whats: list[tuple[str, int]], number: int) -> Non
         findings.count(rule, count)
 
 
-@given(PIECES, st.integers(1, 4))
-def test_parts_that_are_filled_later_change_nothing(
-    pieces: list[tuple[bool, list[tuple[str, int]]]], every: int
+@given(PIECES)
+def test_findings_of_tasks_are_as_those_that_are_reported_directly(
+    pieces: list[tuple[bool, list[tuple[str, int]]]],
 ) -> None:
     expected, findings = Findings(), Findings()
-    parts: list[tuple[Part, Findings]] = []
     for number, (of_a_task, whats) in enumerate(pieces):
         report(expected, whats, number)
         if of_a_task:
             task = Findings()
             report(task, whats, number)
-            parts.append((findings.part(), task))
+            findings.include(task.result())
         else:
             report(findings, whats, number)
-        if number % every == 0:
-            for part, task in reversed(parts):
-                part.found = task.result()
-            findings.settle()
-            parts.clear()
-    for part, task in reversed(parts):
-        part.found = task.result()
-    findings.settle()
     assert findings.found == expected.found
     assert findings.omitted == expected.omitted
     assert findings.checked == expected.checked
-
-
-def test_finished_parts_are_added_up_to_the_first_unfinished_one() -> None:
-    findings = Findings()
-    first, second = findings.part(), findings.part()
-    findings.at("after").damage("S1", "x")
-    task = Findings()
-    task.at("second").damage("S1", "y")
-    second.found = task.result()
-    findings.settle()
-    assert findings.found == ()
-    first.found = Findings().result()
-    findings.settle()
-    assert [finding.where for finding in findings.found] == ["second", "after"]
