@@ -62,7 +62,6 @@ __all__ = [
     "WriterSpec",
     "WrongFile",
     "is_pipeline",
-    "load_location",
     "load_pipeline",
     "load_settings",
 ]
@@ -90,15 +89,6 @@ SECTIONS: Final[Sections] = {
 def is_pipeline(text: str) -> bool:
     """Whether an argument of the command line names a pipeline file rather than a table."""
     return text.endswith(SUFFIXES) and "://" not in text
-
-
-def load_location(target: str, environment: Mapping[str, str] = os.environ) -> TableLocation:
-    """Where a table is: ``target`` itself, or the ``table`` section of a pipeline file. Other sections are not read.
-
-    Raises:
-        InvalidInput, NotFound: See `load_pipeline`.
-    """
-    return load_settings(target, environment=environment).table
 
 
 def load_settings(target: str, *sections: str, environment: Mapping[str, str] = os.environ) -> CommandSettings:
