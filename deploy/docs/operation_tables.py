@@ -31,7 +31,7 @@ def command_rows() -> list[str]:
 
 def usage(operation: Operation) -> str:
     """A command line with all arguments and required options."""
-    words = ["weft", operation.name.replace("_", "-"), "URI"]
+    words = ["weft", operation.command_name, "URI"]
     for name, (info, face) in operation.fields().items():
         value = (face.metavar or name.upper()).replace("|", "\\|")
         if face.command and face.argument:

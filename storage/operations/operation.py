@@ -145,7 +145,8 @@ class Operation(Generic[R, T]):
     """An operation of a table.
 
     Attributes:
-        name: Its name: that of the procedure; the command has dashes.
+        name: Its name: that of the procedure.
+        command_name: Name of the command; by default the name with dashes.
         request: Model of the request.
         method: The method of `weft.Table` that does it, with the fields of the request as arguments; None if there
             is none.
@@ -169,6 +170,7 @@ class Operation(Generic[R, T]):
     """
 
     name: str
+    command_name: str = ""
     request: type[R]
     method: Callable[..., Any] | None = None
     run: Callable[[Table, R, Context], T] | None = None
@@ -200,6 +202,10 @@ class Operation(Generic[R, T]):
         others = {name: getattr(context, name) for name in ("execute", "progress") if name in taken}
         result: T = self.method(table, **values, **others)
         return result
+
+    def __post_init__(self) -> None:
+        if not self.command_name:
+            object.__setattr__(self, "command_name", self.name.replace("_", "-"))
 
     @property
     def help(self) -> str:

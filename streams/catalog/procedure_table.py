@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from weft.storage.errors import NotFound
-from weft.streams.catalog import row_procedures, schema_procedures
+from weft.streams.catalog import schema_procedures
 from weft.streams.catalog.operation_procedures import OPERATION_PROCEDURES
 from weft.streams.catalog.procedure import Procedure
 
 PROCEDURES: Final = {
     **OPERATION_PROCEDURES,
-    **{
-        each.name: each
-        for module in (row_procedures, schema_procedures)
-        for each in vars(module).values()
-        if isinstance(each, Procedure)
-    },
+    **{each.name: each for each in vars(schema_procedures).values() if isinstance(each, Procedure)},
 }
 """All procedures by name."""
 

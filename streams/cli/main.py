@@ -42,7 +42,6 @@ from weft.streams.cli.display import show_and_log, stored_words
 from weft.streams.cli.doctor import doctoring
 from weft.streams.cli.examples import examples
 from weft.streams.cli.exit_codes import INTERRUPTED
-from weft.streams.cli.explain_command import explaining
 from weft.streams.cli.import_command import import_command
 from weft.streams.cli.infer_command import infer_command
 from weft.streams.cli.init_command import init_command
@@ -256,7 +255,6 @@ def show(
 app.add_typer(init_command)
 app.add_typer(sql_command)
 app.add_typer(reads)
-app.add_typer(explaining)
 app.add_typer(check_command)
 app.add_typer(infer_command)
 app.add_typer(import_command)

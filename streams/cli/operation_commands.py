@@ -83,7 +83,7 @@ def field_parameter(operation: Operation[Any, Any], name: str) -> inspect.Parame
     what = typer.Argument(**shared) if face.argument else typer.Option(face.flag or flag_of(name), **shared)
     default: Any = inspect.Parameter.empty if info.is_required() else info.default
     if kind in {list, dict}:
-        kind, default = list[str] | None, None
+        kind, default = (list[str], default) if info.is_required() else (list[str] | None, None)
     elif not info.is_required() and kind is not bool:
         # Without a value that of the pipeline file counts.
         kind, default = kind | None, None if operation.section else default
@@ -253,5 +253,4 @@ def _function(stack: ExitStack, settings: CommandSettings, column: str, expressi
 
 for _each in OPERATIONS.values():
     if _each.command:
-        _name = _each.name.replace("_", "-")
-        operation_commands.command(_name, epilog=examples(*_each.examples))(command_of(_each))
+        operation_commands.command(_each.command_name, epilog=examples(*_each.examples))(command_of(_each))

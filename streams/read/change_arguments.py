@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -12,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from weft.storage.alter import Change
 from weft.storage.core.schema.table_schema import TableSchema
-from weft.streams.read.text_values import parse_default
+from weft.storage.foreign_text import parse_json
 
 Form = Literal["text", "names", "map", "flag", "value"]
 _FORMS: Final[Mapping[Any, Form]] = {Sequence: "names", Mapping: "map", bool: "flag", Any: "value"}
@@ -47,7 +48,7 @@ def change_of(model: type[Change], schema: TableSchema, arguments: Mapping[str, 
     """
     forms = change_arguments(model)
     fields = {
-        name: parse_default(value) if forms[name][0] == "value" else value
+        name: _parse_default(value) if forms[name][0] == "value" else value
         for name, value in arguments.items()
         if value is not None
     }
@@ -56,3 +57,11 @@ def change_of(model: type[Change], schema: TableSchema, arguments: Mapping[str, 
         fields["new_streams"] = {name: "group" for name in fields["streams"] if name not in known}
         fields["streams"] = [name for name in fields["streams"] if name in known]
     return model.model_validate(fields)
+
+
+def _parse_default(text: str | None) -> Any:
+    """A default value: of JSON if the text is JSON, else the text. None stays None."""
+    if text is not None:
+        with suppress(ValueError):
+            return parse_json(text)
+    return text

@@ -44,7 +44,7 @@ def test_request_fields_and_result_columns_are_described(operation: Operation[An
 
 @with_command
 def test_the_command_has_the_fields_of_the_request(operation: Operation[Any, Any]) -> None:
-    command = COMMANDS[operation.name.replace("_", "-")]
+    command = COMMANDS[operation.command_name]
     names = {parameter.name for parameter in command.params} - {"help"}
     fields = {name for name, (_, face) in operation.fields().items() if face.command}
     assert names - OF_SOME_COMMANDS == fields | OF_EVERY_COMMAND
