@@ -25,7 +25,7 @@ def command_rows() -> list[str]:
     return [
         f"| `{usage(each)}` | {each.help.replace(chr(10) * 2, ' ').replace('|', chr(92) + '|')} |"
         for each in sorted(OPERATIONS.values(), key=lambda each: each.name)
-        if each.command
+        if each.command and not each.group
     ]
 
 
