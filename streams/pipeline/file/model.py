@@ -268,15 +268,11 @@ class TableLocation:
         return Table.open(self.uri, storage_options=self.storage_options)
 
 
-class CommandConfig(_Model):
-    """The sections of the file that commands other than ``weft run`` use."""
+class CommandConfig(PipelineConfig):
+    """Some sections of the file, for commands other than ``weft run``."""
 
-    table: TableSection
-    spark: Settings = {}
-    compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
-    clean: Annotated[CleanSection | None, BeforeValidator(none_if_off)] = None
+    writers: dict[str, WriterSection] = {}
     ttl: Annotated[TtlSection | None, BeforeValidator(_section_if_on)] = TtlSection()
-    publish: Annotated[PublishSection | None, BeforeValidator(none_if_off)] = None
 
 
 @dataclass(frozen=True, slots=True)
