@@ -13,8 +13,6 @@ from weft.streams.pipeline.file.yaml_comments import dump
 from weft.streams.pipeline.infer.infer import column_name, propose
 from weft.streams.pipeline.infer.infer_key import Fields, Part
 
-KAFKA_TIME: Final = "_kafka.timestamp"
-"""What orders the events of a topic whose messages have nothing that does."""
 _HEAD: Final = """\
 # Written by weft init. Every field is explained in the example: weft init --example OTHER_DIR
 #
