@@ -150,7 +150,8 @@ def test_dead_letters_have_a_section(load: Any, tmp_path: Path) -> None:
     assert (writer.letter_limit.max_rate, writer.letter_limit.max_count) == (0.1, 1000)
     _, [place] = load_letter_places(tmp_path / "shop.yaml")
     assert place == LetterPlace("orders", "orders", "orders", str(tmp_path / "dead"), 30 * 86400)
-    assert load().writer("orders").letter_limit is None
+    unlimited = load().writer("orders").letter_limit
+    assert (unlimited.max_rate, unlimited.max_count) == (None, None)
     load({"writers/orders/dead_letter": {"keep": "1 hour"}})
     _, [place] = load_letter_places(tmp_path / "shop.yaml", {})
     assert (place.folder, place.keep_seconds) == (str(tmp_path / "lake/orders_wide_dead_letters/orders"), 3600)
