@@ -72,9 +72,9 @@ def _field(kind: str, name: str, info: FieldInfo) -> tuple[Any, Any]:
             return parse_names(value) if value.strip() else []
         if form == "names" and name in {"on", "columns"}:
             return [each.strip() for text in value for each in text.split(",") if each.strip()]
-        if form == "map" and isinstance(value, list):
-            return dict(_pair(text, option, *pairs) for text in value)
-        return dict(value) if form == "map" else value
+        if form == "map" and isinstance(value, list):  # texts of a command, or pairs of a map of SQL
+            return dict(_pair(item, option, *pairs) if isinstance(item, str) else item for item in value)
+        return value
 
     default = ... if needed else info.default if isinstance(info.default, str) else None
     kind_of_values: Any = _TYPES.get(form, str) | None
