@@ -25,13 +25,13 @@ def command_rows() -> list[str]:
     return [
         f"| `{usage(each)}` | {each.help.replace(chr(10) * 2, ' ').replace('|', chr(92) + '|')} |"
         for each in sorted(OPERATIONS.values(), key=lambda each: each.name)
-        if each.command
+        if each.command and not each.group
     ]
 
 
 def usage(operation: Operation) -> str:
     """A command line with all arguments and required options."""
-    words = ["weft", operation.name.replace("_", "-"), "URI"]
+    words = ["weft", operation.command_name, "URI"]
     for name, (info, face) in operation.fields().items():
         value = (face.metavar or name.upper()).replace("|", "\\|")
         if face.command and face.argument:

@@ -56,6 +56,7 @@ class Face:
         flag: Spelling of the command's option; by default the name of the field with dashes.
         metavar: What the command's help calls a value.
         completes: What shells propose for a value.
+        repeated: Whether the command's help says that the option may be repeated.
         command: Whether the command takes it.
         procedure: Whether the procedure takes it.
         python: Its name in the method of `weft.Table`; "" if the method does not take it.
@@ -68,6 +69,7 @@ class Face:
     flag: str | None = None
     metavar: str | None = None
     completes: Completion = ""
+    repeated: bool = False
     command: bool = True
     procedure: bool = True
     python: str | None = None
@@ -95,6 +97,7 @@ class Context:
     """What the caller of an operation provides.
 
     Attributes:
+        is_command: Whether the caller is a command line, where an option is easily forgotten.
         execute: Runs the tasks.
         progress: Called during the work.
         naming: Encloses what can fail because a name or value of the request is wrong; a command exits with code 2.
@@ -103,6 +106,7 @@ class Context:
         function: Makes a function from a column of a table and an expression; see `weft.Table.rewrite`.
     """
 
+    is_command: bool = False
     execute: Execute = one_by_one
     progress: OnStage = unobserved
     naming: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
@@ -145,7 +149,9 @@ class Operation(Generic[R, T]):
     """An operation of a table.
 
     Attributes:
-        name: Its name: that of the procedure; the command has dashes.
+        name: Its name: that of the procedure.
+        command_name: Name of the command; by default the name with dashes.
+        group: The group of the command, as in ``weft alter add-column``; "" for none.
         request: Model of the request.
         method: The method of `weft.Table` that does it, with the fields of the request as arguments; None if there
             is none.
@@ -169,6 +175,8 @@ class Operation(Generic[R, T]):
     """
 
     name: str
+    command_name: str = ""
+    group: str = ""
     request: type[R]
     method: Callable[..., Any] | None = None
     run: Callable[[Table, R, Context], T] | None = None
@@ -200,6 +208,10 @@ class Operation(Generic[R, T]):
         others = {name: getattr(context, name) for name in ("execute", "progress") if name in taken}
         result: T = self.method(table, **values, **others)
         return result
+
+    def __post_init__(self) -> None:
+        if not self.command_name:
+            object.__setattr__(self, "command_name", self.name.replace("_", "-"))
 
     @property
     def help(self) -> str:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
+from collections import deque
 from typing import Any, Final
 
 from pydantic import BeforeValidator
 
 from weft.storage.core.log.cut import PREFIX
 from weft.storage.errors import InvalidInput
+from weft.storage.read.snapshot import Snapshot
 
 Point = dt.datetime | str
 """A time with zone, a savepoint or a cut."""
+EARLIEST: Final = "earliest"
+"""For changes instead of a point: from before the first commit, so that every row is an insert."""
+_TOLD: Final[deque[tuple[str, dt.datetime, str]]] = deque(maxlen=64)
+"""The newest warnings of this process."""
 
 
 def parse_moment(text: str) -> dt.datetime:
@@ -52,3 +59,20 @@ def _with_zone(moment: dt.datetime) -> dt.datetime:
 
 PARSED_POINT: Final = BeforeValidator(parse_point)
 """For a field with a `Point`, which users write as text."""
+
+
+def warn_if_unsettled(point: Point | None, snapshot: Snapshot) -> None:
+    """Log a warning with the cut of a time that may still resolve to another cut, once for each cut.
+
+    A query may ask for its snapshot several times: when it is analysed, and when it is planned.
+    """
+    if not isinstance(point, dt.datetime) or snapshot.settled:
+        return
+    warning_key = (snapshot.table_log.store.uri, point, str(snapshot.cut))
+    if warning_key not in _TOLD:
+        _TOLD.append(warning_key)
+        logging.getLogger("weft").warning(
+            "as_of %s is %s now, but may still change: no mark was recorded since (weft mark)",
+            point.isoformat(),
+            snapshot.cut,
+        )

@@ -67,8 +67,10 @@ class PublishRequest(Request):
     def target(self) -> Target:
         """The published table."""
         if self.iceberg is None:
-            return DeltaTarget(self.columns, self.deletion_vectors)
-        return IcebergTarget(self.iceberg, self.catalog, self.catalog_options, self.columns)
+            return DeltaTarget(columns=self.columns, deletion_vectors=self.deletion_vectors)
+        return IcebergTarget(
+            table=self.iceberg, catalog=self.catalog, properties=self.catalog_options, columns=self.columns
+        )
 
 
 def _prepare(_: Table, request: PublishRequest, context: Context) -> PublishRequest:

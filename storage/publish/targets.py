@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from weft.storage.core.plan.current_files import current_files
 from weft.storage.core.plan.slices import base_slices
@@ -13,24 +14,25 @@ from weft.storage.services.steps.progress import OnStage, unobserved
 from weft.storage.table import Table
 
 
-@dataclass(frozen=True, slots=True)
-class IcebergTarget:
+class IcebergTarget(BaseModel):
     """An Iceberg table.
 
     Attributes:
-        name: Namespace and name, separated by dots.
+        table: Namespace and name, separated by dots.
         catalog: Name of the catalog in the configuration of pyiceberg.
         properties: Properties of the catalog besides; may hold secrets.
         columns: Published columns; None for all.
     """
 
-    name: str
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    table: str
     catalog: str = "default"
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    columns: Sequence[str] | None = None
+    properties: Mapping[str, str] = Field(default={}, repr=False)
+    columns: list[str] | None = None
 
     def __str__(self) -> str:
-        return f"Iceberg table {self.name}"
+        return f"Iceberg table {self.table}"
 
     def check(self, schema: TableSchema) -> None:
         """Refuse what no publication of a table with this schema could do; asks no catalog.
@@ -54,13 +56,12 @@ class IcebergTarget:
         from weft.storage.publish.iceberg import publish_iceberg
 
         try:
-            return publish_iceberg(table, catalog, self.name, self.columns, progress=progress)
+            return publish_iceberg(table, catalog, self.table, self.columns, progress=progress)
         finally:
             catalog.close()
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaTarget:
+class DeltaTarget(BaseModel):
     """A Delta table; its place follows from that of the weft table.
 
     Attributes:
@@ -68,7 +69,9 @@ class DeltaTarget:
         deletion_vectors: Whether deletion vectors may hide unused rows.
     """
 
-    columns: Sequence[str] | None = None
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    columns: list[str] | None = None
     deletion_vectors: bool = True
 
     def __str__(self) -> str:

@@ -26,9 +26,9 @@ from pyspark.sql.types import StructType
 
 from weft.storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
 from weft.storage.errors import InvalidInput
+from weft.storage.operations.points import EARLIEST
 from weft.streams.catalog.catalog_jvm import ChangesRange
 from weft.streams.catalog.changes import SINCE, UNTIL, ChangesPlanner, PinnedChanges
-from weft.streams.read.as_of import EARLIEST
 from weft.streams.read.relation.callbacks import Callback, callback
 from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
 from weft.streams.read.relation.spark_scan import LiveView, PruningScanBuilder

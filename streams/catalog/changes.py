@@ -15,10 +15,9 @@ from pyspark.sql.types import StructType
 
 from weft.storage import Snapshot, Table
 from weft.storage.errors import InvalidInput
-from weft.storage.operations.points import parse_point
+from weft.storage.operations.points import EARLIEST, parse_point
 from weft.storage.read.changes.change_scan import ChangeScan, expiring
 from weft.storage.read.changes.plan import plan_changes
-from weft.streams.read.as_of import EARLIEST
 from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
 
 SINCE, UNTIL = "changes_since", "changes_until"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from pydantic.fields import FieldInfo
 from pyspark.errors import PySparkException
@@ -11,7 +11,6 @@ from pyspark.errors import PySparkException
 from weft.storage import Table
 from weft.storage.config.config_file import parse_fields
 from weft.storage.errors import InvalidInput
-from weft.storage.operations.all_operations import OPERATIONS
 from weft.storage.operations.operation import Context, Face, Finished, Operation, type_of
 from weft.storage.services.steps.tasks import one_by_one
 from weft.storage.table_facts import open_table_unchecked
@@ -95,7 +94,3 @@ def _select_keys(session: Session, query: str, table: Table) -> Any:
 def _spell(name: str) -> str:
     values = {"iceberg": "'namespace.table'", "delta": "true"}
     return f"{name} => {values[name]}" if name in values else name
-
-
-OPERATION_PROCEDURES: Final = {each.name: procedure_of(each) for each in OPERATIONS.values() if each.procedure}
-"""The procedures by name."""

@@ -1,7 +1,6 @@
 """What a procedure of the catalog is. `weft.streams.catalog.procedure_table` lists all.
 
-A procedure is one function, which calls what `weft.Table` and the command line use. Its signature is that of the
-procedure: names, types and defaults of the parameters; its docstring describes it. It returns one row (a mapping) or
+A procedure is one function, which calls what `weft.Table` and the command line use. It returns one row (a mapping) or
 several, with the columns that it is declared with.
 
 A procedure whose effect cannot be undone does nothing without ``confirm => true``, as its command asks first.
@@ -9,12 +8,10 @@ A procedure whose effect cannot be undone does nothing without ``confirm => true
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import UnionType
-from typing import Any, Final, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -127,38 +124,6 @@ class Procedure:
             f"{each.name} {each.type}" + ("" if each.required else f" = {json.dumps(each.default)}")
             for each in self.parameters
         )
-
-
-def procedure(
-    columns: Mapping[str, str], *, reads: bool = False
-) -> Callable[[Callable[..., Row | Iterable[Row]]], Procedure]:
-    """Turn a function of a session and arguments into a procedure of that name.
-
-    Args:
-        columns: Columns of the result: name to Spark SQL type name.
-        reads: Whether it only reads.
-    """
-
-    def made(function: Callable[..., Row | Iterable[Row]]) -> Procedure:
-        hints = get_type_hints(function)
-        _, *given = inspect.signature(function).parameters.values()
-        parameters = tuple(
-            Parameter(each.name, _sql_type(hints[each.name]), each.default is each.empty, _default(each))
-            for each in given
-        )
-        return Procedure(function.__name__, inspect.getdoc(function) or "", parameters, columns, function, reads)
-
-    return made
-
-
-def _sql_type(hint: Any) -> str:
-    if isinstance(hint, UnionType):
-        (hint,) = (each for each in get_args(hint) if each is not type(None))
-    return SQL_TYPES[get_origin(hint) or hint]
-
-
-def _default(parameter: inspect.Parameter) -> Any:
-    return None if parameter.default is parameter.empty else parameter.default
 
 
 def open_table(session: Session, table: str) -> Table:

@@ -5,19 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from weft.storage.errors import NotFound
-from weft.streams.catalog import row_procedures, schema_procedures
-from weft.streams.catalog.operation_procedures import OPERATION_PROCEDURES
+from weft.storage.operations.all_operations import OPERATIONS
+from weft.streams.catalog.operation_procedures import procedure_of
 from weft.streams.catalog.procedure import Procedure
 
-PROCEDURES: Final = {
-    **OPERATION_PROCEDURES,
-    **{
-        each.name: each
-        for module in (row_procedures, schema_procedures)
-        for each in vars(module).values()
-        if isinstance(each, Procedure)
-    },
-}
+PROCEDURES: Final = {each.name: procedure_of(each) for each in OPERATIONS.values() if each.procedure}
 """All procedures by name."""
 
 

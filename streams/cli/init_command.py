@@ -24,7 +24,6 @@ from weft.streams.pipeline.file.pipeline import SECTIONS
 from weft.streams.pipeline.infer.infer_key import Fields, Messages, choose_ordering, fields_of
 from weft.streams.pipeline.infer.matching_key import matching_field, matching_fields
 from weft.streams.pipeline.infer.new_pipeline import (
-    NewPipeline,
     NewStream,
     build,
     check_names,
@@ -134,9 +133,9 @@ def init(
         typer.echo(f"{target} is written. Adapt it to your topics, then: weft run {target}")
         return
     with usage_errors():
-        pipeline = _Conversation(given, folder, asks=asks, quiet=quiet).pipeline()
-    _write(target, pipeline.text(str(target)))
-    for line in pipeline.summary:
+        text, summary = _Conversation(given, folder, asks=asks, quiet=quiet).pipeline()
+    _write(target, text)
+    for line in summary:
         typer.echo(line)
     typer.echo(f"{target} is written. Next: weft check {target}, then weft run {target}")
 
@@ -149,8 +148,8 @@ class _Conversation:
         self._looks = given.look and not (given.topics and given.fields.keys() >= set(given.topics))
         self._doubted: set[str] = set()  # answers that were refused once, and are taken if they are given again
 
-    def pipeline(self) -> NewPipeline:
-        """All answers, as a pipeline.
+    def pipeline(self) -> tuple[str, list[str]]:
+        """The text of the file that all answers make, and its summary.
 
         Raises:
             InvalidInput: An answer of the command line is wrong, or one is missing that has no default.
@@ -166,7 +165,7 @@ class _Conversation:
         uri = self._answer(
             "Location of the table, a folder or a URL", given.table, f"./lake/{_table_name(self._folder)}", _required
         )
-        return build(uri, brokers, form, streams, registry=registry)
+        return build(str(self._folder / FILE), uri, brokers, form, streams, registry)
 
     def _brokers(self) -> tuple[str, list[str] | None]:
         """The brokers, and the topics that they have; None if they do not answer, or nobody is to look at them."""

@@ -20,7 +20,6 @@ import typer
 from weft.storage.errors import InvalidInput
 from weft.storage.services.inspect.inspect import Inspection
 from weft.storage.store.open_store import check_reachable
-from weft.streams.cli.alter import alter
 from weft.streams.cli.arguments import (
     Commands,
     Http,
@@ -42,11 +41,10 @@ from weft.streams.cli.display import show_and_log, stored_words
 from weft.streams.cli.doctor import doctoring
 from weft.streams.cli.examples import examples
 from weft.streams.cli.exit_codes import INTERRUPTED
-from weft.streams.cli.explain_command import explaining
 from weft.streams.cli.import_command import import_command
 from weft.streams.cli.infer_command import infer_command
 from weft.streams.cli.init_command import init_command
-from weft.streams.cli.operation_commands import operation_commands
+from weft.streams.cli.operation_commands import alter, operation_commands
 from weft.streams.cli.output import print_result
 from weft.streams.cli.package import package
 from weft.streams.cli.read_commands import reads
@@ -256,7 +254,6 @@ def show(
 app.add_typer(init_command)
 app.add_typer(sql_command)
 app.add_typer(reads)
-app.add_typer(explaining)
 app.add_typer(check_command)
 app.add_typer(infer_command)
 app.add_typer(import_command)

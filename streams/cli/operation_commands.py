@@ -52,6 +52,10 @@ from weft.streams.pipeline.run.services import COMPACTION
 from weft.streams.read.plain_values import json_value
 
 operation_commands = typer.Typer()
+alter = typer.Typer(
+    no_args_is_help=True, help="Change a table's schema while it is written. Writers that know the old schema continue."
+)
+_GROUPS: Final = {"": operation_commands, "alter": alter}
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 OnCluster = Annotated[
@@ -75,7 +79,8 @@ def field_parameter(operation: Operation[Any, Any], name: str) -> inspect.Parame
     """The argument or option of a command for a field of the request."""
     info, face = operation.fields()[name]
     kind: Any = Path if face.completes == "files" else type_of(info)
-    shared: dict[str, Any] = {"help": info.description, "metavar": face.metavar}
+    words = f"{info.description} May be repeated." if face.repeated else info.description
+    shared: dict[str, Any] = {"help": words, "metavar": face.metavar}
     if kind is int:
         shared["min"] = next((limit.ge for limit in info.metadata if isinstance(limit, Ge)), None)
     if face.completes and kind is not Path:
@@ -83,7 +88,7 @@ def field_parameter(operation: Operation[Any, Any], name: str) -> inspect.Parame
     what = typer.Argument(**shared) if face.argument else typer.Option(face.flag or flag_of(name), **shared)
     default: Any = inspect.Parameter.empty if info.is_required() else info.default
     if kind in {list, dict}:
-        kind, default = list[str] | None, None
+        kind, default = (list[str], default) if info.is_required() else (list[str] | None, None)
     elif not info.is_required() and kind is not bool:
         # Without a value that of the pipeline file counts.
         kind, default = kind | None, None if operation.section else default
@@ -169,7 +174,7 @@ def run_command(
     else:
         check_reachable(location.uri, location.storage_options)
         table = open_table_unchecked(location.uri, location.storage_options)
-    context = Context(naming=usage_errors, spell=partial(_spell, operation), keys=_keys)
+    context = Context(is_command=True, naming=usage_errors, spell=partial(_spell, operation), keys=_keys)
     request = operation.prepare(table, request, context)
     if operation.question is not None:
         confirm(operation.question(request, table.uri), yes=yes)
@@ -253,5 +258,4 @@ def _function(stack: ExitStack, settings: CommandSettings, column: str, expressi
 
 for _each in OPERATIONS.values():
     if _each.command:
-        _name = _each.name.replace("_", "-")
-        operation_commands.command(_name, epilog=examples(*_each.examples))(command_of(_each))
+        _GROUPS[_each.group].command(_each.command_name, epilog=examples(*_each.examples))(command_of(_each))

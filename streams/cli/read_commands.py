@@ -8,7 +8,7 @@ import pyarrow as pa
 import typer
 
 from weft.storage.core.python_values import python_rows
-from weft.storage.operations.points import parse_point
+from weft.storage.operations.points import EARLIEST, parse_point, warn_if_unsettled
 from weft.storage.plural import counted
 from weft.streams.cli import completion
 from weft.streams.cli.arguments import (
@@ -24,7 +24,6 @@ from weft.streams.cli.arguments import (
 from weft.streams.cli.examples import examples
 from weft.streams.cli.output import limit_note, print_rows
 from weft.streams.cli.progress import Quiet, progress
-from weft.streams.read.as_of import EARLIEST, warn_if_unsettled
 
 reads = typer.Typer()
 

@@ -5,8 +5,7 @@
 
 It listens on loopback and speaks the Kafka protocol, so other processes (Spark's Python workers, writer jobs) use it
 like Kafka. Nothing is installed and no JVM is started. A client with ``test.mock.num.brokers`` would start the same
-cluster, but then every topic has 4 partitions, and topics and records cannot be deleted. So this module calls the C
-functions of the library (`rdkafka_mock.h`).
+cluster, but then every topic has 4 partitions. So this module calls the C functions of the library (`rdkafka_mock.h`).
 
 Limits and differences, found by reading and measuring librdkafka 2.16:
 - Data is in memory and ends with the broker. A partition keeps about 5 MB *as stored* or 100 000 produce batches,
@@ -41,9 +40,6 @@ PARTITION_LIMIT_BYTES: Final = 5 * 1024 * 1024
 _BROKER: Final = 1
 """The broker that leads all partitions."""
 _CONTROLLER: Final = 0
-_METADATA: Final = 3
-_METADATA_WITHOUT_TOPIC_IDS: Final = 9
-"""Number of the metadata request in Kafka's protocol, and its last version without topic ids."""
 
 _PRODUCER: Final = 0  # RD_KAFKA_PRODUCER: the cluster needs a handle, of either kind
 _CONF_OK: Final = 0
@@ -61,23 +57,13 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, list[Any]]]] = {
     "rd_kafka_handle_mock_cluster": (_POINTER, [_POINTER]),
     "rd_kafka_mock_cluster_bootstraps": (_TEXT, [_POINTER]),
     "rd_kafka_mock_topic_create": (ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int, ctypes.c_int]),
-    "rd_kafka_mock_topic_delete": (ctypes.c_int, [_POINTER, _TEXT]),
-    "rd_kafka_mock_partition_delete_records": (ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int32, ctypes.c_int64]),
-    "rd_kafka_mock_push_request_errors_array": (
-        None,
-        [_POINTER, ctypes.c_int16, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int)],
-    ),
     "rd_kafka_mock_broker_add": (ctypes.c_int, [_POINTER, ctypes.c_int32]),
-    "rd_kafka_mock_set_apiversion": (ctypes.c_int, [_POINTER, ctypes.c_int16, ctypes.c_int16, ctypes.c_int16]),
     "rd_kafka_mock_partition_set_leader": (ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int32, ctypes.c_int32]),
-    "rd_kafka_mock_broker_set_down": (ctypes.c_int, [_POINTER, ctypes.c_int32]),
-    "rd_kafka_mock_broker_set_up": (ctypes.c_int, [_POINTER, ctypes.c_int32]),
 }
 
 
-def _function(name: str) -> Any:
-    """A C function of the librdkafka that confluent-kafka uses."""
-    result, arguments = _SIGNATURES[name]
+def library_function(name: str, result: Any, arguments: Sequence[Any]) -> Any:
+    """A C function of the librdkafka that confluent-kafka uses, with the types of its result and arguments."""
     # The handle of the extension module also searches the libraries that it is linked with, wherever they are.
     library = ctypes.CDLL(cimpl.__file__)
     try:
@@ -92,6 +78,10 @@ def _function(name: str) -> Any:
     return function
 
 
+def _function(name: str) -> Any:
+    return library_function(name, *_SIGNATURES[name])
+
+
 class EmbeddedBroker:
     """A Kafka cluster of one broker that runs during a ``with`` block, for all processes of this machine.
 
@@ -100,13 +90,8 @@ class EmbeddedBroker:
         broker.producer().produce("orders", b"...")
     """
 
-    def __init__(self, *, topic_ids: bool = True) -> None:
-        """Describe a broker; the ``with`` block starts it.
-
-        Args:
-            topic_ids: Whether topics have ids; False for the behaviour before Kafka 2.8.
-        """
-        self._has_topic_ids = topic_ids
+    def __init__(self) -> None:
+        """Describe a broker; the ``with`` block starts it."""
         self._handle: int | None = None
         self._bootstrap_servers = ""
 
@@ -126,9 +111,7 @@ class EmbeddedBroker:
             raise RuntimeError(f"the embedded broker did not start: {error.value.decode()}")
         self._handle = handle
         self._bootstrap_servers = _function("rd_kafka_mock_cluster_bootstraps")(self._cluster()).decode()
-        self._call("rd_kafka_mock_broker_add", _CONTROLLER)
-        if not self._has_topic_ids:
-            self._call("rd_kafka_mock_set_apiversion", _METADATA, 0, _METADATA_WITHOUT_TOPIC_IDS)
+        self._call(_function("rd_kafka_mock_broker_add"), _CONTROLLER)
         return self
 
     def __exit__(
@@ -158,25 +141,9 @@ class EmbeddedBroker:
             RuntimeError: A topic exists, or its name or number of partitions is invalid.
         """
         for topic, partitions in topics.items():
-            self._call("rd_kafka_mock_topic_create", topic.encode(), partitions, 1)
+            self._call(_function("rd_kafka_mock_topic_create"), topic.encode(), partitions, 1)
             for partition in range(partitions):
                 self.elect_leader(topic, partition)
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic with all its records; a later one of the same name starts at offset 0.
-
-        Raises:
-            RuntimeError: There is no such topic.
-        """
-        self._call("rd_kafka_mock_topic_delete", topic.encode())
-
-    def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
-        """Delete the records before an offset, as retention does.
-
-        Raises:
-            RuntimeError: There is no such partition, or its log ends before that offset.
-        """
-        self._call("rd_kafka_mock_partition_delete_records", topic.encode(), partition, before_offset)
 
     def elect_leader(self, topic: str, partition: int) -> None:
         """Elect the broker leader of a partition (again), which increases the leader epoch by one.
@@ -184,26 +151,7 @@ class EmbeddedBroker:
         Raises:
             RuntimeError: There is no such partition.
         """
-        self._call("rd_kafka_mock_partition_set_leader", topic.encode(), partition, _BROKER)
-
-    def fail_requests(self, api_key: int, errors: Sequence[int]) -> None:
-        """Answer the next requests of one kind with protocol errors.
-
-        Args:
-            api_key: Number of the request in Kafka's protocol: 1 fetch, 2 list offsets, 3 metadata, ...
-            errors: Codes as in `confluent_kafka.KafkaError`, one per request.
-        """
-        _function("rd_kafka_mock_push_request_errors_array")(
-            self._cluster(),
-            api_key,
-            len(errors),
-            (ctypes.c_int * len(errors))(*errors),
-        )
-
-    def set_reachable(self, *, reachable: bool) -> None:
-        """Make the broker unreachable, or reachable again. Its data is kept."""
-        for broker in (_BROKER, _CONTROLLER):
-            self._call("rd_kafka_mock_broker_set_up" if reachable else "rd_kafka_mock_broker_set_down", broker)
+        self._call(_function("rd_kafka_mock_partition_set_leader"), topic.encode(), partition, _BROKER)
 
     def producer(self, **conf: Any) -> Producer:
         """Create a producer for this broker that compresses and fills batches, because of the broker's limits.
@@ -231,12 +179,12 @@ class EmbeddedBroker:
         assert cluster, "the handle was created with a mock cluster"
         return int(cluster)
 
-    def _call(self, name: str, *arguments: Any) -> None:
-        code = _function(name)(self._cluster(), *arguments)
+    def _call(self, function: Any, *arguments: Any) -> None:
+        code = function(self._cluster(), *arguments)
         if code:
             reason = _function("rd_kafka_err2name")(code).decode()
             subject = ", ".join(a.decode() if isinstance(a, bytes) else str(a) for a in arguments)
-            raise RuntimeError(f"the embedded broker refused {name}({subject}): {reason}")
+            raise RuntimeError(f"the embedded broker refused {function.__name__}({subject}): {reason}")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from weft.storage.errors import TableError
 from weft.storage.store.object_store import ObjectStore
@@ -26,8 +27,7 @@ class TooManyDeadLetters(TableError):
     guide = "deploy/OPERATIONS.md#alerts"
 
 
-@dataclass(frozen=True, slots=True)
-class LetterLimit:
+class LetterLimit(BaseModel):
     """How many dead letters a writer accepts.
 
     Attributes:
@@ -36,8 +36,10 @@ class LetterLimit:
         max_count: Largest number since the writer started; None: no limit.
     """
 
-    max_rate: float | None = None
-    max_count: int | None = None
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_rate: float | None = Field(default=None, ge=0, le=1)
+    max_count: int | None = Field(default=None, ge=0)
 
     def exceeded(self, letters: int, messages: int, before: int) -> str | None:
         """How a batch exceeds the limit, in words; None if it does not.

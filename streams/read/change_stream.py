@@ -35,14 +35,13 @@ from pyspark.sql.types import StructType
 from weft.storage import Snapshot, Table
 from weft.storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
 from weft.storage.errors import InvalidInput, NotOneMoment, OffsetInvalidated
-from weft.storage.operations.points import Point, parse_point
+from weft.storage.operations.points import EARLIEST, Point, parse_point
 from weft.storage.read.changes.change_scan import ChangeScan, expiring
 from weft.storage.read.changes.consumer_cuts import advance_cut, follows, referenced_cuts
 from weft.storage.read.changes.plan import change_schema as arrow_schema_of_changes
 from weft.storage.read.changes.plan import plan_changes, shows_references
 from weft.storage.read.changes.tasks import ChangeTask
 from weft.streams.pipeline.file.model import TableLocation
-from weft.streams.read.as_of import EARLIEST
 from weft.streams.read.read_options import LOCATION_OPTIONS, split_names
 from weft.streams.read.stream_mark import MARK
 from weft.streams.spark.for_workers import ForWorkers

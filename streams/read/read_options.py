@@ -15,9 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from weft.storage import Snapshot, Table
 from weft.storage.errors import InvalidInput
 from weft.storage.foreign_text import parse_json
-from weft.storage.operations.points import Point, parse_point
+from weft.storage.operations.points import Point, parse_point, warn_if_unsettled
 from weft.streams.pipeline.file.model import TableLocation
-from weft.streams.read.as_of import warn_if_unsettled
 
 Through = int | dt.datetime | dt.date | str
 

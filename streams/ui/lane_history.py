@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from weft.storage.core.names import TABLE_LANE, LaneName
 from weft.storage.errors import TableError
@@ -71,6 +72,7 @@ _LEAST: Final = 5  # of each lane
 _PAGE: Final = 2_000  # entries of all lanes that are read at once later
 _SAMPLES: Final = 12  # older entries of each lane, from which the others are estimated
 _COLUMNS: Final = 5  # seq, time, kind, rows, rows that changed nothing
+_NO_ROWS: Final = np.empty((0, _COLUMNS), np.int64)
 
 
 @dataclass(slots=True)
@@ -88,17 +90,20 @@ class _Lane:
 
     def rows(self) -> Ints:
         if len(self.parts) != 1:
-            self.parts = [np.concatenate(self.parts) if self.parts else np.empty((0, _COLUMNS), np.int64)]
+            self.parts = [np.concatenate(self.parts) if self.parts else _NO_ROWS]
         return self.parts[0]
 
-    def estimated(self) -> tuple[Ints, Ints]:
-        """Numbers and times of the entries that were not read yet, as if they were evenly spread between samples."""
+    def estimated(self) -> Ints:
+        """The entries that were not read yet, as commits without rows that are evenly spread between samples."""
         rows = self.rows()
         known = np.concatenate([self.samples[self.samples[:, 0] <= self.low], rows[:1, :2]])
         if not self.low or len(known) < 2:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        seqs = np.arange(known[0, 0], self.low + 1)
-        return seqs, np.interp(seqs, known[:, 0], known[:, 1]).astype(np.int64)
+            return rows[:0]
+        guesses = np.zeros((self.low + 1 - known[0, 0], _COLUMNS), np.int64)
+        guesses[:, 0] = np.arange(known[0, 0], self.low + 1)
+        guesses[:, 1] = np.interp(guesses[:, 0], known[:, 0], known[:, 1])
+        guesses[:, 2] = _COMMIT
+        return guesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,57 +289,37 @@ class LaneHistory:
         """
         width = max(1, end_ms - begin_ms + 1)
         with self._lock:
-            lanes = [(name, lane.rows(), lane.estimated()) for name, lane in self._lanes.items()]
-        found = []
-        for position, (_, rows, (seqs, guesses)) in enumerate(lanes):
-            times = rows[:, 1]
-            low, high = np.searchsorted(times, (begin_ms, end_ms + 1))  # times of a lane never decrease
-            chosen = rows[low:high]
-            part = (chosen[:, 1] - begin_ms) * parts // width
-            code, last, count = _last_of_runs(part * len(KINDS) + chosen[:, 2])
-            summed = np.zeros(len(code), np.int64)
-            np.add.at(summed, np.searchsorted(code, part * len(KINDS) + chosen[:, 2]), chosen[:, 3])
-            found.append((np.full(len(code), position), code, count, summed, chosen[last, 0], np.zeros_like(code)))
-            low, high = np.searchsorted(guesses, (begin_ms, end_ms + 1))
-            part = (guesses[low:high] - begin_ms) * parts // width
-            code, last, count = _last_of_runs(part * len(KINDS) + _COMMIT)
-            of_lane, zeros = np.full(len(code), position), np.zeros_like(code)
-            found.append((of_lane, code, count, zeros, seqs[low:high][last], np.ones_like(code)))
-        lane, code, count, summed, seq, guessed = (
-            np.concatenate(column) if found else np.empty(0, np.int64) for column in zip(*found, strict=True)
+            lanes = {name: (lane.rows(), lane.estimated()) for name, lane in self._lanes.items()}
+        found = [np.empty((0, 6), np.int64)]
+        for position, both in enumerate(lanes.values()):
+            for guessed, rows in enumerate(both):
+                low, high = np.searchsorted(rows[:, 1], (begin_ms, end_ms + 1))  # times of a lane never decrease
+                seq, times, kind, events, _ = rows[low:high].T
+                part = (times - begin_ms) * parts // width
+                fixed = np.full((2, len(seq)), [[position], [guessed]])
+                found.append(np.column_stack((*fixed, part, kind, seq, events)))
+        keys = ["lane", "guessed", "part", "kind"]
+        columns = zip([*keys, "seq", "rows"], np.concatenate(found).T, strict=True)
+        entries = pa.table({name: pa.array(column) for name, column in columns})
+        cells = (
+            entries.group_by(keys, use_threads=False)
+            .aggregate([("seq", "count"), ("rows", "sum"), ("seq", "max")])
+            .rename_columns({"seq_count": "count", "rows_sum": "rows", "seq_max": "seq"})
+            .sort_by([(key, "ascending") for key in keys])
         )
-        return Cells(
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-            lanes=[name for name, _, _ in lanes],
-            lane=lane.tolist(),
-            part=(code // len(KINDS)).tolist(),
-            kind=(code % len(KINDS)).tolist(),
-            count=count.tolist(),
-            rows=summed.tolist(),
-            seq=seq.tolist(),
-            guessed=guessed.tolist(),
-        )
+        return Cells(begin_ms, end_ms, list(lanes), **cells.to_pydict())
 
     def rows_per_second(
         self, streams: Mapping[str, Sequence[str]], end_ms: int, seconds: int, parts: int
     ) -> dict[str, list[float]]:
         """Rows that were committed per second, by stream, in equal parts of the time before ``end_ms``."""
-        begin, width = end_ms - seconds * 1000, seconds * 1000 / parts
+        begin = end_ms - seconds * 1000
         found = {}
-        with self._lock:
-            for stream, lanes in streams.items():
-                total = np.zeros(parts, np.int64)
-                for name in lanes:
-                    lane = self._lanes.get(LaneName(name))
-                    if lane is None:
-                        continue
-                    rows = lane.rows()
-                    low, high = np.searchsorted(rows[:, 1], (begin, end_ms))
-                    chosen = rows[low:high]
-                    chosen = chosen[np.isin(chosen[:, 2], _STORES)]
-                    np.add.at(total, ((chosen[:, 1] - begin) / width).astype(np.int64), chosen[:, 3])
-                found[stream] = (total / (width / 1000)).tolist()
+        for stream, lanes in streams.items():
+            rows = np.concatenate([_NO_ROWS, *(self._rows_since(lane, begin) for lane in lanes)])
+            chosen = rows[(rows[:, 1] < end_ms) & np.isin(rows[:, 2], _STORES)]
+            total, _ = np.histogram(chosen[:, 1], parts, (begin, end_ms), weights=chosen[:, 3])
+            found[stream] = (total * parts / seconds).tolist()
         return found
 
     def claims(self, lane: str, since_ms: int) -> int:
@@ -348,7 +333,7 @@ class LaneHistory:
     def _rows_since(self, lane: str, since_ms: int) -> Ints:
         with self._lock:
             known = self._lanes.get(LaneName(lane))
-            rows = known.rows() if known is not None else np.empty((0, _COLUMNS), np.int64)
+            rows = known.rows() if known is not None else _NO_ROWS
         return rows[rows[:, 1] >= since_ms]
 
 
@@ -358,11 +343,3 @@ def _rows(entries: Sequence[TimelineEntry], kinds: Sequence[int]) -> Ints:
         for entry, kind in zip(entries, kinds, strict=True)
     ]
     return np.array(made, np.int64).reshape(-1, _COLUMNS)
-
-
-def _last_of_runs(codes: Ints) -> tuple[Ints, Ints, Ints]:
-    """Distinct codes in order, the last position of each, and how often it occurs."""
-    distinct, inverse, count = np.unique(codes, return_inverse=True, return_counts=True)
-    last = np.zeros(len(distinct), np.int64)
-    last[inverse] = np.arange(len(codes))  # later positions overwrite earlier ones
-    return distinct, last, count

@@ -41,7 +41,6 @@ class Replay:
     """One run of ``weft dead-letters replay``."""
 
     only: str | None
-    started_at: float = field(default_factory=time.time)
     lines: list[str] = field(default_factory=list)
     exit_code: int | None = None
 

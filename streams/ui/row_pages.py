@@ -18,9 +18,9 @@ from starlette.routing import Route
 
 from weft.storage.core.python_values import python_rows
 from weft.storage.errors import InvalidInput, TableError
+from weft.storage.operations.row_keys import parse_key, split_key
 from weft.storage.services.inspect.inspect import Inspection
 from weft.streams.read.plain_values import spreadsheet_cell
-from weft.streams.read.text_values import parse_key, split_key
 from weft.streams.ui.page_times import page_point
 from weft.streams.ui.row_changes import find_changes
 from weft.streams.ui.row_picture import BELOW, LINE, LOWER, UPPER, draw_groups

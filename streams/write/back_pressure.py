@@ -8,33 +8,15 @@ batch (``max_offsets_per_trigger``) also bounds these.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING
 
 from weft.storage.core.plan.read_cost import ReadCost
 
-MAX_DELAY_SECONDS: Final = 60.0
+if TYPE_CHECKING:
+    from weft.streams.pipeline.file.model import BackPressureSection
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackPressure:
-    """When writers of a table slow down.
-
-    Attributes:
-        max_read_amplification: When a read of the table fetches more than this many times the bytes that it would fetch
-            if the table was compacted (`weft.storage.core.plan.read_cost.ReadCost`); more than 1. None: no limit.
-        max_commits: Or when it opens the files of more than this many commits. None: no limit.
-        max_delay: Longest wait before a batch, in seconds.
-        every: Shortest time between two looks at the table, in seconds.
-    """
-
-    max_read_amplification: float | None = 8.0
-    max_commits: int | None = 10_000
-    max_delay: float = MAX_DELAY_SECONDS
-    every: float = 30.0
-
-
-def delay_seconds(settings: BackPressure, cost: ReadCost, trigger_seconds: float) -> float:
+def delay_seconds(settings: BackPressureSection, cost: ReadCost, trigger_seconds: float) -> float:
     """The wait before each batch: a trigger interval at twice the limit, two at three times the limit, and so on.
 
     Args:
@@ -45,7 +27,7 @@ def delay_seconds(settings: BackPressure, cost: ReadCost, trigger_seconds: float
     return min(settings.max_delay, max(trigger_seconds, 1.0) * max(0.0, _excess(settings, cost) - 1.0))
 
 
-def describe_delay(settings: BackPressure, cost: ReadCost, seconds: float) -> str:
+def describe_delay(settings: BackPressureSection, cost: ReadCost, seconds: float) -> str:
     """The reason of a wait, for the status of the writer."""
     if settings.max_read_amplification is not None and cost.amplification > settings.max_read_amplification:
         why = f"a read fetches {cost.amplification:.1f} times the bytes of the table (limit "
@@ -55,7 +37,7 @@ def describe_delay(settings: BackPressure, cost: ReadCost, seconds: float) -> st
     return f"slowed down by {seconds:.1f} s a batch: {why}"
 
 
-def _excess(settings: BackPressure, cost: ReadCost) -> float:
+def _excess(settings: BackPressureSection, cost: ReadCost) -> float:
     """The cost as a multiple of the limit that is exceeded most."""
     factors = [0.0]
     if settings.max_read_amplification is not None:

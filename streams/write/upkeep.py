@@ -3,9 +3,9 @@
 A thread looks at the table after commits, at most once in a given time, with a table object of its own. So neither a
 slow store nor a long merge delays a batch:
 
-- **Compaction** (`InlineCompaction`) does what is due, and only file groups that are small enough: a step is planned to
-  take at most a share of the trigger interval, and after each step the thread rests, so that it works for at most this
-  share of the time.
+- **Compaction** (``compaction: inline`` of a pipeline file) does what is due, and only file groups that are small
+  enough: a step is planned to take at most a share of the trigger interval, and after each step the thread rests, so
+  that it works for at most this share of the time.
 - **Back-pressure** (`weft.streams.write.back_pressure`): the sink waits before a batch for as long as the last look
   says.
 
@@ -19,11 +19,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from weft.storage import DuePolicy, Table
+from weft.storage import Table
 from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.plan.memory_cost import UNPACKED
 from weft.storage.core.plan.read_cost import ReadCost, read_cost
@@ -33,36 +33,19 @@ from weft.storage.plural import counted
 from weft.storage.services.steps.steps import cancel
 from weft.storage.table_facts import with_small_tasks
 from weft.streams.pipeline.run.error_kinds import describe
-from weft.streams.write.back_pressure import BackPressure, delay_seconds, describe_delay
+from weft.streams.write.back_pressure import delay_seconds, describe_delay
 
 if TYPE_CHECKING:
-    from weft.streams.pipeline.file.pipeline import Pipeline
+    from weft.streams.pipeline.file.model import BackPressureSection, CompactionSection, Pipeline
     from weft.streams.pipeline.run.status import Reporter, StopSignal
 
 MIB: Final = 1024 * 1024
 FIRST_RATE: Final = 32 * MIB  # stored bytes a second, until it was measured
 MIN_TASK_BYTES: Final = MIB
+MEMORY_BYTES: Final = 512 * MIB  # of a step, by estimate, unless the section says so
 MAX_PAUSE_SECONDS: Final = 300.0
 CLOSE_SECONDS: Final = 5.0  # the process ends soon after; a compaction that goes on is like a killed one
 WAIT_SECONDS: Final = 0.2  # a wait before a batch notices within this time that it may end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InlineCompaction:
-    """Compaction in the process of a writer.
-
-    Attributes:
-        policy: Decides what is due.
-        share: Longest part of the time for which it works, and longest step as a part of the trigger interval; more
-            than 0, at most 1.
-        memory_bytes: Limit of the memory that a step needs, by estimate.
-        every: Shortest time between two looks at the table, in seconds.
-    """
-
-    policy: DuePolicy = field(default_factory=DuePolicy)
-    share: float = 0.2
-    memory_bytes: int = 512 * MIB
-    every: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +62,8 @@ class Upkeep:
         stopping: Whether the writer has to stop: then no batch waits.
     """
 
-    compaction: InlineCompaction | None = None
-    back_pressure: BackPressure | None = None
+    compaction: CompactionSection | None = None
+    back_pressure: BackPressureSection | None = None
     tell: Callable[[str], object] = lambda _: None
     slowed: Callable[[float, ReadCost | None], object] = lambda _delay, _cost: None
     waited: Callable[[float], object] = lambda _seconds: None
@@ -94,14 +77,6 @@ class Upkeep:
 
 def upkeep_of(pipeline: Pipeline, reporter: Reporter, stop: StopSignal) -> Upkeep:
     """Upkeep by the writers of a pipeline, shown in the status and the log of one of them."""
-    compaction = back_pressure = None
-    section, pressure = pipeline.compaction, pipeline.back_pressure
-    if section is not None and pipeline.compacts_inline:
-        compaction = InlineCompaction(policy=section.policy, share=section.share, every=section.every)
-        if section.memory is not None:
-            compaction = replace(compaction, memory_bytes=section.memory)
-    if pressure is not None:
-        back_pressure = BackPressure(**pressure.model_dump())
 
     def tell(line: str) -> None:
         reporter.update(note=line)
@@ -115,8 +90,8 @@ def upkeep_of(pipeline: Pipeline, reporter: Reporter, stop: StopSignal) -> Upkee
         reporter.update(waited_seconds=round(reporter.report.waited_seconds + seconds, 3))
 
     return Upkeep(
-        compaction=compaction,
-        back_pressure=back_pressure,
+        compaction=pipeline.compaction if pipeline.compacts_inline else None,
+        back_pressure=pipeline.back_pressure,
         tell=tell,
         slowed=slowed,
         waited=waited,
@@ -224,12 +199,12 @@ class UpkeepThread:
             with contextlib.suppress(OSError):
                 self._upkeep.slowed(delay, cost)
 
-    def _step_bytes(self, settings: InlineCompaction) -> int:
+    def _step_bytes(self, settings: CompactionSection) -> int:
         """Stored bytes that a step may read."""
         expected_bytes = int(self._rate * settings.share * self._trigger)
-        return min(max(MIN_TASK_BYTES, expected_bytes), settings.memory_bytes // UNPACKED)
+        return min(max(MIN_TASK_BYTES, expected_bytes), (settings.memory or MEMORY_BYTES) // UNPACKED)
 
-    def _compact(self, table: Table, settings: InlineCompaction, limit: int) -> bool:
+    def _compact(self, table: Table, settings: CompactionSection, limit: int) -> bool:
         """Do what is due, in small steps; returns whether anything was due."""
         large: dict[FileGroup, int] = {}
 

@@ -71,7 +71,7 @@ def test_reads(table: Table) -> None:
 def test_published_tables(table: Table, tmp_path: Path) -> None:
     table.compact()
     expected = awkward_rows(1, 2, 3).cast(table.schema.arrow)
-    target = IcebergTarget("d.t", properties={"type": "folder", "warehouse": str(tmp_path / "warehouse")})
+    target = IcebergTarget(table="d.t", properties={"type": "folder", "warehouse": str(tmp_path / "warehouse")})
     target.publish(table)
     newest = max((tmp_path / "warehouse/d/t/metadata").glob("v*.metadata.json"))
     iceberg = StaticTable.from_metadata(str(newest))
@@ -81,8 +81,8 @@ def test_published_tables(table: Table, tmp_path: Path) -> None:
     allowed = [name for name in expected.column_names if not NOT_IN_DELTA & set(name)]
     for name in set(expected.column_names) - set(allowed):
         with pytest.raises(InvalidInput, match="a name that Delta does not allow"):
-            DeltaTarget([KEY, name]).publish(table)
-    DeltaTarget(allowed).publish(table)
+            DeltaTarget(columns=[KEY, name]).publish(table)
+    DeltaTarget(columns=allowed).publish(table)
     log = DeltaTable(table.uri.removeprefix("file://") + "/base")
     assert [field.name for field in log.schema().fields] == allowed
 

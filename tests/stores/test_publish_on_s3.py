@@ -41,9 +41,9 @@ def table_on(backend: Backend) -> Table:
 def check_publications(table: Table, target: IcebergTarget) -> None:
     """Publish a table three times, with other files, unused rows and columns, and read it each time."""
     for number, columns in enumerate((None, ["id", "status"], None)):
-        published = IcebergTarget(target.name, target.catalog, target.properties, columns).publish(table)
+        published = target.model_copy(update={"columns": columns}).publish(table)
         assert (published.changed, published.rows) == (True, 40)
-        loaded = open_catalog(target.catalog, target.properties).load_table(target.name)
+        loaded = open_catalog(target.catalog, target.properties).load_table(target.table)
         expected = table.snapshot().read_optimized().to_arrow(columns)
         assert in_order(loaded.scan().to_arrow()) == in_order(expected)
         append(table, orders(*range(40), status=f"v{number}", ts=2 + number))
@@ -64,12 +64,12 @@ def test_glue(moto: Backend) -> None:
         "glue.access-key-id": s3["s3.access-key-id"],
         "glue.secret-access-key": s3["s3.secret-access-key"],
     }
-    check_publications(table_on(moto), IcebergTarget(NAME, properties={**properties, **s3}))
+    check_publications(table_on(moto), IcebergTarget(table=NAME, properties={**properties, **s3}))
 
 
 def test_a_folder(moto: Backend) -> None:
     properties = {"type": "folder", "warehouse": f"{moto.new_place().uri}/warehouse"}
-    check_publications(table_on(moto), IcebergTarget(NAME, properties={**properties, **of_s3(moto)}))
+    check_publications(table_on(moto), IcebergTarget(table=NAME, properties={**properties, **of_s3(moto)}))
 
 
 def test_delta(moto: Backend) -> None:
@@ -107,4 +107,4 @@ def rest() -> Iterator[tuple[Backend, dict[str, str]]]:
 @pytest.mark.integration
 def test_a_rest_catalog(rest: tuple[Backend, dict[str, str]]) -> None:
     backend, properties = rest
-    check_publications(table_on(backend), IcebergTarget(NAME, properties=properties))
+    check_publications(table_on(backend), IcebergTarget(table=NAME, properties=properties))

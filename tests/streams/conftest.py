@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.download_cache import Unavailable
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.real_broker import RealBroker, start_real_broker
-from weft.streams.demo.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -59,9 +59,9 @@ def _nothing_stays_cached() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def embedded_broker() -> Iterator[EmbeddedBroker]:
+def embedded_broker() -> Iterator[FaultyBroker]:
     """Shared by all tests: use a separate topic."""
-    with EmbeddedBroker() as running:
+    with FaultyBroker() as running:
         yield running
 
 
@@ -92,7 +92,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def broker(embedded_broker: EmbeddedBroker) -> EmbeddedBroker:
+def broker(embedded_broker: FaultyBroker) -> FaultyBroker:
     """The broker of tests for which either will do; tests of the Kafka source run on both (`tests.streams.kafka`)."""
     return embedded_broker
 

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from tests.streams.support.awkward_texts import AWKWARD
 from weft import Table
 from weft.storage.core.types import parse_type
+from weft.storage.operations.row_keys import parse_key
 from weft.streams.catalog.register import register_catalog
 from weft.streams.cli.key_files import read_keys
 from weft.streams.formats.debezium_json import DebeziumSettings, decode_json_events
-from weft.streams.read.text_values import parse_key
 from weft.streams.ui.site import key_query
 from weft.streams.write.decode import decode_messages
 

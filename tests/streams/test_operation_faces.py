@@ -44,14 +44,16 @@ def test_request_fields_and_result_columns_are_described(operation: Operation[An
 
 @with_command
 def test_the_command_has_the_fields_of_the_request(operation: Operation[Any, Any]) -> None:
-    command = COMMANDS[operation.name.replace("_", "-")]
+    command = (COMMANDS[operation.group].commands if operation.group else COMMANDS)[operation.command_name]
     names = {parameter.name for parameter in command.params} - {"help"}
     fields = {name for name, (_, face) in operation.fields().items() if face.command}
     assert names - OF_SOME_COMMANDS == fields | OF_EVERY_COMMAND
     assert ("yes" in names) == (operation.question is not None)
     assert ("on_cluster" in names) == operation.on_cluster
     shown = {parameter.name: getattr(parameter, "help", None) for parameter in command.params}
-    assert all(shown[name] == operation.request.model_fields[name].description for name in fields)
+    for name in fields:
+        info, face = operation.fields()[name]
+        assert shown[name] == f"{info.description}{' May be repeated.' if face.repeated else ''}", name
 
 
 def test_the_hand_written_command_of_savepoints_has_the_fields_of_both_requests() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from weft.storage.config.config_file import errors_at
-from weft.storage.config.table_config import build_schema
+from weft.storage.config.table_config import build_schema, configuration
 from weft.storage.core.model import Stream
 from weft.storage.core.plan.watermarks import check_lateness
 from weft.storage.core.schema.evolution import widens
 from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.core.types import encode_scalar
 from weft.storage.errors import Conflict, InvalidInput, NotFound
 from weft.storage.publish.publication import columns_to_publish
 from weft.storage.services.inspect.references import ReferenceReport
@@ -262,13 +262,9 @@ def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
     if pipeline.config is None:
         return
     described = build_schema(pipeline.config)
-    mine, theirs = _plain(described), _plain(_as_described(there, described))
-    found = []
-    for part, wanted in mine.items():
-        if isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
-            found.extend(_differences(part, wanted, theirs[part]))
-        elif wanted != theirs.get(part):
-            found.append(f"{part}: {wanted} in the file, {theirs.get(part)} in the table")
+    mine = _compared(described)
+    theirs = _as_described(there, described, mine)
+    found = [text for part in mine for text in _differences(part, mine[part], theirs[part])]
     if found:
         raise Conflict(
             f"{pipeline.path.name}: table.config differs from the table at {pipeline.table.uri}: {'; '.join(found)}",
@@ -276,75 +272,55 @@ def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
         )
 
 
-def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
-    """The schema of the table before the schema changes that the file does not have."""
-    columns = []
+def _compared(schema: TableSchema) -> dict[str, Any]:
+    """The configuration of a schema without its comments."""
+    config = configuration(schema)
+    del config["comment"]
+    for column in config["columns"].values():
+        del column["comment"]
+        column["default"] = encode_scalar(column["default"])  # NaN is equal to itself only as text
+    return config
+
+
+def _as_described(there: TableSchema, described: TableSchema, mine: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the table before the schema changes that the file does not have."""
+    config = _compared(there)
+    columns, streams = config["columns"], config["streams"]
     for column in there.columns:
-        mine = described.column_by_name.get(column.name)
-        if mine is None and column.since > 1:
-            continue
-        if mine is not None and column.changed > 1:
-            grown = widens(mine.type, column.type)
-            column = replace(column, type=mine.type if grown else column.type, default=mine.default)  # noqa: PLW2901
-        columns.append(column)
-    kept = {column.name for column in columns}
-    groups = [
-        replace(
-            group,
-            columns=tuple(name for name in group.columns if name in kept),
-            functions=tuple(function for function in group.functions if function.column in kept),
-        )
-        for group in there.groups
-        if kept.intersection(group.columns)
-    ]
-    known = {group.name for group in groups}
-    streams = [
-        replace(stream, groups=tuple(name for name in stream.groups if name in known))
-        for stream in there.streams
-        if stream.id <= len(described.streams)  # streams that were added later have larger ids
-    ]
-    references = [
-        # A file does not have the id of the referenced table, and may leave out the columns.
-        replace(reference, table_id="", columns=reference.columns if mine.columns else ())
-        for reference in there.references
-        for mine in [described.reference_by_name.get(reference.name)]
-        if mine is not None  # references may be added later
-    ]
+        known = described.column_by_name.get(column.name)
+        if known is None and column.since > 1:
+            del columns[column.name]
+        elif known is not None and column.changed > 1:
+            columns[column.name]["default"] = mine["columns"][column.name]["default"]
+            if widens(known.type, column.type):
+                columns[column.name]["type"] = mine["columns"][column.name]["type"]
+    for group in config["groups"].values():
+        group["columns"] = [name for name in group["columns"] if name in columns]
+        group["functions"] = {name: function for name, function in group["functions"].items() if name in columns}
+    groups = config["groups"] = {name: group for name, group in config["groups"].items() if group["columns"]}
+    for stream in there.streams:
+        streams[stream.name]["groups"] = [name for name in stream.groups if name in groups]
+        if stream.id > len(described.streams):  # streams that were added later have larger ids
+            del streams[stream.name]
+    references = {name: item for name, item in config["references"].items() if name in mine["references"]}
+    for name, reference in references.items():
+        if not mine["references"][name]["columns"]:  # a file may leave them out
+            reference["columns"] = []
     # A file may say how many buckets the table was created with, before weft split.
-    split = there.created_bits is not None and there.created_bits == described.bucket_bits
-    return replace(
-        there,
-        bucket_bits=described.bucket_bits if split else there.bucket_bits,
-        created_bits=None,
-        columns=tuple(columns),
-        groups=tuple(groups),
-        streams=tuple(streams),
-        references=tuple(references),
-    )
+    buckets = mine["buckets"] if there.created_bits == described.bucket_bits else config["buckets"]
+    unset = {part: mine[part] for part in ("ttl", "overlays", "index") if not mine[part]}
+    return {**config, "references": references, "buckets": buckets, **unset}
 
 
-def _plain(schema: TableSchema) -> dict[str, Any]:
-    """The schema as JSON with the file's word ``buckets``, without comments and revisions of columns."""
-    plain = {"references": [], **schema.to_json()}
-    plain["buckets"] = 1 << plain.pop("bucket_bits")
-    plain.pop("comment", None)
-    for column in plain["columns"]:
-        del column["since"], column["changed"]
-        column.pop("comment", None)
-    return plain
-
-
-def _differences(part: str, mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[str]:
-    """Differences of two lists of named items, as text."""
-    here, there = ({item["name"]: item for item in items} for items in (mine, theirs))
-    found = [f"{part}.{name} is only in the file" for name in here if name not in there]
-    found += [f"{part}.{name} is only in the table" for name in there if name not in here]
-    for name in here.keys() & there.keys():
-        found += [
-            f"{part}.{name}.{key}: {value} in the file, {there[name][key]} in the table"
-            for key, value in here[name].items()
-            if key != "id" and value != there[name][key]
-        ]
-    if not found and list(here) != list(there):
-        found.append(f"{part}: the table has another order: {', '.join(there)}")
+def _differences(where: str, mine: Any, theirs: Any) -> list[str]:
+    """Differences of two values of a configuration, as text; of mappings also their order."""
+    if not isinstance(mine, dict) or not isinstance(theirs, dict):
+        return [] if mine == theirs else [f"{where}: {mine} in the file, {theirs} in the table"]
+    found = [f"{where}.{name} is only in the file" for name in mine if name not in theirs]
+    found += [f"{where}.{name} is only in the table" for name in theirs if name not in mine]
+    for name in mine:
+        if name in theirs:
+            found += _differences(f"{where}.{name}", mine[name], theirs[name])
+    if not found and list(mine) != list(theirs):
+        found.append(f"{where}: the table has another order: {', '.join(theirs)}")
     return found

@@ -6,40 +6,22 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel
 
 from weft.storage import Table
-from weft.storage.config.config_file import Sections
 from weft.storage.errors import InvalidInput
 from weft.streams.letters.letter_files import default_folder, open_folder
 from weft.streams.letters.letter_folder import LetterFolder
 from weft.streams.letters.retention import Expired, Retention
-from weft.streams.pipeline.file.model import DeadLetterSection, OnError, TableLocation, TableSection, as_section
+from weft.streams.pipeline.file.model import DeadLetterSection, LetterFields, TableLocation, TableSection
 from weft.streams.pipeline.file.pipeline import read_fields
 from weft.streams.pipeline.file.pipeline_file import read_file, resolve_location
 
-_FIELDS: Final = ("stream", "lane", "dead_letter", "on_error")
-
-
-class _Writer(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    stream: str | None = None
-    lane: str | None = None
-    dead_letter: Annotated[DeadLetterSection | None, BeforeValidator(as_section)] = None
-    on_error: OnError = "dead_letter"
-
 
 class _File(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     table: TableSection
-    writers: dict[str, _Writer] = {}
-
-
-_SECTIONS: Final[Sections] = {"table": TableSection, "writers.*.dead_letter": DeadLetterSection, "writers.*": _Writer}
+    writers: dict[str, LetterFields] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +66,17 @@ def load_letter_places(
     whole = read_file(path)
     given = whole.get("writers")
     writers = {
-        name: {field: section[field] for field in _FIELDS if field in section}
+        name: {field: section[field] for field in LetterFields.model_fields if field in section}
         for name, section in (given.items() if isinstance(given, dict) else ())
         if isinstance(section, dict)
     }
-    found, _ = read_fields(_File, {"table": whole.get("table", {}), "writers": writers}, path, environment, _SECTIONS)
+    found, _ = read_fields(_File, {"table": whole.get("table", {}), "writers": writers}, path, environment)
     location = TableLocation(resolve_location(found.table.uri, path.parent), found.table.storage_options)
     places = []
     for name, writer in found.writers.items():
         if writer.on_error == "stop":
             continue
-        stream = writer.stream or name
-        lane = writer.lane or stream
+        stream, lane = writer.names(name)
         letters = writer.dead_letter or DeadLetterSection()
         if letters.path is None:
             folder = default_folder(location.uri, lane)

@@ -112,13 +112,11 @@ class SparkSection(_Model):
     ddl: str | None = Field(default=None, alias="schema")
 
 
-class DeadLetterSection(_Model):
+class DeadLetterSection(LetterLimit):
     """Where dead letters go, how long they are kept, and how many are accepted."""
 
     path: str | None = Field(default=None, min_length=1)
     keep: Duration | None = Field(default=None, gt=0)
-    max_rate: float | None = Field(default=None, ge=0, le=1)
-    max_count: int | None = Field(default=None, ge=0)
 
 
 def as_section(value: Any) -> Any:
@@ -126,7 +124,21 @@ def as_section(value: Any) -> Any:
     return {"path": value} if isinstance(value, str) else value
 
 
-class WriterSection(_Model):
+class LetterFields(_Model):
+    """The fields of a writer that say where its dead letters are."""
+
+    dead_letter: Annotated[DeadLetterSection | None, BeforeValidator(as_section)] = None
+    on_error: OnError = "dead_letter"
+    stream: str | None = None
+    lane: str | None = None
+
+    def names(self, writer: str) -> tuple[str, str]:
+        """Stream and lane of the writer of that name."""
+        stream = self.stream or writer
+        return stream, self.lane or stream
+
+
+class WriterSection(LetterFields):
     """One writer: its source, and how messages become columns."""
 
     source: Annotated[KafkaSection | FilesSection | SparkSection, Field(discriminator="type")]
@@ -136,10 +148,6 @@ class WriterSection(_Model):
     trigger: Duration = 5.0
     key: dict[str, str] | None = Field(default=None, min_length=1)
     tombstones: Tombstones = "ignore"
-    dead_letter: Annotated[DeadLetterSection | None, BeforeValidator(as_section)] = None
-    on_error: OnError = "dead_letter"
-    stream: str | None = None
-    lane: str | None = None
     takeover: bool = False
     resume: Literal["checkpoint", "table"] = "checkpoint"
     lateness: Lateness | None = None
@@ -165,7 +173,15 @@ class CompactionSection(DueSettings):
 
 
 class BackPressureSection(_Model):
-    """When writers slow down; the defaults are those of `weft.streams.write.back_pressure.BackPressure`."""
+    """When writers of a table slow down.
+
+    Attributes:
+        max_read_amplification: When a read of the table fetches more than this many times the bytes that it would fetch
+            if the table was compacted (`weft.storage.core.plan.read_cost.ReadCost`). None: no limit.
+        max_commits: Or when it opens the files of more than this many commits. None: no limit.
+        max_delay: Longest wait before a batch, in seconds.
+        every: Shortest time between two looks at the table, in seconds.
+    """
 
     max_read_amplification: Annotated[float | None, BeforeValidator(none_if_off)] = Field(default=8.0, gt=1)
     max_commits: Annotated[int | None, BeforeValidator(none_if_off)] = Field(default=10_000, ge=1)
@@ -191,20 +207,11 @@ def _name_in_namespace(name: str) -> str:
     return name
 
 
-class IcebergSection(_Model):
+class IcebergSection(IcebergTarget):
     """The Iceberg table to publish to, and its catalog, as pyiceberg takes it."""
 
     table: Annotated[str, AfterValidator(_name_in_namespace)]
-    catalog: str = "default"
     properties: Settings = Field(default={}, repr=False)
-    columns: list[str] | None = None
-
-
-class DeltaSection(_Model):
-    """The Delta table to publish to, and whether readers have to know deletion vectors."""
-
-    columns: list[str] | None = None
-    deletion_vectors: bool = True
 
 
 class PublishSection(_Model):
@@ -212,17 +219,12 @@ class PublishSection(_Model):
 
     every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
     iceberg: IcebergSection | None = None
-    delta: Annotated[DeltaSection | None, BeforeValidator(_section_if_on)] = None
+    delta: Annotated[DeltaTarget | None, BeforeValidator(_section_if_on)] = None
 
     @property
     def targets(self) -> list[Target]:
         """The published tables."""
-        found: list[Target] = []
-        if (iceberg := self.iceberg) is not None:
-            found.append(IcebergTarget(iceberg.table, iceberg.catalog, iceberg.properties, iceberg.columns))
-        if self.delta is not None:
-            found.append(DeltaTarget(self.delta.columns, self.delta.deletion_vectors))
-        return found
+        return [target for target in (self.iceberg, self.delta) if target is not None]
 
 
 class PipelineConfig(_Model):
@@ -266,15 +268,11 @@ class TableLocation:
         return Table.open(self.uri, storage_options=self.storage_options)
 
 
-class CommandConfig(_Model):
-    """The sections of the file that commands other than ``weft run`` use."""
+class CommandConfig(PipelineConfig):
+    """Some sections of the file, for commands other than ``weft run``."""
 
-    table: TableSection
-    spark: Settings = {}
-    compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
-    clean: Annotated[CleanSection | None, BeforeValidator(none_if_off)] = None
+    writers: dict[str, WriterSection] = {}
     ttl: Annotated[TtlSection | None, BeforeValidator(_section_if_on)] = TtlSection()
-    publish: Annotated[PublishSection | None, BeforeValidator(none_if_off)] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from weft.storage.core.names import lane_name
 from weft.storage.core.types import parse_type
 from weft.storage.errors import InvalidInput
 from weft.storage.publish.open_catalog import FOLDER
+from weft.storage.publish.targets import DeltaTarget
 from weft.streams.formats.format_options import check_options
 from weft.streams.formats.registry import check_registry_settings, names_schema
-from weft.streams.letters.limit import LetterLimit
 from weft.streams.pipeline.file.check import publish_problems, refusal, writer_problems
 from weft.streams.pipeline.file.check_sources import source_problems
 from weft.streams.pipeline.file.file_problems import WrongFile, fields_of, parse_sound
@@ -37,7 +37,6 @@ from weft.streams.pipeline.file.model import (
     CommandSettings,
     CompactionSection,
     DeadLetterSection,
-    DeltaSection,
     FilesSection,
     IcebergSection,
     KafkaSection,
@@ -62,7 +61,6 @@ __all__ = [
     "WriterSpec",
     "WrongFile",
     "is_pipeline",
-    "load_location",
     "load_pipeline",
     "load_settings",
 ]
@@ -77,7 +75,7 @@ SECTIONS: Final[Sections] = {
     "ttl": TtlSection,
     "publish": PublishSection,
     "publish.iceberg": IcebergSection,
-    "publish.delta": DeltaSection,
+    "publish.delta": DeltaTarget,
     "back_pressure": BackPressureSection,
     "writers.*.source.kafka": KafkaSection,
     "writers.*.source.files": FilesSection,
@@ -90,15 +88,6 @@ SECTIONS: Final[Sections] = {
 def is_pipeline(text: str) -> bool:
     """Whether an argument of the command line names a pipeline file rather than a table."""
     return text.endswith(SUFFIXES) and "://" not in text
-
-
-def load_location(target: str, environment: Mapping[str, str] = os.environ) -> TableLocation:
-    """Where a table is: ``target`` itself, or the ``table`` section of a pipeline file. Other sections are not read.
-
-    Raises:
-        InvalidInput, NotFound: See `load_pipeline`.
-    """
-    return load_settings(target, environment=environment).table
 
 
 def load_settings(target: str, *sections: str, environment: Mapping[str, str] = os.environ) -> CommandSettings:
@@ -266,9 +255,8 @@ def resolve(path: Path, given: PipelineConfig, report: Report, wrong: AbstractSe
 
 def _section_problems(name: str, given: WriterSection, whole: PipelineConfig) -> Iterator[InvalidInput]:
     """What is wrong with one writer. Messages start with ``.field:``; the caller adds the writer's name."""
-    stream = given.stream or name
     names = {name: ""}
-    for text, where in ((stream, ".stream"), (given.lane or stream, ".lane")):
+    for text, where in zip(given.names(name), (".stream", ".lane"), strict=True):
         names.setdefault(text, where)
     for text, where in names.items():
         yield from refusal(f"{where}: ", lane_name, text)
@@ -302,7 +290,7 @@ def _section_problems(name: str, given: WriterSection, whole: PipelineConfig) ->
 
 def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, folder: Path, state: Path) -> WriterSpec:
     """Resolve one writer."""
-    stream = given.stream or name
+    stream, lane = given.names(name)
     if isinstance(given.source, KafkaSection):
         reader_format, ddl = "weft_kafka", None
         options = kafka_options(given.source, {**whole.kafka, **given.kafka})
@@ -321,11 +309,10 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         reader_format, ddl = given.source.format, given.source.ddl
         options = dict(given.source.options)
     letters = given.dead_letter or DeadLetterSection()
-    limit = LetterLimit(letters.max_rate, letters.max_count)
     return WriterSpec(
         name=name,
         stream=stream,
-        lane=given.lane or stream,
+        lane=lane,
         reader_format=reader_format,
         reader_options=options,
         reader_schema=ddl,
@@ -342,7 +329,7 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         tombstones=given.tombstones,
         dead_letter=None if letters.path is None else resolve_location(letters.path, folder),
         on_error=given.on_error,
-        letter_limit=None if limit == LetterLimit() else limit,
+        letter_limit=given.dead_letter,
         takeover=given.takeover,
         resume=given.resume,
         lateness=given.lateness,

@@ -15,28 +15,15 @@ from typing import Any, Final
 
 from weft.storage.foreign_text import parse_json
 from weft.streams.formats.schema_fields import NoType, SchemaField, connect_fields, connect_sql
-from weft.streams.pipeline.infer.infer_key import PLAIN, Fields, Messages, Part, fields_of, quoted
+from weft.streams.pipeline.infer.infer_key import PLAIN, Fields, Messages, Part, quoted
 from weft.streams.pipeline.infer.nested_fields import nested_fields
 
-__all__ = ["Fields", "Proposal", "Sample", "infer_fields", "infer_type", "propose"]
+__all__ = ["Fields", "Proposal", "infer_type", "propose"]
 
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _INT64: Final = 2**63
 BUCKETS: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Messages of one writer.
-
-    Attributes:
-        stream: Name of the stream.
-        messages: (key, value) of each, as they came.
-    """
-
-    stream: str
-    messages: Sequence[tuple[bytes | None, bytes | None]]
 
 
 @dataclass(slots=True)
@@ -56,24 +43,24 @@ class Proposal:
     joins: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def infer_fields(sample: Sample) -> Fields | None:
-    """What a sample of JSON shows; None if no message of it is a JSON object."""
-    return fields_of(json_messages(sample))
+def json_messages(stream: str, sample: Sequence[tuple[bytes | None, bytes | None]]) -> Messages:
+    """What a sample of JSON shows, with types that hold all of its values; without fields if it has no object.
 
-
-def json_messages(sample: Sample) -> Messages:
-    """What a sample of JSON shows, with types that hold all of its values; without fields if it has no object."""
+    Args:
+        stream: Name of the stream.
+        sample: (key, value) of each message, as they came.
+    """
     rows, keys, notes = [], [], []
-    for key, value in sample.messages:
+    for key, value in sample:
         row = json_value(value)
         if isinstance(row, dict):
             rows.append(row)
             keys.append(json_key(key))
-    bad = sum(value is not None for _, value in sample.messages) - len(rows)
+    bad = sum(value is not None for _, value in sample) - len(rows)
     if bad:
-        notes.append(f"{bad:,} of {len(sample.messages):,} messages are not JSON objects: they become dead letters")
+        notes.append(f"{bad:,} of {len(sample):,} messages are not JSON objects: they become dead letters")
     fields, guesses = types_of(rows)
-    return Messages(sample.stream, fields, rows, keys, typed_keys(keys), notes=(*notes, *guesses))
+    return Messages(stream, fields, rows, keys, typed_keys(keys), notes=(*notes, *guesses))
 
 
 def types_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, SchemaField], list[str]]:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from weft.storage.errors import InvalidInput
 from weft.streams.formats.schema_fields import SchemaField, SchemaFields, arrow_fields
-from weft.streams.pipeline.infer.infer import Sample, infer_type, json_messages
+from weft.streams.pipeline.infer.infer import infer_type, json_messages
 from weft.streams.pipeline.infer.infer_key import Messages
 from weft.streams.pipeline.infer.infer_registry import merged
 
@@ -85,7 +85,7 @@ def _lines(files: Sequence[Path], count: int) -> Iterator[tuple[Path, str]]:
 
 
 def _json(stream: str, files: Sequence[Path], options: Mapping[str, str], count: int) -> Messages:  # noqa: ARG001
-    return json_messages(Sample(stream, [(None, line.encode()) for _, line in _lines(files, count)]))
+    return json_messages(stream, [(None, line.encode()) for _, line in _lines(files, count)])
 
 
 def _csv(stream: str, files: Sequence[Path], options: Mapping[str, str], count: int) -> Messages:

@@ -20,7 +20,6 @@ from weft.storage.plural import counted
 from weft.streams.formats.registry import KEY_HEADER, VALUE_HEADER, framed, names_schema, split_header
 from weft.streams.formats.schema_fields import SchemaField, SchemaFields, connect_field_schema, connect_fields
 from weft.streams.pipeline.infer.infer import (
-    Sample,
     connect_key,
     json_key,
     json_messages,
@@ -86,7 +85,7 @@ def _from_json(source: Kafka, sample: Sequence[tuple[bytes | None, bytes | None]
     if source.value_format == "json-schema":
         given = [(key, None if value is None else (split_header(value) or (0, b""))[1]) for key, value in sample]
         notes = ["types are those of the sample: add registry to the pipeline file, and they are those of the schema"]
-    found = json_messages(Sample(source.stream, given))
+    found = json_messages(source.stream, given)
     if not found.rows:
         raise _nothing(source, sample, "is a JSON object", "send some, or write schema by hand")
     return replace(found, notes=(*notes, *found.notes))

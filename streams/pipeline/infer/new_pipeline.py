@@ -13,8 +13,6 @@ from weft.streams.pipeline.file.yaml_comments import dump
 from weft.streams.pipeline.infer.infer import column_name, propose
 from weft.streams.pipeline.infer.infer_key import Fields, Part
 
-KAFKA_TIME: Final = "_kafka.timestamp"
-"""What orders the events of a topic whose messages have nothing that does."""
 _HEAD: Final = """\
 # Written by weft init. Every field is explained in the example: weft init --example OTHER_DIR
 #
@@ -43,26 +41,6 @@ class NewStream:
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     key_format: str = "json"
     rows: Sequence[Mapping[str, Any]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NewPipeline:
-    """A new pipeline file.
-
-    Attributes:
-        sections: What it says.
-        summary: The key and the order of the events of each topic, as they are written, and what is to be checked.
-        comments: Comments at values, see `weft.streams.pipeline.file.yaml_comments.dump`.
-    """
-
-    sections: Mapping[str, Any]
-    summary: Sequence[str]
-    comments: Mapping[tuple[str, ...], str]
-
-    def text(self, file: str) -> str:
-        """The text of the file. ``file`` is its path, for the commands in its first lines."""
-        notes = "".join(f"# {line}\n" for line in self.summary)
-        return f"{_HEAD.format(file=file)}#\n{notes}\n{dump(self.sections, self.comments)}"
 
 
 def stream_name(topic: str) -> str:
@@ -132,15 +110,18 @@ def with_key(fields: Fields, key: Sequence[str]) -> Fields:
     )
 
 
-def build(uri: str, brokers: str, form: str, streams: Sequence[NewStream], *, registry: str = "") -> NewPipeline:
-    """The pipeline.
+def build(
+    file: str, uri: str, brokers: str, form: str, streams: Sequence[NewStream], registry: str
+) -> tuple[str, list[str]]:
+    """The text of the file. And its summary: the key and the order of the events of each topic, and what to check.
 
     Args:
+        file: Path of the file, for the commands in its first lines.
         uri: Location of the table.
         brokers: Kafka's bootstrap servers.
         form: Format of the messages.
         streams: The topics; all have the same key columns.
-        registry: URL of the schema registry.
+        registry: URL of the schema registry; empty for none.
 
     Raises:
         InvalidInput: A name is no field, or the table cannot be as it is described.
@@ -178,7 +159,8 @@ def build(uri: str, brokers: str, form: str, streams: Sequence[NewStream], *, re
         told = [_key_words(stream), *proposal.notes.get(name, ()), _ordering_words(stream)]
         summary += [f"{stream.topic}: {line}" for line in told]
         comments |= {("writers", name, "select", column): text for column, text in joins.items()}
-    return NewPipeline(whole, summary, comments)
+    notes = "".join(f"# {line}\n" for line in summary)
+    return f"{_HEAD.format(file=file)}#\n{notes}\n{dump(whole, comments)}", summary
 
 
 def _key_words(stream: NewStream) -> str:

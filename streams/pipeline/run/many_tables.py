@@ -25,25 +25,15 @@ from typing import Any, Final
 
 from weft.storage import DuePolicy, Snapshot, Table
 from weft.storage.errors import TableError
-from weft.storage.operations.clean import clean_table
-from weft.storage.planned_work import expire_in_steps, plan_compaction, plan_fold
-from weft.storage.services.inspect.measure import measure, sample
 from weft.storage.services.steps.steps import Steps, cancel
 from weft.storage.store.open_store import check_reachable
 from weft.streams.letters.retention import Retention
-from weft.streams.pipeline.file.letter_places import expire_letters
 from weft.streams.pipeline.file.model import CleanSection, CompactionSection, PublishSection, TableLocation, TtlSection
 from weft.streams.pipeline.run.error_kinds import describe, is_outage
 from weft.streams.pipeline.run.fair_turns import FairTurns
 from weft.streams.pipeline.run.outage import pause_seconds, store_name
 from weft.streams.pipeline.run.publishing import ANSWER_SECONDS, Publisher, PublishRound
-from weft.streams.pipeline.run.services import (
-    MAX_BACK_OFF_SECONDS,
-    after_clean,
-    after_compaction,
-    after_expiry,
-    after_fold,
-)
+from weft.streams.pipeline.run.services import MAX_BACK_OFF_SECONDS, clean_round, compaction_steps, expiry_steps
 from weft.streams.pipeline.run.status import Report
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 from weft.streams.pipeline.run.table_watch import SAMPLE_SECONDS, TableView
@@ -110,7 +100,6 @@ class _Entry:
         table: The open table; None if it is not open.
         round: Steps of the round in progress; None between rounds.
         opening: The table while another thread opens it for the next round; None otherwise.
-        due: Stored bytes that the round in progress will read.
         large: Whether the round in progress takes more than one turn.
         postponed: Whether the round has to wait until fewer large ones are in progress.
         next_at: Earliest start of the next round, by the loop's clock.
@@ -134,7 +123,6 @@ class _Entry:
     table: Table | None = None
     round: Steps[None] | None = None
     opening: Future[_Opened] | None = None
-    due: int = 0
     large: bool = False
     postponed: bool = False
     next_at: float = 0.0
@@ -280,55 +268,36 @@ class ManyTables:
         except StopIteration:
             self._end(entry)
             return 0
-        if not entry.large and entry.due > self._turn_bytes:
+        due = (entry.report.due_bytes or 0) if entry.settings and entry.settings.compaction else 0
+        if not entry.large and due > self._turn_bytes:
             if self._large() < self._max_large:
                 entry.large = True
             else:
                 entry.round.close()  # the work has not begun, and nothing is published
                 entry.round, entry.postponed = None, True
-                waits = f"{entry.due / 1e6:.1f} MB are due, and wait until fewer large tables are in progress"
+                waits = f"{due / 1e6:.1f} MB are due, and wait until fewer large tables are in progress"
                 entry.update(doing="idle", message=waits)
         return cost
 
     def _round(self, entry: _Entry, settings: TableSettings, table: Table) -> Steps[None]:
-        """One round in steps. The first steps of compaction and of fold only plan, and set ``entry.due``."""
-        if settings.compaction is not None:
-            policy = settings.compaction.policy
-            execute = settings.compaction.execute
-            compaction = plan_compaction(table, policy, execute)
-            self._show(entry, settings.location.uri, compaction.snapshot, policy)
-            entry.due = compaction.bytes
-            entry.update(due_bytes=entry.due)
-            yield 0
-            entry.update(doing="compacting")
-            compacted = yield from compaction.steps
-            if compacted.done or compacted.skipped:
-                entry.update(**after_compaction(entry.report, compacted))
-            fold = plan_fold(table, policy, compaction, execute)
-            entry.due = fold.bytes
-            entry.update(due_bytes=entry.due)
-            yield 0
-            folded = yield from fold.steps
-            if folded.done or folded.skipped:
-                entry.update(**after_fold(entry.report, folded))
-            entry.update(due_bytes=0)
+        """One round in steps."""
+        uri, compaction = settings.location.uri, settings.compaction
+        if compaction is not None:
+            policy = compaction.policy
+            yield from compaction_steps(
+                table, compaction, entry, on_plan=lambda snapshot: self._show(entry, uri, snapshot, policy)
+            )
         elif self._on_view is not None:
-            self._show(entry, settings.location.uri, table.snapshot(references=False), None)
+            self._show(entry, uri, table.snapshot(references=False), None)
         if settings.ttl is not None and self._is_due(entry.expired_at, settings.ttl.every):
             entry.expired_at = self._clock()
             if table.schema.ttl is not None:
-                entry.update(doing="expiring")
-                expired = yield from expire_in_steps(table)
-                entry.update(**after_expiry(entry.report, expired))
+                yield from expiry_steps(table, entry)
         if settings.clean is not None and self._is_due(entry.cleaned_at, settings.clean.every):
             entry.cleaned_at = self._clock()
-            entry.update(doing="cleaning")
-            cleaned = clean_table(table, settings.clean)
             if entry.letters is None:
                 entry.letters = settings.letters(table)
-            letters = expire_letters(entry.letters)
-            entry.update(**after_clean(entry.report, cleaned, letters.files))
-            yield FILE_BYTES * (cleaned.files + letters.files)
+            yield FILE_BYTES * clean_round(table, settings.clean, entry, entry.letters)
         if settings.publish is not None:
             self._publish(entry, settings.location, settings.publish)
 
@@ -360,15 +329,9 @@ class ManyTables:
         if self._on_view is None:
             return
         rarely = self._is_due(entry.sampled_at, SAMPLE_SECONDS)
-        measures, before = measure(snapshot, policy, watermarks=rarely), entry.view.measures
-        if not rarely and before is not None:
-            measures = replace(measures, late=before.late)
-        entry.view = TableView(measures, time.time_ns() // 1_000_000, entry.view.sample)
+        entry.view = entry.view.of(snapshot, policy, sampled=rarely, watermarks=rarely)
         if rarely:
             entry.sampled_at = self._clock()
-            entry.view = replace(entry.view, sample=None)
-            with contextlib.suppress(TableError):  # a clean may delete files of the snapshot meanwhile
-                entry.view = replace(entry.view, sample=sample(snapshot))
         self._on_view(uri, entry.view)
 
     def _is_due(self, last: float | None, every: float) -> bool:
@@ -407,7 +370,7 @@ class ManyTables:
         entry.sampled_at, entry.view = None, TableView()
 
     def _close(self, entry: _Entry, next_at: float) -> None:
-        entry.round, entry.large, entry.due = None, False, 0
+        entry.round, entry.large = None, False
         entry.rounds += 1
         entry.next_at = next_at
         if self._once:

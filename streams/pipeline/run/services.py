@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from weft.storage.plural import counted
 from weft.streams.pipeline.run.error_kinds import Ending, describe, ending_of, is_outage
@@ -23,11 +23,12 @@ from weft.streams.pipeline.run.outage import JobOutages, pause_seconds, store_na
 from weft.streams.pipeline.run.status import Report, Reporter, StopSignal
 
 if TYPE_CHECKING:
-    from weft.storage import Table
+    from weft.storage import Snapshot, Table
     from weft.storage.services.clean.clean import CleanResult
     from weft.storage.services.compaction.compaction import CompactionResult
     from weft.storage.services.expiry import ExpiryResult
     from weft.storage.services.fold.fold import FoldResult
+    from weft.storage.services.steps.steps import Steps
     from weft.storage.services.steps.tasks import Execute
     from weft.streams.letters.retention import Retention
     from weft.streams.pipeline.file.model import CleanSection, CompactionSection, Pipeline
@@ -42,7 +43,18 @@ MAX_FAILURES: Final = 5  # consecutive failed rounds after which the process end
 MAX_BACK_OFF_SECONDS: Final = 300.0  # the end of a long outage is noticed within this time
 STOP_SECONDS: Final = 60.0  # time to finish a round; a killed round is repeated
 
-Round = Callable[[], None]
+Round = Callable[[], object]
+
+
+class Reports(Protocol):
+    """Where a service reports what it does, such as a `Reporter`."""
+
+    @property
+    def report(self) -> Report:
+        """The last report."""
+
+    def update(self, **changes: Any) -> None:
+        """Change some fields of the report."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,41 +193,58 @@ def after_round(pause_seconds: float | None) -> dict[str, Any]:
 def compact_round(
     table: Table, section: CompactionSection | None, reporter: Reporter, execute: Execute | None = None
 ) -> None:
-    """Compact what is due (everything, without a section), fold if due, and report.
+    """Compact and fold what is due, see `compaction_steps`, and report after each step what is left."""
+    from weft.storage.services.steps.steps import finish
+
+    def on_step(size: int) -> None:
+        reporter.update(due_bytes=max(0, (reporter.report.due_bytes or 0) - size))
+
+    reporter.update(doing="compacting")
+    finish(compaction_steps(table, section, reporter, execute), on_step)
+
+
+def compaction_steps(
+    table: Table,
+    section: CompactionSection | None,
+    reports: Reports,
+    execute: Execute | None = None,
+    on_plan: Callable[[Snapshot], None] = lambda _: None,
+) -> Steps[None]:
+    """Compact what is due (everything, without a section), fold if due, and report, in steps.
 
     Args:
         table: The table.
         section: Says what is due.
-        reporter: Reports what was done.
+        reports: Where to report what was done.
         execute: Where the work is done; in this process by default.
+        on_plan: Called with the snapshot of the table in which the compaction has found what is due.
+
+    Yields:
+        Stored bytes that each step read. The first steps of compaction and of fold only plan: their 0 comes when
+        ``due_bytes`` is reported, and nothing is published before the step that follows.
     """
     from weft.storage.planned_work import plan_compaction, plan_fold
-    from weft.storage.services.steps.steps import finish
     from weft.storage.services.steps.tasks import one_by_one
 
     if execute is None:
         execute = one_by_one if section is None else section.execute
     policy = None if section is None else section.policy
-    left = 0
-
-    def on_step(size: int) -> None:
-        nonlocal left
-        left = max(0, left - size)
-        reporter.update(due_bytes=left)
-
-    reporter.update(doing="compacting")
     compaction = plan_compaction(table, policy, execute)
-    left = compaction.bytes
-    compacted = finish(compaction.steps, on_step)
+    reports.update(due_bytes=compaction.bytes)
+    on_plan(compaction.snapshot)
+    yield 0
+    reports.update(doing="compacting")
+    compacted = yield from compaction.steps
     if policy is None or compacted.done or compacted.skipped:
-        reporter.update(**after_compaction(reporter.report, compacted))
+        reports.update(**after_compaction(reports.report, compacted))
     if policy is not None:
         fold = plan_fold(table, policy, compaction, execute)
-        left = fold.bytes
-        folded = finish(fold.steps, on_step)
+        reports.update(due_bytes=fold.bytes)
+        yield 0
+        folded = yield from fold.steps
         if folded.done or folded.skipped:
-            reporter.update(**after_fold(reporter.report, folded))
-    reporter.update(doing="idle", due_bytes=0)
+            reports.update(**after_fold(reports.report, folded))
+    reports.update(doing="idle", due_bytes=0)
 
 
 def after_compaction(last: Report, result: CompactionResult) -> dict[str, Any]:
@@ -265,13 +294,20 @@ def _changes(last: Report, message: str, *, counts: bool, rows: int = 0, bytes_r
 
 def expire_round(table: Table, reporter: Reporter) -> None:
     """Remove rows and deletes that are older than the time to live of the table, and report."""
-    from weft.storage.planned_work import expire_in_steps
     from weft.storage.services.steps.steps import finish
 
-    reporter.update(doing="expiring")
-    result = finish(expire_in_steps(table), lambda _: reporter.update())
-    message = {} if table.schema.ttl is not None else {"message": "the table has no time to live: weft alter set-ttl"}
-    reporter.update(**{**after_expiry(reporter.report, result), **message})
+    finish(expiry_steps(table, reporter), lambda _: reporter.update())
+    if table.schema.ttl is None:
+        reporter.update(message="the table has no time to live: weft alter set-ttl")
+
+
+def expiry_steps(table: Table, reports: Reports) -> Steps[None]:
+    """`expire_round` in steps."""
+    from weft.storage.planned_work import expire_in_steps
+
+    reports.update(doing="expiring")
+    result = yield from expire_in_steps(table)
+    reports.update(**after_expiry(reports.report, result))
 
 
 def after_expiry(last: Report, result: ExpiryResult) -> dict[str, Any]:
@@ -313,14 +349,15 @@ def publish_round(table: Table, publisher: Publisher, reporter: Reporter, *, onc
         raise done.errors[0]
 
 
-def clean_round(table: Table, section: CleanSection, reporter: Reporter, letters: Sequence[Retention] = ()) -> None:
-    """Delete what is not needed any more, and dead letters that are old enough, and report."""
+def clean_round(table: Table, section: CleanSection, reports: Reports, letters: Sequence[Retention] = ()) -> int:
+    """Delete what is not needed any more, and dead letters that are old enough; report, and return how many files."""
     from weft.storage.operations.clean import clean_table
 
-    reporter.update(doing="cleaning")
+    reports.update(doing="cleaning")
     result = clean_table(table, section)
     files = sum(retention.expire().files for retention in letters)
-    reporter.update(**after_clean(reporter.report, result, files))
+    reports.update(**after_clean(reports.report, result, files))
+    return result.files + files
 
 
 if __name__ == "__main__":

@@ -25,10 +25,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from weft.storage.errors import InvalidInput, NotFound
+from weft.storage.errors import InvalidInput
 from weft.streams.pipeline.run.error_kinds import Ending
 from weft.streams.pipeline.run.job_process import Job, JobProcess
 from weft.streams.pipeline.run.status import Report, stop_signals
@@ -148,15 +147,6 @@ class Supervisor:
         self._wake = (-1, -1)
         self._stops_asked = 0
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def start(self) -> None:
         """Start every job."""
         with self._lock:
@@ -207,18 +197,6 @@ class Supervisor:
     def was_asked_to_stop(self) -> bool:
         """Whether SIGTERM or Ctrl-C ended `run`."""
         return self._stops_asked > 0
-
-    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the process of a job. Its exit is then treated like any other.
-
-        Raises:
-            NotFound: There is no such job, or no process of it runs.
-        """
-        with self._lock:
-            slot = self._slots.get(name)
-            if slot is None or slot.process is None:
-                raise NotFound(f"no process of job {name!r} is running", hint=f"jobs: {', '.join(self._slots)}")
-            slot.process.send(number)
 
     def ask_stop(self) -> None:
         """Send SIGTERM to every job. Later calls of `poll` kill jobs that take too long to stop."""

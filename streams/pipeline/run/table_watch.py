@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
-from weft.storage import DuePolicy, Table
+from weft.storage import DuePolicy, Snapshot, Table
+from weft.storage.errors import TableError
 from weft.storage.services.inspect.measure import TableMeasures, TableSample, measure, sample
 from weft.storage.store.open_store import check_reachable
 from weft.streams.pipeline.file.model import TableLocation
@@ -31,6 +33,27 @@ class TableView:
     measures: TableMeasures | None = None
     measured_at_ms: int | None = None
     sample: TableSample | None = None
+
+    def of(self, snapshot: Snapshot, policy: DuePolicy | None, *, sampled: bool, watermarks: bool = True) -> TableView:
+        """The view of a snapshot; what is not measured is taken from this earlier view.
+
+        Args:
+            snapshot: A head snapshot.
+            policy: Decides what is due.
+            sampled: Take a sample, which reads files.
+            watermarks: Count late events, which takes a request for each lane.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        measures = measure(snapshot, policy, watermarks=watermarks)
+        if not watermarks and self.measures is not None:
+            measures = replace(measures, late=self.measures.late)
+        view = TableView(measures, time.time_ns() // 1_000_000, None if sampled else self.sample)
+        if sampled:
+            with contextlib.suppress(TableError):  # a clean may delete files of the snapshot meanwhile
+                view = replace(view, sample=sample(snapshot))
+        return view
 
 
 class TableWatch:
@@ -86,15 +109,10 @@ class TableWatch:
         if self._table is None:
             self._table = Table.open(self._location.uri, storage_options=self._location.storage_options)
         snapshot = self._table.snapshot(references=False)
-        found = TableView(measure(snapshot, self._policy), time.time_ns() // 1_000_000, self._view.sample)
-        if time.monotonic() - self._sampled >= self._sample_seconds:
+        sampled = time.monotonic() - self._sampled >= self._sample_seconds
+        if sampled:
             self._sampled = time.monotonic()
-            found = replace(found, sample=None)
-            try:
-                found = replace(found, sample=sample(snapshot))
-            except Exception:  # cleaning may delete files of the snapshot meanwhile
-                return found
-        return found
+        return self._view.of(snapshot, self._policy, sampled=sampled)
 
     def _run(self) -> None:
         while not self._ended.is_set():

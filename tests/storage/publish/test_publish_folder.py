@@ -38,7 +38,7 @@ def versions(warehouse: Path) -> list[int]:
 
 def test_readers_need_nothing_but_the_folder(table: Table, warehouse: Path) -> None:
     fill_with_every_state(table)
-    target = IcebergTarget(NAME, properties=properties(warehouse))
+    target = IcebergTarget(table=NAME, properties=properties(warehouse))
     for _ in range(2):
         assert target.publish(table).changed
         folder = warehouse / "shop/orders"
@@ -119,7 +119,7 @@ def test_a_commit_after_so_many_that_its_number_is_free_again_fails(table: Table
 
 def test_a_missing_warehouse_is_refused(table: Table) -> None:
     with pytest.raises(InvalidInput, match="folder of Iceberg tables is missing"):
-        IcebergTarget(NAME, properties={"type": "folder"}).publish(table)
+        IcebergTarget(table=NAME, properties={"type": "folder"}).publish(table)
 
 
 def test_buckets_are_split_between_publications(table: Table, warehouse: Path) -> None:
@@ -127,7 +127,7 @@ def test_buckets_are_split_between_publications(table: Table, warehouse: Path) -
     table = Table(table.env.tuned(small_group_bytes=0))
     append(table, orders(*range(300)))
     table.compact()
-    target = IcebergTarget(NAME, properties=properties(warehouse))
+    target = IcebergTarget(table=NAME, properties=properties(warehouse))
     specs = []
 
     def check() -> None:

@@ -48,7 +48,11 @@ def postgres() -> Iterator[Postgres]:
 
 
 def target(uri: str, folder: Path) -> IcebergTarget:
-    return IcebergTarget(NAME, CATALOG, {"type": "sql", "uri": uri, "warehouse": f"file://{folder}/warehouse"})
+    return IcebergTarget(
+        table=NAME,
+        catalog=CATALOG,
+        properties={"type": "sql", "uri": uri, "warehouse": f"file://{folder}/warehouse"},
+    )
 
 
 def shown(uri: str, folder: Path) -> list[dict[str, Any]]:
@@ -131,7 +135,8 @@ def commit_table(self, *arguments):
     die()
     return answer
 SqlCatalog.commit_table = commit_table
-IcebergTarget(given["name"], given["catalog"], given["properties"]).publish(Table.open(given["table"]))
+target = IcebergTarget(table=given["name"], catalog=given["catalog"], properties=given["properties"])
+target.publish(Table.open(given["table"]))
 """
 
 

@@ -66,7 +66,9 @@ def published_in_both_formats(tmp_path: Path) -> Places:
     found = Places(every_type, unused, tmp_path / "warehouse")
     for table in (every_type, unused):
         DeltaTarget().publish(table)
-        target = IcebergTarget(found.name(table), properties={"type": "folder", "warehouse": str(found.warehouse)})
+        target = IcebergTarget(
+            table=found.name(table), properties={"type": "folder", "warehouse": str(found.warehouse)}
+        )
         assert target.publish(table).unused_rows == (10 if table is unused else 0)
     return found
 

@@ -13,10 +13,12 @@ import typer
 from weft import Table
 from weft.storage.alter import CHANGES, Change
 from weft.streams.catalog.procedure_table import PROCEDURES
-from weft.streams.cli.alter import alter
+from weft.streams.cli.operation_commands import alter
 
 DOCS = Path(__file__).parents[3] / "deploy" / "docs"
 COMMANDS: dict[str, click.Command] = typer.main.get_command(alter).commands  # type: ignore[attr-defined]
+OTHER_NAMES = {"table": "other_table"}
+"""Fields whose names are those of other parameters: `table` is the one that is changed."""
 OF_TEXTS = {"new_streams"}
 """Fields that commands and procedures lack: `streams` has existing and new ones."""
 EMPTY = (None, (), {}, "")
@@ -97,7 +99,7 @@ def test_the_command_has_the_fields_of_the_model(kind: str) -> None:
     command = COMMANDS[command_name(kind)]
     first, *parameters = (each for each in command.params if each.name not in {"storage_option", "as_json", "never"})
     assert first.name == "target"
-    assert [parameter.name for parameter in parameters] == list(fields)
+    assert [parameter.name for parameter in parameters] == [OTHER_NAMES.get(name, name) for name in fields]
     for parameter, field in zip(parameters, fields.values(), strict=True):
         assert parameter.required == field.is_required(), parameter.name
         assert parameter.default == field.default or field.is_required() or field.default in EMPTY, parameter.name
@@ -110,12 +112,14 @@ def test_the_procedure_has_the_fields_of_the_model(kind: str) -> None:
     fields = {name: field for name, field in arguments_of(CHANGES[kind]).items() if name not in OF_TEXTS}
     table, *parameters = PROCEDURES[kind].parameters
     assert table.name == "table"
-    names = [{"table": "other_table"}.get(name, name) for name in fields]  # `table` is the one that is changed
-    assert [parameter.name for parameter in parameters] == names
+    assert [parameter.name for parameter in parameters] == [OTHER_NAMES.get(name, name) for name in fields]
     for parameter, field in zip(parameters, fields.values(), strict=True):
         assert parameter.required == field.is_required(), parameter.name
         assert parameter.default == field.default or field.is_required() or field.default in EMPTY, parameter.name
-    assert PROCEDURES[kind].comment == CHANGES[kind].__doc__
+    summary, *described = PROCEDURES[kind].comment.split("\n\n")
+    assert summary == CHANGES[kind].__doc__
+    for name, text, field in zip(fields, described, fields.values(), strict=True):
+        assert text.startswith(f"``{OTHER_NAMES.get(name, name)}``: {field.description.removesuffix('.')}"), name
 
 
 def test_the_documents_have_every_command() -> None:

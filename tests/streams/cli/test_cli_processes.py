@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
 from weft import Table
 from weft.storage.services.inspect.inspect import Inspection
-from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.pipeline.run.error_kinds import Ending
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -32,14 +32,14 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "weft.streams.cli.main", *(str(argument) for argument in arguments)]
 
 
-def produce(broker: EmbeddedBroker, topic: str, messages: Sequence[dict[str, Any] | bytes]) -> None:
+def produce(broker: FaultyBroker, topic: str, messages: Sequence[dict[str, Any] | bytes]) -> None:
     producer = broker.producer()
     for message in messages:
         producer.produce(topic, message if isinstance(message, bytes) else json.dumps(message).encode())
     assert producer.flush(PATIENCE_SECONDS) == 0
 
 
-def kafka_pipeline(folder: Path, broker: EmbeddedBroker, *topics: str) -> Path:
+def kafka_pipeline(folder: Path, broker: FaultyBroker, *topics: str) -> Path:
     """A pipeline with writers sa and sb, one per topic; with settings for a fast start."""
     first, second = topics[0], topics[-1]
     writers = {
@@ -67,7 +67,7 @@ def kafka_pipeline(folder: Path, broker: EmbeddedBroker, *topics: str) -> Path:
     )
 
 
-def test_a_pipeline_once_then_a_query(tmp_path: Path, broker: EmbeddedBroker) -> None:
+def test_a_pipeline_once_then_a_query(tmp_path: Path, broker: FaultyBroker) -> None:
     broker.create_topics({"cli-once": 2})
     produce(broker, "cli-once", [{"id": i % 50, "a": f"v{i}", "at": i} for i in range(100)])
     produce(broker, "cli-once", [b"not json"])
@@ -98,7 +98,7 @@ def test_a_pipeline_once_then_a_query(tmp_path: Path, broker: EmbeddedBroker) ->
 
 
 def test_a_pipeline_deletes_what_tombstones_name_and_keeps_bad_messages_by_default(
-    tmp_path: Path, broker: EmbeddedBroker
+    tmp_path: Path, broker: FaultyBroker
 ) -> None:
     broker.create_topics({"cli-tombstones": 1})
     producer = broker.producer()
@@ -213,7 +213,7 @@ def test_an_outage_of_the_store_is_shown_until_it_ends(tmp_path: Path, no_broker
 
 
 def test_a_missing_topic_is_shown_until_it_exists(tmp_path: Path, runs: list[Running]) -> None:
-    with EmbeddedBroker() as private_broker:
+    with FaultyBroker() as private_broker:
         private_broker.create_topics({"orders": 1})
         run = Running(kafka_pipeline(tmp_path, private_broker, "ordres"))
         runs.append(run)
@@ -227,7 +227,7 @@ def test_a_missing_topic_is_shown_until_it_exists(tmp_path: Path, runs: list[Run
 
 
 @pytest.mark.extended
-def test_a_run_that_ends_waits_once_for_a_missing_topic(tmp_path: Path, broker: EmbeddedBroker) -> None:
+def test_a_run_that_ends_waits_once_for_a_missing_topic(tmp_path: Path, broker: FaultyBroker) -> None:
     path = kafka_pipeline(tmp_path, broker, "cli-never")
     whole = yaml.safe_load(path.read_text())
     whole["writers"]["sa"]["source"]["options"] = {"requestTimeoutMs": 5000}
@@ -243,7 +243,7 @@ def test_a_run_that_ends_waits_once_for_a_missing_topic(tmp_path: Path, broker: 
 
 @pytest.mark.extended
 def test_a_running_query_survives_an_outage_of_the_broker(tmp_path: Path, runs: list[Running]) -> None:
-    with EmbeddedBroker() as private_broker:
+    with FaultyBroker() as private_broker:
         private_broker.create_topics({"away": 1})
         produce(private_broker, "away", [{"id": 1, "a": "before", "at": 1}])
         path = kafka_pipeline(tmp_path, private_broker, "away")
@@ -290,7 +290,7 @@ def test_a_second_run_of_a_pipeline_is_refused_unless_the_first_is_dead(
 
 
 @pytest.mark.extended
-def test_a_running_writer_compacts_its_table(tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]) -> None:
+def test_a_running_writer_compacts_its_table(tmp_path: Path, broker: FaultyBroker, runs: list[Running]) -> None:
     broker.create_topics({"cli-inline": 1})
     path = kafka_pipeline(tmp_path, broker, "cli-inline")
     whole = yaml.safe_load(path.read_text())
@@ -338,7 +338,7 @@ def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
 
 @pytest.mark.extended
 def test_a_fenced_writer_stops_and_the_others_continue_until_sigterm(
-    tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
+    tmp_path: Path, broker: FaultyBroker, runs: list[Running]
 ) -> None:
     broker.create_topics({"cli-a": 1, "cli-b": 1})
     produce(broker, "cli-a", [{"id": 1, "a": "first", "at": 1}])
@@ -371,7 +371,7 @@ def test_a_fenced_writer_stops_and_the_others_continue_until_sigterm(
 
 @pytest.mark.extended
 def test_the_lag_of_a_killed_writer_is_unknown_until_it_is_measured(
-    tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
+    tmp_path: Path, broker: FaultyBroker, runs: list[Running]
 ) -> None:
     broker.create_topics({"cli-lag": 1})
     produce(broker, "cli-lag", [{"id": 1, "a": "first", "at": 1}])

@@ -19,8 +19,8 @@ from tests.streams.support.terminal import run
 from weft import Table
 from weft.storage.config.table_properties import SqlColumn, config_from_properties
 from weft.storage.errors import InvalidInput
+from weft.storage.operations.points import warn_if_unsettled
 from weft.streams.catalog.system_tables import SYSTEM_TABLES
-from weft.streams.read.as_of import warn_if_unsettled
 
 
 @pytest.fixture

@@ -20,12 +20,13 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import Row
 from rich.console import Console
 
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.support.demo_messages import DELETES, ORDERING, ROWS, events, key_of, planned
 from weft import Table
 from weft.storage.config.table_config import build_schema, load_config
 from weft.storage.errors import InvalidInput, StoreUnavailable
 from weft.streams.demo import shop
-from weft.streams.demo.broker import PARTITION_LIMIT_BYTES, EmbeddedBroker
+from weft.streams.demo.broker import PARTITION_LIMIT_BYTES
 from weft.streams.demo.feed import Feed, TableProgress
 from weft.streams.demo.outcome import DemoFailed, missing_messages, unfinished
 from weft.streams.demo.reference import Comparison
@@ -109,7 +110,7 @@ def test_many_rows_get_enough_partitions() -> None:
     assert set(part.partitions) == set(range(large["orders"].partitions))
 
 
-def test_the_broker_keeps_all_of_a_topic_that_is_planned_to_be_full(broker: EmbeddedBroker) -> None:
+def test_the_broker_keeps_all_of_a_topic_that_is_planned_to_be_full(broker: FaultyBroker) -> None:
     topic = plan_topics(1_000_000)["orders"]
     raw = sum(map(len, topic.part(0, 50).values)) * 50
     assert raw > topic.partitions * PARTITION_LIMIT_BYTES, "it would fit without compression: the test shows nothing"
@@ -123,7 +124,7 @@ def test_the_broker_keeps_all_of_a_topic_that_is_planned_to_be_full(broker: Embe
     assert [low for low, _ in broker_offsets(broker, "full", topic.partitions)] == [0] * topic.partitions
 
 
-def broker_offsets(broker: EmbeddedBroker, topic: str, partitions: int) -> list[tuple[int, int]]:
+def broker_offsets(broker: FaultyBroker, topic: str, partitions: int) -> list[tuple[int, int]]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "offsets"})
     try:
         return [consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=120) for n in range(partitions)]
@@ -150,7 +151,7 @@ def test_the_pipeline_file_names_columns_and_topics_that_exist(tmp_path: Path, t
 # --- feed ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_message_is_produced_once_in_parts(broker: EmbeddedBroker) -> None:
+def test_every_message_is_produced_once_in_parts(broker: FaultyBroker) -> None:
     topics = {f"fed-{name}": replace(topic, name=f"fed-{name}") for name, topic in plan_topics(ROWS, seed=3).items()}
     feed = Feed(broker, topics)
     while not feed.finished:
@@ -164,7 +165,7 @@ def test_every_message_is_produced_once_in_parts(broker: EmbeddedBroker) -> None
 
 
 def test_a_broker_that_does_not_answer_is_an_error() -> None:
-    with EmbeddedBroker() as private_broker:
+    with FaultyBroker() as private_broker:
         feed = Feed(private_broker, plan_topics(ROWS), flush_seconds=0.2)
         private_broker.set_reachable(reachable=False)
         with pytest.raises(StoreUnavailable, match="did not accept"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.real_broker import RealBroker
 from tests.streams.support.pipelines import weft
-from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.demo.workload import MIN_ROWS, plan_topics
 
 
@@ -34,7 +34,7 @@ def test_all_messages_are_sent_once(real_broker: RealBroker) -> None:
 
 def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.streams.demo.given_broker.REQUEST_SECONDS", 0.5)
-    with EmbeddedBroker() as broker:
+    with FaultyBroker() as broker:
         broker.set_reachable(reachable=False)
         fed = weft("demo", "--feed", broker.bootstrap_servers, "--rows", str(MIN_ROWS))
     assert fed.exit_code == 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.topics import Broker, topic_numbers
-from weft.streams.demo.broker import EmbeddedBroker
 
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=[pytest.mark.integration, pytest.mark.extended])])
@@ -21,7 +21,7 @@ def topic(broker: Broker) -> str:
 
 
 @pytest.fixture
-def embedded_topic(embedded_broker: EmbeddedBroker) -> str:
+def embedded_topic(embedded_broker: FaultyBroker) -> str:
     """The same on the embedded broker, for faults that a real one does not cause on demand."""
     return new_topic(embedded_broker)
 

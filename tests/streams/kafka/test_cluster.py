@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.topics import (
     NOBODY,
     TEST_SECONDS,
@@ -21,7 +22,6 @@ from tests.streams.kafka.topics import (
     topic_numbers,
 )
 from weft.storage.errors import NotFound
-from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.kafka import cluster, kafka_source
 from weft.streams.kafka.errors import SourceRefused, SourceUnavailable
 from weft.streams.kafka.offset_plan import Log
@@ -47,7 +47,7 @@ def test_a_refused_login_is_an_error_without_waiting() -> None:
     """The embedded broker has no logins, and refuses them."""
     login = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
     user = {"kafka.sasl.username": "u", "kafka.sasl.password": "p"}
-    with EmbeddedBroker() as private_broker:
+    with FaultyBroker() as private_broker:
         private_broker.create_topics({"t": 1})
         asking = cluster.Cluster(parsed(private_broker, "t", requestTimeoutMs="60000", **login, **user))
         reasons: list[str] = []
@@ -122,7 +122,7 @@ def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: Broke
 
 
 def test_a_request_is_repeated_if_the_leader_moves() -> None:
-    with EmbeddedBroker() as private_broker:  # so that no other client gets the errors
+    with FaultyBroker() as private_broker:  # so that no other client gets the errors
         private_broker.create_topics({"led": 1})
         produce(private_broker, "led", list(range(10)))
         private_broker.fail_requests(2, [KafkaError.LEADER_NOT_AVAILABLE] * 3)

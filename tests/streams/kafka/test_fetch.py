@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.topics import TEST_SECONDS, WAIT_SECONDS, Broker, cluster_logs, parsed, produce, read
-from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.kafka import cluster, fetch, kafka_source
 from weft.streams.kafka.errors import DataLoss, SourceUnavailable
 from weft.streams.kafka.fetch import read_range
@@ -115,7 +115,7 @@ def test_a_topic_that_disappears_is_a_loss(broker: Broker, topic: str) -> None:
 
 
 def test_an_error_of_the_broker_is_raised() -> None:
-    with EmbeddedBroker() as private_broker:  # so that no other client gets the error
+    with FaultyBroker() as private_broker:  # so that no other client gets the error
         private_broker.create_topics({"secret": 1})
         produce(private_broker, "secret", list(range(10)))
         private_broker.fail_requests(1, [KafkaError.TOPIC_AUTHORIZATION_FAILED])
@@ -125,7 +125,7 @@ def test_an_error_of_the_broker_is_raised() -> None:
 
 def test_endless_errors_end_the_task() -> None:
     topic = "errors"
-    with EmbeddedBroker() as private_broker:
+    with FaultyBroker() as private_broker:
         private_broker.create_topics({topic: 1})
         produce(private_broker, topic, list(range(10)))
         private_broker.fail_requests(1, [KafkaError.OFFSET_OUT_OF_RANGE] * 10_000)
@@ -137,7 +137,7 @@ def test_endless_errors_end_the_task() -> None:
 
 def test_an_unreachable_broker_ends_the_read_within_the_time_limit() -> None:
     topic = "away"
-    with EmbeddedBroker() as private_broker:
+    with FaultyBroker() as private_broker:
         private_broker.create_topics({topic: 1})
         # One batch of the producer is one answer of the broker: the first batch of the reader is full, and the end of
         # the log is not fetched before the broker goes away.

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.query import Query
 from tests.streams.kafka.topics import TEST_SECONDS, Broker, options, parsed, produce
 from weft.storage.errors import InvalidInput
-from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.kafka import kafka_source
 from weft.streams.kafka.errors import DataLoss
 from weft.streams.kafka.options import parse_options
@@ -200,17 +200,17 @@ def test_topic_ids_have_the_form_of_kafkas_tools(real_broker: Broker) -> None:
 
 
 @pytest.fixture(scope="module")
-def old_broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(topic_ids=False) as running:
+def old_broker() -> Iterator[FaultyBroker]:
+    with FaultyBroker(topic_ids=False) as running:
         yield running
 
 
-def lead(broker: EmbeddedBroker, topic: str, times: int) -> None:
+def lead(broker: FaultyBroker, topic: str, times: int) -> None:
     for _ in range(times):
         broker.elect_leader(topic, 0)
 
 
-def test_without_topic_ids_a_smaller_leader_epoch_means_recreated(old_broker: EmbeddedBroker) -> None:
+def test_without_topic_ids_a_smaller_leader_epoch_means_recreated(old_broker: FaultyBroker) -> None:
     old_broker.create_topics({"led": 1})
     lead(old_broker, "led", 4)
     produce(old_broker, "led", ["old"] * 50)
@@ -227,7 +227,7 @@ def test_without_topic_ids_a_smaller_leader_epoch_means_recreated(old_broker: Em
         assert lenient.position == {"led": {"0": 80, "leader_epochs": {"0": 1}}}
 
 
-def test_without_topic_ids_an_election_causes_neither_a_loss_nor_a_batch(old_broker: EmbeddedBroker) -> None:
+def test_without_topic_ids_an_election_causes_neither_a_loss_nor_a_batch(old_broker: FaultyBroker) -> None:
     old_broker.create_topics({"elected": 1})
     produce(old_broker, "elected", ["a"] * 10)
     with Query(old_broker, "elected") as query:
@@ -240,7 +240,7 @@ def test_without_topic_ids_an_election_causes_neither_a_loss_nor_a_batch(old_bro
         assert query.position == {"elected": {"0": 11, "leader_epochs": {"0": 4}}}
 
 
-def test_without_topic_ids_a_shorter_log_means_recreated(old_broker: EmbeddedBroker) -> None:
+def test_without_topic_ids_a_shorter_log_means_recreated(old_broker: FaultyBroker) -> None:
     old_broker.create_topics({"shorter": 1})
     produce(old_broker, "shorter", ["old"] * 10)
     with Query(old_broker, "shorter") as query:
@@ -253,7 +253,7 @@ def test_without_topic_ids_a_shorter_log_means_recreated(old_broker: EmbeddedBro
         assert [value for *_, value in lenient.drain()] == sent
 
 
-def test_a_reader_accepts_offsets_with_and_without_topic_ids(old_broker: EmbeddedBroker, broker: Broker) -> None:
+def test_a_reader_accepts_offsets_with_and_without_topic_ids(old_broker: FaultyBroker, broker: Broker) -> None:
     """A cluster gets topic ids when it is upgraded; behind a proxy they may disappear."""
     name = "upgraded"
     for one in (old_broker, broker):

@@ -20,6 +20,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import weft.streams.kafka
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.real_broker import RealBroker
 from tests.streams.kafka.topics import (
     NOBODY,
@@ -32,7 +33,6 @@ from tests.streams.kafka.topics import (
     topic_numbers,
 )
 from tests.streams.support.slow_starts import start_in_time
-from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.kafka import cluster, kafka_source
 from weft.streams.kafka.errors import SourceUnavailable
 from weft.streams.kafka.offset_plan import OffsetRange
@@ -62,7 +62,7 @@ def test_the_first_batch_is_the_same_when_replayed(broker: Broker, topic: str, s
 
 @pytest.mark.slow
 def test_a_running_query_waits_in_an_outage_and_a_new_one_fails() -> None:
-    with EmbeddedBroker() as private_broker:
+    with FaultyBroker() as private_broker:
         private_broker.create_topics({"away": 1})
         produce(private_broker, "away", [1, 2])
         chosen = parsed(private_broker, "away", startingOffsets="earliest", requestTimeoutMs="500")
@@ -251,7 +251,7 @@ def test_new_topics_and_partitions_are_read_from_their_first_record(run: Runs, r
 
 
 def test_new_topics_and_partitions_of_a_broker_without_topic_ids(run: Runs) -> None:
-    with EmbeddedBroker(topic_ids=False) as broker:
+    with FaultyBroker(topic_ids=False) as broker:
 
         def add_partition(topic: str) -> None:
             # This broker cannot add a partition to a topic; for the source a new topic is equivalent.

@@ -26,10 +26,10 @@ import yaml
 from pyspark.sql import SparkSession
 
 from tests.stores.moto_server import moto_server, one_step
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.write.sink.conftest import CONFIG
 from tests.streams.write.sink.writer_of_topic import MESSAGE, WriterOfTopic
 from weft import Table
-from weft.streams.demo.broker import EmbeddedBroker
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(1_500)]
 
@@ -168,7 +168,7 @@ def store() -> KillingStore:
 
 
 @pytest.fixture
-def writer(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, store: KillingStore) -> Iterator[WriterOfTopic]:
+def writer(spark: SparkSession, broker: FaultyBroker, tmp_path: Path, store: KillingStore) -> Iterator[WriterOfTopic]:
     with moto_server(store) as backend:
         place = backend.new_place()
         table = Table.create(place.uri, CONFIG, storage_options=place.options)

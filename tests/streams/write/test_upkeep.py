@@ -15,21 +15,21 @@ from hypothesis import strategies as st
 from tests.storage.support.shop import SHOP, append, contents, orders
 from tests.streams.support.pipelines import pipeline_file
 from tests.tuning import tune
-from weft import DuePolicy, Table
+from weft import Table
 from weft.storage.core.plan.read_cost import ReadCost, read_cost
+from weft.streams.pipeline.file.model import BackPressureSection, CompactionSection
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.pipeline.run.status import Report, Reporter
 from weft.streams.pipeline.run.status_fields import news
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 from weft.streams.write import upkeep as upkeep_module
-from weft.streams.write.back_pressure import BackPressure, delay_seconds, describe_delay
-from weft.streams.write.upkeep import InlineCompaction, Upkeep, UpkeepThread, upkeep_of, upkeep_thread
+from weft.streams.write.back_pressure import delay_seconds, describe_delay
+from weft.streams.write.upkeep import Upkeep, UpkeepThread, upkeep_of, upkeep_thread
 
 WAIT_SECONDS = 120.0
-ALL = DuePolicy(min_commits=1)
 COSTS = st.builds(ReadCost, amplification=st.floats(1, 1e6), commits=st.integers(0, 10**7))
 LIMITS = st.builds(
-    BackPressure,
+    BackPressureSection,
     max_read_amplification=st.none() | st.floats(1.1, 100),
     max_commits=st.none() | st.integers(1, 10**6),
     max_delay=st.floats(0.1, 300),
@@ -37,7 +37,7 @@ LIMITS = st.builds(
 
 
 @given(LIMITS, COSTS, st.floats(0.1, 3600))
-def test_delays_are_bounded_and_begin_at_the_limit(limits: BackPressure, cost: ReadCost, trigger: float) -> None:
+def test_delays_are_bounded_and_begin_at_the_limit(limits: BackPressureSection, cost: ReadCost, trigger: float) -> None:
     delay = delay_seconds(limits, cost, trigger)
     assert 0 <= delay <= limits.max_delay
     over = (limits.max_read_amplification is not None and cost.amplification > limits.max_read_amplification) or (
@@ -50,14 +50,14 @@ def test_delays_are_bounded_and_begin_at_the_limit(limits: BackPressure, cost: R
 
 @given(LIMITS, COSTS, COSTS, st.floats(0.1, 3600))
 def test_a_more_expensive_read_never_makes_the_delay_shorter(
-    limits: BackPressure, one: ReadCost, two: ReadCost, trigger: float
+    limits: BackPressureSection, one: ReadCost, two: ReadCost, trigger: float
 ) -> None:
     worse = ReadCost(max(one.amplification, two.amplification), max(one.commits, two.commits))
     assert delay_seconds(limits, worse, trigger) >= delay_seconds(limits, one, trigger)
 
 
 def test_a_reason_names_what_is_exceeded() -> None:
-    limits = BackPressure(max_read_amplification=4, max_commits=100)
+    limits = BackPressureSection(max_read_amplification=4, max_commits=100)
     assert "12.5 times the bytes of the table (limit 4)" in describe_delay(limits, ReadCost(12.5, 5), 3)
     assert "2,000 commits wait for compaction (limit 100)" in describe_delay(limits, ReadCost(1.5, 2000), 3)
 
@@ -109,7 +109,7 @@ def running(table: Table, upkeep: Upkeep, trigger: float = 1.0) -> UpkeepThread:
 
 
 def upkeep(lines: Lines, **arguments: float) -> Upkeep:
-    return Upkeep(compaction=InlineCompaction(policy=ALL, every=0.05, **arguments), tell=lines)  # type: ignore[arg-type]
+    return Upkeep(compaction=CompactionSection.model_construct(min_commits=1, every=0.05, **arguments), tell=lines)
 
 
 def waits(table: Table) -> bool:
@@ -129,7 +129,7 @@ def test_what_is_due_is_compacted_after_a_commit(table: Table, lines: Lines) -> 
 
 
 def test_file_groups_that_are_too_large_are_left_and_named(table: Table, lines: Lines) -> None:
-    with running(table, upkeep(lines, memory_bytes=400)):
+    with running(table, upkeep(lines, memory=400)):
         lines.wait_for("too large for a writer")
     assert waits(table)
     assert "4 file groups of up to" in lines.all[-1]
@@ -167,7 +167,7 @@ def slow(table: Table) -> Table:
 
 
 def test_a_batch_waits_while_reads_are_too_expensive(slow: Table, lines: Lines) -> None:
-    limits = BackPressure(max_read_amplification=None, max_commits=1, max_delay=0.3, every=0.05)
+    limits = BackPressureSection.model_construct(max_read_amplification=None, max_commits=1, max_delay=0.3, every=0.05)
     with running(slow, Upkeep(back_pressure=limits, tell=lines)) as thread:
         lines.wait_for("6 commits wait for compaction (limit 1)")
         began = time.monotonic()
@@ -199,7 +199,9 @@ def test_a_slowed_writer_reports_its_delay_and_its_waits(slow: Table, tmp_path: 
 
 
 def test_a_wait_ends_when_the_pressure_does(slow: Table, lines: Lines) -> None:
-    limits = BackPressure(max_read_amplification=None, max_commits=1, max_delay=10_000, every=0.05)
+    limits = BackPressureSection.model_construct(
+        max_read_amplification=None, max_commits=1, max_delay=10_000, every=0.05
+    )
     with running(slow, Upkeep(back_pressure=limits, tell=lines), trigger=5_000) as thread:
         lines.wait_for("slowed down")
         waiting = threading.Thread(target=thread.wait_before_batch)
@@ -212,7 +214,9 @@ def test_a_wait_ends_when_the_pressure_does(slow: Table, lines: Lines) -> None:
 @pytest.mark.parametrize("how", ["stopping", "closed"])
 def test_a_writer_that_stops_does_not_wait(slow: Table, lines: Lines, how: str) -> None:
     stop = threading.Event()
-    limits = BackPressure(max_read_amplification=None, max_commits=1, max_delay=10_000, every=0.05)
+    limits = BackPressureSection.model_construct(
+        max_read_amplification=None, max_commits=1, max_delay=10_000, every=0.05
+    )
     with running(slow, Upkeep(back_pressure=limits, tell=lines, stopping=stop.is_set), trigger=5_000) as thread:
         lines.wait_for("slowed down")
         waiting = threading.Thread(target=thread.wait_before_batch)
@@ -226,7 +230,9 @@ def test_a_writer_that_stops_does_not_wait(slow: Table, lines: Lines, how: str) 
 
 
 def test_a_table_that_cannot_be_read_slows_nothing_down(lines: Lines) -> None:
-    limits = BackPressure(max_read_amplification=None, max_commits=1, max_delay=10_000, every=0.05)
+    limits = BackPressureSection.model_construct(
+        max_read_amplification=None, max_commits=1, max_delay=10_000, every=0.05
+    )
     with UpkeepThread(Upkeep(back_pressure=limits, tell=lines), "memory://upkeep/none", None, 5_000) as thread:
         lines.wait_for("upkeep of the table failed: there is no table")
         thread.wait_before_batch()
@@ -251,10 +257,9 @@ def test_the_pipeline_file_says_what_its_writers_do(tmp_path: Path) -> None:
     path = pipeline_file(tmp_path, compaction=section, back_pressure={"max_commits": 7})
     reporter = Reporter(None, Report())
     found = upkeep_of(load_pipeline(path), reporter, NeverStops())  # type: ignore[arg-type]
-    assert found.compaction == InlineCompaction(
-        policy=DuePolicy(min_commits=3), share=0.5, memory_bytes=10**9, every=10.0
-    )
-    assert found.back_pressure == BackPressure(max_commits=7)
+    assert found.compaction == CompactionSection(**section)  # type: ignore[arg-type]
+    assert (found.compaction.share, found.compaction.memory, found.compaction.every) == (0.5, 10**9, 10.0)
+    assert found.back_pressure == BackPressureSection(max_commits=7)
     assert found.every == 10.0
     found.tell("slowed down by 3.0 s a batch: why")
     assert reporter.report.note == "slowed down by 3.0 s a batch: why"

@@ -11,7 +11,6 @@ from tests.streams.support.pipelines import pipeline_file
 from weft import DuePolicy
 from weft.storage.errors import InvalidInput
 from weft.streams.pipeline.file.pipeline import load_pipeline
-from weft.streams.write.back_pressure import BackPressure
 
 
 @pytest.fixture
@@ -49,8 +48,6 @@ def test_back_pressure_is_off_unless_the_file_has_it(load: Any) -> None:
         "max_delay": 2.0,
         "every": 1.0,
     }
-    whole = BackPressure(**load({"back_pressure": True}).back_pressure.model_dump())
-    assert whole == BackPressure(), "the defaults are the same"
 
 
 @pytest.mark.parametrize(

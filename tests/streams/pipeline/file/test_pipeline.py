@@ -14,7 +14,6 @@ import yaml
 from weft import DuePolicy, Table
 from weft.storage.config.table_config import build_schema, configuration, load_config
 from weft.storage.errors import Conflict, InvalidInput
-from weft.streams.letters.limit import LetterLimit
 from weft.streams.pipeline.file.check import check_same_table, check_writers, exact_fields, key_of
 from weft.streams.pipeline.file.file_problems import WrongFile
 from weft.streams.pipeline.file.letter_places import LetterPlace, load_letter_places
@@ -146,10 +145,13 @@ AT = "coalesce(ts, _kafka.timestamp)"
 def test_dead_letters_have_a_section(load: Any, tmp_path: Path) -> None:
     section = {"path": "./dead", "keep": "30 days", "max_rate": 0.1, "max_count": 1000}
     writer = load({"writers/orders/dead_letter": section}).writer("orders")
-    assert (writer.dead_letter, writer.letter_limit) == (str(tmp_path / "dead"), LetterLimit(0.1, 1000))
+    assert writer.dead_letter == str(tmp_path / "dead")
+    assert writer.letter_limit is not None
+    assert (writer.letter_limit.max_rate, writer.letter_limit.max_count) == (0.1, 1000)
     _, [place] = load_letter_places(tmp_path / "shop.yaml")
     assert place == LetterPlace("orders", "orders", "orders", str(tmp_path / "dead"), 30 * 86400)
-    assert load().writer("orders").letter_limit is None
+    unlimited = load().writer("orders").letter_limit
+    assert (unlimited.max_rate, unlimited.max_count) == (None, None)
     load({"writers/orders/dead_letter": {"keep": "1 hour"}})
     _, [place] = load_letter_places(tmp_path / "shop.yaml", {})
     assert (place.folder, place.keep_seconds) == (str(tmp_path / "lake/orders_wide_dead_letters/orders"), 3600)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weft.storage.errors import InvalidInput, NotFound
-from weft.streams.pipeline.file.pipeline import is_pipeline, load_location, load_pipeline
+from weft.streams.pipeline.file.pipeline import is_pipeline, load_pipeline, load_settings
 
 
 def test_files_that_are_not_pipelines(tmp_path: Path) -> None:
@@ -55,13 +55,13 @@ def test_a_location_needs_only_the_table_section(tmp_path: Path) -> None:
     file = tmp_path / "p.yml"
     file.write_text("table: {uri: lake/x-y}\nwriters: ${NOT_SET}\n")
     assert is_pipeline(str(file))
-    location = load_location(str(file), {})
+    location = load_settings(str(file), environment={}).table
     assert (location.uri, location.name) == (str(tmp_path / "lake/x-y"), "x_y")
-    assert load_location("s3://b/t/").name == "t"
+    assert load_settings("s3://b/t/").table.name == "t"
     assert not is_pipeline("s3://b/t.yaml")
     file.write_text("writers: {}")
     with pytest.raises(InvalidInput, match=r"p\.yml: table\.uri: is missing"):
-        load_location(str(file), {})
+        load_settings(str(file), environment={})
 
 
 def test_the_example_is_a_valid_pipeline() -> None:

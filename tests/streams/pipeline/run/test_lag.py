@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.topics import WAIT_SECONDS, parsed, produce, topic_numbers
-from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.kafka.errors import SourceUnavailable
 from weft.streams.kafka.offset_plan import Log
 from weft.streams.kafka.options import Partition
@@ -55,19 +55,19 @@ def test_offsets_of_a_kafka_source(source: dict[str, object], offsets: dict[Part
 
 
 @pytest.fixture
-def private_broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as running:
+def private_broker() -> Iterator[FaultyBroker]:
+    with FaultyBroker() as running:
         yield running
 
 
-def patient_meter(broker: EmbeddedBroker, topic: str, *, max_age_seconds: float = 600) -> LagMeter:
+def patient_meter(broker: FaultyBroker, topic: str, *, max_age_seconds: float = 600) -> LagMeter:
     """A meter whose measurements neither fail nor become too old on a busy machine."""
     return LagMeter(
         parsed(broker, topic), every_seconds=1, timeout_seconds=WAIT_SECONDS, max_age_seconds=max_age_seconds
     )
 
 
-def test_the_lag_is_unknown_before_a_position_is_known(broker: EmbeddedBroker) -> None:
+def test_the_lag_is_unknown_before_a_position_is_known(broker: FaultyBroker) -> None:
     topic = f"lag-{next(topic_numbers)}"
     broker.create_topics({topic: 1})
     produce(broker, topic, [1, 2, 3])
@@ -77,7 +77,7 @@ def test_the_lag_is_unknown_before_a_position_is_known(broker: EmbeddedBroker) -
     assert meter.lag == Lag(2, None), "the number of waiting messages is known, but not their age"
 
 
-def test_a_writer_that_never_catches_up_is_as_fresh_as_its_last_batch(broker: EmbeddedBroker) -> None:
+def test_a_writer_that_never_catches_up_is_as_fresh_as_its_last_batch(broker: FaultyBroker) -> None:
     topic = f"lag-{next(topic_numbers)}"
     place = Partition(topic, 0)
     broker.create_topics({topic: 1})
@@ -103,7 +103,7 @@ def test_a_writer_that_never_catches_up_is_as_fresh_as_its_last_batch(broker: Em
 
 
 @pytest.mark.slow
-def test_unreachable_brokers_make_the_lag_unknown(private_broker: EmbeddedBroker) -> None:
+def test_unreachable_brokers_make_the_lag_unknown(private_broker: FaultyBroker) -> None:
     private_broker.create_topics({"away": 1})
     produce(private_broker, "away", [1])
     with LagMeter(parsed(private_broker, "away"), every_seconds=1, timeout_seconds=1) as meter:
@@ -128,7 +128,7 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_an_old_measurement_is_not_used(broker: EmbeddedBroker) -> None:
+def test_an_old_measurement_is_not_used(broker: FaultyBroker) -> None:
     topic = f"lag-{next(topic_numbers)}"
     broker.create_topics({topic: 1})
     meters = [patient_meter(broker, topic, max_age_seconds=age) for age in (600, 0)]
@@ -138,7 +138,7 @@ def test_an_old_measurement_is_not_used(broker: EmbeddedBroker) -> None:
     assert [meter.lag is None for meter in meters] == [False, True]
 
 
-def test_a_recreated_topic_makes_the_lag_unknown(private_broker: EmbeddedBroker) -> None:
+def test_a_recreated_topic_makes_the_lag_unknown(private_broker: FaultyBroker) -> None:
     private_broker.create_topics({"again": 1})
     produce(private_broker, "again", [1, 2, 3])
     meter = patient_meter(private_broker, "again")
@@ -151,7 +151,7 @@ def test_a_recreated_topic_makes_the_lag_unknown(private_broker: EmbeddedBroker)
     assert meter.measure() is None
 
 
-def test_records_deleted_by_retention_are_not_counted(broker: EmbeddedBroker) -> None:
+def test_records_deleted_by_retention_are_not_counted(broker: FaultyBroker) -> None:
     topic = f"lag-{next(topic_numbers)}"
     broker.create_topics({topic: 1})
     for number in range(5):

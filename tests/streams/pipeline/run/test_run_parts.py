@@ -87,7 +87,7 @@ def test_cleaning_is_not_started_by_spark_submit(tmp_path: Path) -> None:
 def test_compaction_on_a_cluster_is_another_process(tmp_path: Path) -> None:
     def modules(**compaction: object) -> list[str]:
         jobs = make_jobs(load_pipeline(pipeline_file(tmp_path, clean={}, compaction=compaction)))
-        return [next(part for part in job.argv if part.startswith("streams.")) for job in jobs]
+        return [next(part for part in job.argv if part.startswith("weft.streams.")) for job in jobs]
 
     writer, service = "weft.streams.write.writer_job", "weft.streams.pipeline.run.services"
     assert modules() == modules(on="here") == [writer, service, service]

@@ -18,11 +18,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, event, log_files, rows, run
 from weft import Table
 from weft.storage.core.names import Path as StorePath
 from weft.storage.errors import InvalidInput
-from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.kafka import register
 from weft.streams.letters.letter_folder import LetterFolder, State
 from weft.streams.letters.limit import LetterLimit, TooManyDeadLetters
@@ -47,7 +47,7 @@ def letters(folder: Path) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def topic(broker: EmbeddedBroker, values: Sequence[Sequence[bytes | None]]) -> Iterator[str]:
+def topic(broker: FaultyBroker, values: Sequence[Sequence[bytes | None]]) -> Iterator[str]:
     """A topic with the given messages, one list per partition."""
     name = f"sink-{next(_numbers)}"
     broker.create_topics({name: len(values)})
@@ -61,7 +61,7 @@ def topic(broker: EmbeddedBroker, values: Sequence[Sequence[bytes | None]]) -> I
 
 
 def decoded(
-    spark: SparkSession, broker: EmbeddedBroker, name: str, fields: dict[str, str] | None = None, **given: Any
+    spark: SparkSession, broker: FaultyBroker, name: str, fields: dict[str, str] | None = None, **given: Any
 ) -> DataFrame:
     register(spark)
     source = (
@@ -108,7 +108,7 @@ REASONS = {
 
 
 def test_refused_messages_are_dead_letters_exactly_once(
-    spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path
+    spark: SparkSession, broker: FaultyBroker, table: Table, tmp_path: Path
 ) -> None:
     folder = tmp_path / "dead"
     reports: list[CommitReport] = []
@@ -147,7 +147,7 @@ def test_refused_messages_are_dead_letters_exactly_once(
 
 
 def test_dead_letters_of_a_batch_that_is_run_again_are_replaced(
-    spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path
+    spark: SparkSession, broker: FaultyBroker, table: Table, tmp_path: Path
 ) -> None:
     folder, crash = tmp_path / "dead", tmp_path / "crash"
     crash.touch()
@@ -191,7 +191,7 @@ def test_dead_letters_of_a_batch_that_is_run_again_are_replaced(
     ],
 )
 def test_with_on_error_stop_the_first_bad_message_fails_the_query(
-    spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path, value: bytes | None, reason: str
+    spark: SparkSession, broker: FaultyBroker, table: Table, tmp_path: Path, value: bytes | None, reason: str
 ) -> None:
     with topic(broker, [[message(**event(1)), value], [message(**event(2))]]) as name:
         df = decoded(spark, broker, name)
@@ -211,7 +211,7 @@ def test_with_on_error_stop_the_first_bad_message_fails_the_query(
 
 
 def test_a_number_in_another_unit_is_a_dead_letter_in_any_column(
-    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+    spark: SparkSession, broker: FaultyBroker, tmp_path: Path
 ) -> None:
     config = {
         "key": ["id"],
@@ -283,7 +283,7 @@ def test_a_task_that_fails_leaves_no_dead_letters(tmp_path: Path) -> None:
     ],
 )
 def test_a_batch_that_exceeds_the_limit_commits_nothing(
-    spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path, limit: LetterLimit, message: str
+    spark: SparkSession, broker: FaultyBroker, table: Table, tmp_path: Path, limit: LetterLimit, message: str
 ) -> None:
     folder = tmp_path / "dead"
     with topic(broker, BAD) as name:

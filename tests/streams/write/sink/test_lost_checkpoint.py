@@ -27,13 +27,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import weft
 from tests.stores.moto_server import Fault, Faulty, moto_server
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.real_broker import RealBroker
 from tests.streams.write.sink.conftest import CONFIG
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS
 from tests.streams.write.sink.writer_of_topic import LANE, WriterOfTopic
 from weft import Table
 from weft.storage.errors import Fenced, GapError
-from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.write.sink import CommitReport
 from weft.streams.write.writer_job import failure_of
 
@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.timeout(TEST_SECONDS), pytest.mark.nightly]
 
 
 @pytest.fixture
-def writer(spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path) -> WriterOfTopic:
+def writer(spark: SparkSession, broker: FaultyBroker, table: Table, tmp_path: Path) -> WriterOfTopic:
     """With a table on the local disk."""
     return WriterOfTopic(spark, broker, table, tmp_path)
 
@@ -54,7 +54,7 @@ def requests() -> Faulty:
 
 
 @pytest.fixture
-def s3_writer(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, requests: Faulty) -> Iterator[WriterOfTopic]:
+def s3_writer(spark: SparkSession, broker: FaultyBroker, tmp_path: Path, requests: Faulty) -> Iterator[WriterOfTopic]:
     """With a table on S3, whose requests can be made to fail."""
     with moto_server(requests) as backend:
         place = backend.new_place()

@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import weft.streams
+from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.topics import produce, topic_numbers
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, Feed, event, rows, run
 from weft import Table
@@ -21,7 +22,6 @@ from weft.storage.core.log.cut import in_spans
 from weft.storage.core.log.entries import Claim, Data
 from weft.storage.errors import Conflict, Fenced, GapError, InvalidInput
 from weft.storage.log.commit_log import CommitLog
-from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.write.decode import decode_messages
 from weft.streams.write.resume import LaneMoved, ResumePoint
 from weft.streams.write.sink import write_stream
@@ -35,7 +35,7 @@ MESSAGE = {"id": "bigint", "status": "string", "seq": "bigint"}
 class Topic:
     """A topic of two partitions, and queries that read it to its end."""
 
-    def __init__(self, spark: SparkSession, broker: EmbeddedBroker, table: Table, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, broker: FaultyBroker, table: Table, folder: Path) -> None:
         self.name = f"resume-{next(topic_numbers)}"
         self._spark, self._broker, self.table = spark, broker, table
         self.checkpoint = str(folder / "checkpoints/orders")
@@ -79,7 +79,7 @@ class Topic:
 
 
 @pytest.fixture
-def topic(spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path) -> Topic:
+def topic(spark: SparkSession, broker: FaultyBroker, table: Table, tmp_path: Path) -> Topic:
     return Topic(spark, broker, table, tmp_path)
 
 

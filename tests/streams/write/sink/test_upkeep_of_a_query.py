@@ -12,15 +12,15 @@ import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, Feed, event, rows
-from weft import DuePolicy, Table
+from weft import Table
+from weft.streams.pipeline.file.model import BackPressureSection, CompactionSection
 from weft.streams.write import upkeep as upkeep_module
-from weft.streams.write.back_pressure import BackPressure
 from weft.streams.write.sink import CommitReport, write_stream
-from weft.streams.write.upkeep import InlineCompaction, Upkeep
+from weft.streams.write.upkeep import Upkeep
 
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
-EAGER = InlineCompaction(policy=DuePolicy(min_commits=1), every=0.1)
+EAGER = CompactionSection(min_commits=1, every=0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_a_failing_compaction_fails_no_batch(feed: Feed, table: Table, tmp_path:
     feed.put(event(0))
     lines: list[str] = []
     reports: list[CommitReport] = []
-    never = Upkeep(compaction=InlineCompaction(policy=DuePolicy(min_commits=1000, max_log_ratio=1e9), every=1000))
+    never = Upkeep(compaction=CompactionSection(min_commits=1000, max_log_ratio=1e9, every=1000))
     with writing(feed, table, tmp_path, never, reports):
         wait_until(lambda: len(reports) >= 1)
     (lost,) = (tmp_path / "table/log").rglob("*.arrow")
@@ -104,7 +104,7 @@ def test_a_failing_compaction_fails_no_batch(feed: Feed, table: Table, tmp_path:
 def test_a_query_slows_down_says_so_and_writes_everything(feed: Feed, table: Table, tmp_path: Path) -> None:
     lines: list[str] = []
     reports: list[CommitReport] = []
-    limits = BackPressure(max_read_amplification=None, max_commits=1, max_delay=2.0, every=0.1)
+    limits = BackPressureSection(max_read_amplification=None, max_commits=1, max_delay=2.0, every=0.1)
     for number in range(3):
         feed.put(event(number))
     with writing(feed, table, tmp_path, Upkeep(back_pressure=limits, tell=lines.append), reports) as query:

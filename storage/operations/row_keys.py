@@ -1,10 +1,9 @@
-"""Parses values that commands and procedures take as text: the key of a row, and the default of a column."""
+"""Keys of rows that commands and procedures take as text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +11,6 @@ import pyarrow as pa
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import format_type
 from weft.storage.errors import InvalidInput
-from weft.storage.foreign_text import parse_json
 
 
 def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[str, Any]:
@@ -67,11 +65,3 @@ def split_keys(key: Sequence[str], text: str) -> list[str]:
         return [text]
     names = "|".join(map(re.escape, sorted(key, key=len, reverse=True)))
     return re.split(rf",\s*(?=(?:{names})=)", text)
-
-
-def parse_default(text: str | None) -> Any:
-    """A default value: of JSON if the text is JSON, else the text. None stays None."""
-    if text is not None:
-        with suppress(ValueError):
-            return parse_json(text)
-    return text

@@ -1,0 +1,191 @@
+"""Schema changes: one operation for each kind in `weft.storage.alter`, with the fields of its model as texts.
+
+Commands take a field as an argument if it is required and has a single value. Names are separated by commas, or an
+option is repeated; a default is JSON or plain text; a stream that the table does not have is a new one, so
+``new_streams`` is no field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BeforeValidator, Field, create_model
+from pydantic.fields import FieldInfo
+
+from weft.storage.alter import CHANGES, Change
+from weft.storage.config.table_properties import parse_names
+from weft.storage.errors import InvalidInput
+from weft.storage.foreign_text import parse_json
+from weft.storage.operations.operation import Completion, Context, Face, Finished, Operation, Request
+from weft.storage.services.schema.schema_changes import SchemaChange
+from weft.storage.table import Table
+
+Done = tuple[Change, SchemaChange]
+Form = Literal["text", "names", "map", "flag", "value"]
+
+_FORMS: Final[Mapping[Any, Form]] = {Sequence: "names", Mapping: "map", bool: "flag", Any: "value"}
+_TYPES: Final[Mapping[Form, Any]] = {"names": list[str], "map": dict[str, str], "flag": bool}
+_COMPLETIONS: Final[Mapping[str, Completion]] = {"column": "column_names", "group": "group_names"}
+_POSITIONAL: Final = {("set_default", "value"), ("set_index", "columns")}
+"""Arguments of commands that would be options: one may be left out, the other one is a list."""
+_OTHER_NAMES: Final = {"table": "other_table"}
+"""Fields whose names are those of other parameters: ``table`` is the table that is changed."""
+_NEVER: Final[Mapping[str, Any]] = {
+    "never": (Annotated[bool, Face(procedure=False)], Field(False, description="Keep rows and deletes for ever again."))
+}
+_WHOLE_FILES: Final = "whole base files, and end the overlays"
+_APPLIED: Final = "\nweft services, weft run with a section ttl, and weft apply-ttl apply it"
+
+
+def _form(annotation: Any) -> Form:
+    while get_origin(annotation) in {Annotated, Union, UnionType}:
+        annotation = get_args(annotation)[0]
+    return _FORMS.get(get_origin(annotation) or annotation, "text")
+
+
+def _field(kind: str, name: str, info: FieldInfo) -> tuple[Any, Any]:
+    """The type and the facts of the field of a request, for the field of a change."""
+    form, words = _form(info.annotation), info.description or ""
+    several, needed = form in {"names", "map"}, info.is_required()
+    argument = (kind, name) in _POSITIONAL or (needed and not several)
+    if form == "value":
+        words += " JSON, or plain text; NULL if left out." if argument else " JSON, or plain text."
+    if several and argument:
+        words = f"{words.removesuffix('.')}, separated by commas; '' for none."
+    option = f"--{name.removesuffix('s')}"
+    pairs = ("=", "COLUMN=FUNCTION") if name == "functions" else (" ", "NAME TYPE")
+    metavars = {"flag": "true|false", "map": pairs[1]}
+    face = Face(
+        type=str if several and argument else get_origin(_TYPES.get(form)) or _TYPES.get(form, str),
+        argument=argument,
+        flag=option if several and not argument else None,
+        metavar="TABLE" if name in _OTHER_NAMES else metavars.get(form),
+        completes=next((_COMPLETIONS[mark] for mark in info.metadata if isinstance(mark, str)), ""),
+        repeated=several and not argument,
+    )
+
+    def read(value: Any) -> Any:
+        if form == "names" and isinstance(value, str):
+            return parse_names(value) if value.strip() else []
+        if form == "names" and name in {"on", "columns"}:
+            return [each.strip() for text in value for each in text.split(",") if each.strip()]
+        if form == "map" and isinstance(value, list):  # texts of a command, or pairs of a map of SQL
+            return dict(_pair(item, option, *pairs) if isinstance(item, str) else item for item in value)
+        return value
+
+    default = ... if needed else info.default if isinstance(info.default, str) else None
+    kind_of_values: Any = _TYPES.get(form, str) | None
+    return Annotated[kind_of_values, BeforeValidator(read), face], Field(default, description=words)
+
+
+def _pair(text: str, option: str, separator: str, form: str) -> tuple[str, str]:
+    name, found, value = text.strip().partition(separator)
+    if not found or not value.strip():
+        raise InvalidInput(f"{option} {text!r} is not {form}", hint="give the option once for every column")
+    return name, value.strip()
+
+
+def _default(text: str) -> Any:
+    """A default value: of JSON if the text is JSON, else the text."""
+    with suppress(ValueError):
+        return parse_json(text)
+    return text
+
+
+def _prepare(_: Table, request: Any, context: Context) -> Any:
+    given = any(value for name, value in request if name != "never")
+    if context.is_command and getattr(request, "never", None) == given:
+        with context.naming():
+            raise InvalidInput("give either --never, or --rows or --deletes", hint='--rows "90 days" --by order_ts')
+    return request
+
+
+def _operation(kind: str, model: type[Change]) -> Operation[Any, Done]:
+    fields = {name: info for name, info in model.model_fields.items() if name != "new_streams"}
+    expires = kind == "set_ttl"
+    parameters: dict[str, Any] = {
+        **{_OTHER_NAMES.get(name, name): _field(kind, name, info) for name, info in fields.items()},
+        **(_NEVER if expires else {}),
+    }
+    request = create_model(model.__name__, __base__=Request, __doc__=model.__doc__, **parameters)
+
+    def run(table: Table, request: Any, _: Context) -> Done:
+        texts = {name: getattr(request, _OTHER_NAMES.get(name, name)) for name in fields}
+        values = {
+            name: _default(value) if _form(fields[name].annotation) == "value" else value
+            for name, value in texts.items()
+            if value is not None
+        }
+        if "streams" in values:
+            known = {stream.name for stream in table.schema.streams}
+            values["new_streams"] = {name: "group" for name in values["streams"] if name not in known}
+            values["streams"] = [name for name in values["streams"] if name in known]
+        change = model.model_validate(values)
+        return change, table.alter(change)
+
+    def describe(finished: Finished[Any, Done]) -> str:
+        change, result = finished.result
+        done = f"{_DONE[kind](change)}: schema revision {result.rev}"
+        text = done if result.changed else "nothing to do: the schema is so already"
+        return text + (_APPLIED if expires and not finished.request.never else "")
+
+    name = "widen" if kind == "widen_column" else kind.replace("_", "-")
+    return Operation(
+        name=kind,
+        group="alter",
+        command_name=name,
+        request=request,
+        prepare=_prepare,
+        run=run,
+        describe=describe,
+        json=lambda finished: finished.result[1],
+        columns="revision bigint, changed boolean",
+        rows=lambda finished: [{"revision": finished.result[1].rev, "changed": finished.result[1].changed}],
+        examples=tuple(line for line in _EXAMPLES.splitlines() if line.startswith(f"weft alter {name} ")),
+    )
+
+
+def _index(columns: Sequence[str]) -> str:
+    return f"an index of {','.join(columns)}" if columns else "no index"
+
+
+_EXAMPLES: Final = """
+weft alter add-column lake/orders_wide payment tip double
+weft alter add-column lake/orders_wide order channel string --default web
+weft alter add-group lake/orders_wide shipment --column 'carrier string' --column 'ship_ts timestamp' \
+--ordering ship_ts --stream shipments
+weft alter add-stream lake/orders_wide corrections --group order --on-delete ignore
+weft alter widen lake/orders_wide amount 'decimal(18,2)'
+weft alter set-default lake/orders_wide status unknown
+weft alter set-comment lake/orders_wide 'Orders and payments'
+weft alter set-comment lake/orders_wide 'in EUR' --column paid
+weft alter set-ttl lake/orders_wide --rows '90 days' --by order_ts
+weft alter set-ttl lake/orders_wide --never
+weft alter set-overlays lake/orders_wide true
+weft alter set-index lake/orders_wide email,phone
+weft alter add-reference lake/orders_wide customer ../customers --on customer_id --column name --column tier
+weft alter drop-reference lake/orders_wide customer
+"""
+_DONE: Final[Mapping[str, Callable[[Any], str]]] = {
+    "add_column": lambda change: f"column {change.name} is added to group {change.group}",
+    "add_group": lambda change: f"group {change.name} is added",
+    "add_stream": lambda change: f"stream {change.name} is added",
+    "widen_column": lambda change: f"column {change.name} is {change.type}",
+    "set_default": lambda change: (
+        f"column {change.name} shows {'NULL' if change.value is None else change.value} where its group is absent"
+    ),
+    "set_comment": lambda change: (
+        f"the comment of {f'column {change.column}' if change.column else 'the table'} is "
+        f"{'set' if change.comment else 'removed'}"
+    ),
+    "set_ttl": lambda change: "the time to live is set" if change.ttl() else "rows and deletes are kept for ever",
+    "set_overlays": lambda change: f"compactions write {'overlays' if change.on else _WHOLE_FILES}",
+    "set_index": lambda change: f"base files get {_index(change.columns)}",
+    "add_reference": lambda change: f"reference {change.name} to {change.table} is added",
+    "drop_reference": lambda change: f"reference {change.name} is dropped",
+}
+
+globals().update({kind: _operation(kind, CHANGES[kind]) for kind in _DONE})  # `all_operations` finds all by their names
