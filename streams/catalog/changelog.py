@@ -29,7 +29,7 @@ from weft.storage.errors import InvalidInput
 from weft.streams.catalog.catalog_jvm import ChangesRange
 from weft.streams.catalog.changes import SINCE, UNTIL, ChangesPlanner, PinnedChanges
 from weft.streams.read.as_of import EARLIEST
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
 from weft.streams.read.relation.spark_scan import LiveView, PruningScanBuilder
 
@@ -199,35 +199,27 @@ class TableChangelog(Callback):
         self._view = view
         self._columns = view.pins.current().state.schema()
 
-    @callback
     def name(self) -> str:
         return self._view.name
 
-    @callback
     def columns(self) -> Any:
         return self.jvm.columns(self._columns)
 
-    @callback
     def containsCarryoverRows(self) -> bool:  # noqa: N802
         return False
 
-    @callback
     def containsIntermediateChanges(self) -> bool:  # noqa: N802
         return False
 
-    @callback
     def representsUpdateAsDeleteAndInsert(self) -> bool:  # noqa: N802
         return False
 
-    @callback
     def rowId(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.NamedReference)
 
-    @callback
     def rowVersion(self) -> None:  # noqa: N802
         return None
 
-    @callback
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
         return PruningScanBuilder(self._view, self._columns, Part.WHOLE, self._view.pins.current())
 

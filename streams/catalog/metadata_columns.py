@@ -27,7 +27,7 @@ from weft.storage.core.schema.state_columns import state_columns
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.read.bucket_numbers import bucket_numbers
 from weft.streams.read.native_or_merged import PinnedSnapshot
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import Jvm
 from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
 from weft.streams.read.relation.spark_scan import LiveTable, LiveView, PruningScanBuilder
@@ -123,17 +123,14 @@ class MetadataTable(LiveTable):
         super().__init__(view, state.plain.schema(), Part.WHOLE)
         self._all = state.schema()
 
-    @callback
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
         return PruningScanBuilder(self._view, self._all, self._part, self._view.pins.current())
 
-    @callback
     def metadataColumns(self) -> Any:  # noqa: N802
         hidden = self._all.fields[len(self._schema.fields) :]
         columns = [HiddenColumn(self.jvm, StructType([field])) for field in hidden]
         return self.jvm.array(self.jvm.MetadataColumn, columns)
 
-    @callback
     def canRenameConflictingMetadataColumns(self) -> bool:  # noqa: N802
         return True
 
@@ -152,27 +149,21 @@ class HiddenColumn(Callback):
         super().__init__(jvm, f"weft metadata column {column.simpleString()}")
         self._column = column
 
-    @callback
     def name(self) -> str:
         return self._column.names[0]
 
-    @callback
     def dataType(self) -> Any:  # noqa: N802
         return self.jvm.struct(self._column).apply(0).dataType()
 
-    @callback
     def isNullable(self) -> bool:  # noqa: N802
         return self._column.fields[0].nullable
 
-    @callback
     def comment(self) -> None:
         return None
 
-    @callback
     def transform(self) -> None:
         return None
 
-    @callback
     def metadataInJSON(self) -> None:  # noqa: N802
         return None
 

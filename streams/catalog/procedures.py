@@ -16,7 +16,7 @@ from weft.streams.catalog.catalog_jvm import CatalogJvm
 from weft.streams.catalog.procedure import Parameter, Procedure
 from weft.streams.catalog.procedure_table import PROCEDURES, find_procedure
 from weft.streams.pipeline.file.model import TableLocation
-from weft.streams.read.relation.callbacks import Callback, WithoutMetrics, callback
+from weft.streams.read.relation.callbacks import Callback, WithoutMetrics
 
 if TYPE_CHECKING:
     from weft.streams.catalog.catalog_context import CatalogContext
@@ -72,29 +72,23 @@ class SparkProcedure(Callback):
         super().__init__(catalog.jvm, f"weft procedure {catalog.name}.{procedure.name}")
         self._catalog, self._procedure = catalog, procedure
 
-    @callback
     def name(self) -> str:
         return self._procedure.name
 
-    @callback
     def description(self) -> str:
         return self._procedure.comment
 
-    @callback
     def bind(self, _input: Any) -> Any:
         return self
 
-    @callback
     def isDeterministic(self) -> bool:  # noqa: N802
         return False
 
-    @callback
     def parameters(self) -> Any:
         return self.jvm.procedure_parameters(
             [(each.name, each.type, None if each.required else _sql(each)) for each in self._procedure.parameters]
         )
 
-    @callback
     def call(self, row: Any) -> Any:
         given = {
             parameter.name: _value(row, place, parameter.type)
@@ -119,15 +113,12 @@ class MissingProcedure(Callback):
         super().__init__(jvm, f"weft missing procedure {name}")
         self._name, self._error = name, error
 
-    @callback
     def name(self) -> str:
         return self._name
 
-    @callback
     def description(self) -> str:
         raise self._error
 
-    @callback
     def bind(self, _input: Any) -> Any:
         raise self._error
 
@@ -144,25 +135,20 @@ class ResultScan(WithoutMetrics):
         super().__init__(jvm, f"weft rows {id(result)}")
         self._result = result
 
-    @callback
     def rows(self) -> Any:
         return self.jvm.internal_rows(self.jvm.spark.createDataFrame(self._result))
 
-    @callback
     def readSchema(self) -> Any:  # noqa: N802
         return self.jvm.struct(from_arrow_schema(self._result.schema))
 
-    @callback
     def description(self) -> str:
         return self._identity
 
-    @callback
     def toBatch(self) -> Any:  # noqa: N802
         raise InvalidInput("the rows of a procedure are read in the driver")
 
     toMicroBatchStream = toContinuousStream = toBatch  # noqa: N815
 
-    @callback
     def columnarSupportMode(self) -> Any:  # noqa: N802
         return self.jvm.ColumnarSupportMode.UNSUPPORTED
 

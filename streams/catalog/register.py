@@ -20,11 +20,11 @@ from weft.storage.foreign_text import parse_json
 from weft.streams.catalog.catalog_jvm import CatalogJvm
 from weft.streams.catalog.changes import changes_arguments
 from weft.streams.catalog.lake import Lake, Names
-from weft.streams.catalog.lake_catalog import READ_OPTIONS, LakeCatalog
+from weft.streams.catalog.lake_catalog import READ_OPTIONS, LakeCatalog, register_lake
 from weft.streams.catalog.reader_options import check_readers
 from weft.streams.catalog.stream_table import mark_tables
 from weft.streams.catalog.stream_to_table import route_streams
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import UnsupportedSessionError
 from weft.streams.read.stream_mark import mark_streams
 from weft.streams.read.table_source import register as register_format
@@ -127,9 +127,7 @@ def _options(name: str, given: str | None) -> dict[str, Any]:
 def _register(jvm: CatalogJvm, lakes: Mapping[str, Lake]) -> None:
     session = jvm.session_id()
     for name, lake in lakes.items():
-        catalog = LakeCatalog(jvm, name, lake)
-        catalog.register()
-        _catalogs[session, name] = catalog
+        _catalogs[session, name] = register_lake(jvm, name, lake)
     jvm.register_function(CHANGES, ChangesFunction(jvm))
 
 
@@ -140,7 +138,6 @@ class ChangesFunction(Callback):
         super().__init__(jvm, f"{CHANGES} {id(self)}")
         self._session = jvm
 
-    @callback
     def apply(self, arguments: Any) -> Any:
         text, options = changes_arguments(self._session.literals(arguments))
         catalog, names = self._find(self._session.parse_name(text))

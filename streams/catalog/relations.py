@@ -30,7 +30,7 @@ from weft.streams.catalog.metadata_columns import METADATA, MetadataPlanner, Met
 from weft.streams.catalog.system_tables import SystemTablePlanner
 from weft.streams.read.native_or_merged import PinnedSnapshot
 from weft.streams.read.read_options import ReadOptions
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.planner_interface import Planner
 from weft.streams.read.relation.spark_scan import LiveView
 from weft.streams.read.view import table_planner
@@ -189,7 +189,6 @@ class RelationFunction(Callback):
         super().__init__(jvm, f"weft relations {id(relations)}")
         self._relations = relations
 
-    @callback
     def apply(self, arguments: Any) -> Any:
         [text] = self._relations.jvm.literals(arguments)
         return self._relations.view(Reading.parse(str(text))).newest_relation()

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from weft.streams.catalog.catalog_jvm import CatalogJvm
 from weft.streams.catalog.lake import Lake, Names
 from weft.streams.read.change_stream import ChangeOptions
-from weft.streams.read.relation.callbacks import PlainTable, callback
+from weft.streams.read.relation.callbacks import PlainTable
 from weft.streams.read.stream_mark import MARK, SOURCE
 from weft.streams.read.table_source import register
 
@@ -79,23 +79,18 @@ class ChangeStreamTable(PlainTable):
         self._inner = inner
         self._options = dict(options)
 
-    @callback
     def name(self) -> str:
         return self._name
 
-    @callback
     def newScanBuilder(self, _options: Any) -> Any:  # noqa: N802
         return self._inner.newScanBuilder(self._session.read_options(self._options))
 
-    @callback
     def schema(self) -> Any:
         return self._inner.schema()
 
-    @callback
     def columns(self) -> Any:
         return self._inner.columns()
 
-    @callback
     def capabilities(self) -> Any:
         return self._inner.capabilities()
 

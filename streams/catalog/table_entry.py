@@ -19,7 +19,7 @@ from weft.storage.core.types import format_type
 from weft.storage.errors import InvalidInput, TableError
 from weft.streams.catalog.catalog_jvm import CatalogJvm
 from weft.streams.catalog.system_tables import system_table
-from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
+from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics
 
 PROVIDER: Final = "weft"
 _CURRENT_DEFAULT: Final = "CURRENT_DEFAULT"
@@ -80,31 +80,24 @@ class TableEntry(PlainTable, WithoutMetrics):
         self._partition_by = tuple(partition_by)
         self._properties = {"provider": PROVIDER, **properties}
 
-    @callback
     def name(self) -> str:
         return self._name
 
-    @callback
     def schema(self) -> Any:
         return self.jvm.struct(self._columns)
 
-    @callback
     def columns(self) -> Any:
         return self.jvm.columns(self._columns)
 
-    @callback
     def properties(self) -> Any:
         return self.jvm.java_map(self._properties)
 
-    @callback
     def partitioning(self) -> Any:
         return self.jvm.array(self.jvm.Transform, [self.jvm.identity(name) for name in self._partition_by])
 
-    @callback
     def capabilities(self) -> Any:
         return self.jvm.HashSet()
 
-    @callback
     def truncateTable(self, _options: Any = None) -> bool:  # noqa: N802
         raise InvalidInput(
             f"TRUNCATE TABLE {self._name}: the rows of a table are not deleted as a whole",

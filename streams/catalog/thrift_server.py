@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from weft.storage.errors import InvalidInput
 from weft.streams.catalog.catalog_jvm import CatalogJvm
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import UnsupportedSessionError
 from weft.streams.spark.java_classes import CannotCompile, new_object
 from weft.streams.spark.sql_text import error_text
@@ -66,7 +66,6 @@ class _NewSession(Callback):
     def __init__(self, jvm: CatalogJvm) -> None:
         super().__init__(jvm, f"sessions of connections {id(self)}")
 
-    @callback
     def accept(self, session: Any) -> None:
         SparkSession(self.jvm.spark.sparkContext, session)  # see `weft.streams.catalog.register`
 

@@ -31,7 +31,7 @@ from weft.streams.catalog.stream_writes import (
 )
 from weft.streams.catalog.table_entry import shown_columns
 from weft.streams.read.arrow_filters import translate
-from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
+from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics
 from weft.streams.read.relation.pushed_filters import parse_predicate
 from weft.streams.spark.sql_text import sql_name
 from weft.streams.write.sink_task import HINT
@@ -100,15 +100,12 @@ class StreamTable(PlainTable, WithoutMetrics):
         self._by_position, self._is_new = by_position, is_new
         super().__init__(catalog.jvm, f"weft stream {self._shown} {by_position}")
 
-    @callback
     def name(self) -> str:
         return self._shown
 
-    @callback
     def schema(self) -> Any:
         return self.jvm.struct(self._struct())
 
-    @callback
     def columns(self) -> Any:
         return self.jvm.columns(self._struct())
 
@@ -119,7 +116,6 @@ class StreamTable(PlainTable, WithoutMetrics):
         hidden = [StructField(OP_COLUMN, StringType()), StructField(_SUPPLIED, ArrayType(StringType()))]
         return StructType([*shown.fields, *hidden])
 
-    @callback
     def capabilities(self) -> Any:
         found = self.jvm.HashSet()
         # Spark plans a scan for a DELETE, and does not run it.
@@ -131,7 +127,6 @@ class StreamTable(PlainTable, WithoutMetrics):
 
     # INSERT -----------------------------------------------------------------------------------------------------------
 
-    @callback
     def newWriteBuilder(self, info: Any) -> Any:  # noqa: N802
         return Append(self, dict(info.options().asCaseSensitiveMap()))
 
@@ -178,16 +173,13 @@ class StreamTable(PlainTable, WithoutMetrics):
 
     # DELETE -----------------------------------------------------------------------------------------------------------
 
-    @callback
     def newScanBuilder(self, _options: Any) -> Any:  # noqa: N802
         return NoScan(self)
 
-    @callback
     def canDeleteWhere(self, predicates: Any) -> bool:  # noqa: N802
         self._condition(predicates)
         return True
 
-    @callback
     def deleteWhere(self, predicates: Any, _options: Any = None) -> None:  # noqa: N802
         delete_rows(self._table, self._stream, self._condition(predicates))
 
@@ -213,7 +205,6 @@ class StreamTable(PlainTable, WithoutMetrics):
             found.append(condition)
         return And(tuple(found))
 
-    @callback
     def truncateTable(self, _options: Any = None) -> bool:  # noqa: N802
         raise InvalidInput(
             f"DELETE of {self._shown} without WHERE: all rows would be deleted",
@@ -237,29 +228,23 @@ class NoScan(WithoutMetrics):
         super().__init__(target.jvm, f"weft delete {target.name()}")
         self._target = target
 
-    @callback
     def build(self) -> Any:
         return self
 
-    @callback
     def readSchema(self) -> Any:  # noqa: N802
         return self._target.schema()
 
-    @callback
     def description(self) -> str:
         return self._identity
 
-    @callback
     def toBatch(self) -> Any:  # noqa: N802
         raise InvalidInput(f"{self._target.name()} is a stream, and cannot be read", hint="read its table")
 
-    @callback
     def toMicroBatchStream(self, _checkpoint: Any) -> Any:  # noqa: N802
         return self.toBatch()
 
     toContinuousStream = toMicroBatchStream  # noqa: N815
 
-    @callback
     def columnarSupportMode(self) -> Any:  # noqa: N802
         return self.jvm.ColumnarSupportMode.UNSUPPORTED
 
@@ -279,27 +264,21 @@ class Append(WithoutMetrics):
         super().__init__(target.jvm, f"weft append {target.name()}")
         self._target, self._options = target, options
 
-    @callback
     def build(self) -> Any:
         return self
 
-    @callback
     def truncate(self) -> Any:
         return self
 
-    @callback
     def toInsertableRelation(self) -> Any:  # noqa: N802
         return self
 
-    @callback
     def insert(self, data: Any, _overwrite: bool) -> None:  # noqa: FBT001
         self._target.append(DataFrame(data, self.jvm.spark), self._options)
 
-    @callback
     def description(self) -> str:
         return self._identity
 
-    @callback
     def toBatch(self) -> Any:  # noqa: N802
         raise InvalidInput(f"{self._target.name()} cannot be written in this way", hint="use INSERT INTO or writeTo")
 

@@ -12,11 +12,12 @@ import functools
 import threading
 import zlib
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any, Final, TypeVar, cast
 
 from weft.streams.read.relation.jvm import Jvm, UnsupportedSessionError
 
-__all__ = ["Callback", "PlainTable", "WithoutMetrics", "callback", "check_methods"]
+__all__ = ["Callback", "PlainTable", "WithoutMetrics", "check_methods"]
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -25,7 +26,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _returned: Final = threading.local()
 
 
-def callback(method: Method) -> Method:
+def _callback(method: Method) -> Method:
     """Decorator of all methods that the JVM calls: errors become JVM exceptions with the original message.
 
     The connection of the calling thread is closed when the thread has ended (`callback_connections`).
@@ -49,22 +50,31 @@ def callback(method: Method) -> Method:
 
 
 class Callback:
-    """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects."""
+    """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects.
+
+    The JVM can call every public method. Plain Python calls none that may fail: its errors are those of the JVM.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, method in vars(cls).copy().items():
+            if isinstance(method, FunctionType) and not name.startswith("_"):
+                setattr(cls, name, _callback(method))
 
     def __init__(self, jvm: Jvm, identity: str) -> None:
         self.jvm = jvm
         self._identity = identity
 
-    @callback
+    @_callback
     def hashCode(self) -> int:  # noqa: N802
         return zlib.crc32(self._identity.encode()) >> 1
 
-    @callback
+    @_callback
     def equals(self, other: Any) -> bool:
         # Other objects, such as plans and sequences, may have a very long text, so it is not computed for them.
         return self.jvm.is_callback(other) and str(other) == self._identity
 
-    @callback
+    @_callback
     def toString(self) -> str:  # noqa: N802
         return self._identity
 
@@ -72,23 +82,18 @@ class Callback:
 class PlainTable(Callback):
     """A table of Spark without partitions, constraints, properties, an id or a version."""
 
-    @callback
     def partitioning(self) -> Any:
         return self.jvm.array(self.jvm.Transform)
 
-    @callback
     def constraints(self) -> Any:
         return self.jvm.array(self.jvm.Constraint)
 
-    @callback
     def properties(self) -> Any:
         return self.jvm.HashMap()
 
-    @callback
     def id(self) -> None:
         return None
 
-    @callback
     def version(self) -> None:
         return None
 
@@ -96,11 +101,9 @@ class PlainTable(Callback):
 class WithoutMetrics(Callback):
     """A scan or write of Spark without metrics."""
 
-    @callback
     def supportedCustomMetrics(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.CustomMetric)
 
-    @callback
     def reportDriverMetrics(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.CustomTaskMetric)
 

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import Jvm
 from weft.streams.read.relation.planner_interface import ParquetFile
 
@@ -33,11 +33,9 @@ class RangesOfFiles(Callback):
         self._batch = batch
         self._ranges = ranges
 
-    @callback
     def planInputPartitions(self) -> Any:  # noqa: N802
         return self.jvm.ranged_partitions(self._batch.planInputPartitions(), self._ranges)
 
-    @callback
     def createReaderFactory(self) -> Any:  # noqa: N802
         return self._batch.createReaderFactory()
 

@@ -26,7 +26,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import Filter, In
 from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType, StructType
 
-from weft.streams.read.relation.callbacks import WithoutMetrics, callback
+from weft.streams.read.relation.callbacks import WithoutMetrics
 from weft.streams.read.relation.jvm import Jvm
 from weft.streams.read.relation.planner_interface import ReadPlan
 from weft.streams.read.relation.pushed_filters import parse_predicate
@@ -61,12 +61,10 @@ class FilteredAtRunTime(WithoutMetrics):
         """The last change by runtime filters, for EXPLAIN; empty if there was none."""
         return self._effect
 
-    @callback
     def filterAttributes(self) -> Any:  # noqa: N802
         names = [name for name in self.plan.filterable if name in self._schema.names]
         return self.jvm.array(self.jvm.NamedReference, [self.jvm.FieldReference.column(name) for name in names])
 
-    @callback
     def filter(self, predicates: Any) -> None:
         filters = parse_runtime_filters(self.jvm, list(predicates), self._schema)
         filtered = self.filtered_batch(filters) if filters else None
@@ -74,15 +72,12 @@ class FilteredAtRunTime(WithoutMetrics):
             self._filtered.batch, plan = filtered
             self._effect = f"; filtered at run time: {plan.description}"
 
-    @callback
     def pushedPredicates(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.Predicate)
 
-    @callback
     def supportsIterativePushdown(self) -> bool:  # noqa: N802
         return False
 
-    @callback
     def toBatch(self) -> Any:  # noqa: N802
         """The same object on every call, by which Spark compares scans; after `filter` once the filtered one."""
         return self._filtered.__dict__.pop("batch", self._batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import Jvm
 
 __all__ = ["ScanStatistics"]
@@ -21,15 +21,12 @@ class ScanStatistics(Callback):
         self._size_bytes = size_bytes
         self._row_count = row_count
 
-    @callback
     def sizeInBytes(self) -> Any:  # noqa: N802
         return self.jvm.optional_long(self._size_bytes)
 
-    @callback
     def numRows(self) -> Any:  # noqa: N802
         return self.jvm.optional_long(self._row_count)
 
-    @callback
     def columnStats(self) -> Any:  # noqa: N802
         return self.jvm.HashMap()
 

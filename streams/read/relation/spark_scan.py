@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from weft.storage.errors import InvalidInput
 from weft.storage.read.pushed.first_rows import FirstRows
 from weft.storage.read.pushed.partial_aggregates import Aggregation
-from weft.streams.read.relation.callbacks import Callback, PlainTable, callback, check_methods
+from weft.streams.read.relation.callbacks import Callback, PlainTable, check_methods
 from weft.streams.read.relation.file_ranges import RangesOfFiles, batch_of
 from weft.streams.read.relation.join_frames import join_frames
 from weft.streams.read.relation.jvm import Jvm
@@ -167,7 +167,6 @@ class ViewFunction(Callback):
         super().__init__(view.jvm, f"weft view {view.number}: {view.name}")
         self._view = view
 
-    @callback
     def apply(self, _arguments: Any) -> Any:
         return self._view.newest_relation()
 
@@ -185,23 +184,18 @@ class LiveTable(PlainTable):
         self._schema = schema
         self._part = part
 
-    @callback
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
         return PruningScanBuilder(self._view, self._schema, self._part, self._view.pins.current())
 
-    @callback
     def name(self) -> str:
         return self._view.name
 
-    @callback
     def schema(self) -> Any:
         return self.jvm.struct(self._schema)
 
-    @callback
     def columns(self) -> Any:
         return self.jvm.columns(self._schema)
 
-    @callback
     def capabilities(self) -> Any:
         return self._view.capabilities
 
@@ -226,7 +220,6 @@ class PruningScanBuilder(Callback):
         self._aggregated: tuple[Aggregation, ReadPlan] | None = None
         self._first: FirstRows | None = None
 
-    @callback
     def pushPredicates(self, predicates: Any) -> Any:  # noqa: N802
         """Take filters; returns those that Spark must evaluate after the scan, as the same objects."""
         after = []
@@ -241,15 +234,12 @@ class PruningScanBuilder(Callback):
         after += [predicate for index, predicate in enumerate(self._predicates) if index not in self._exact]
         return self.jvm.array(self.jvm.Predicate, after)
 
-    @callback
     def pushedPredicates(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.Predicate, self._predicates)
 
-    @callback
     def supportsIterativePushdown(self) -> bool:  # noqa: N802
         return False
 
-    @callback
     def pushLimit(self, count: int) -> bool:  # noqa: N802
         """Take a limit of rows to which Spark applies no further filter.
 
@@ -260,7 +250,6 @@ class PruningScanBuilder(Callback):
         self._first = FirstRows(count, in_all=in_all)
         return True
 
-    @callback
     def pushTopN(self, orders: Any, count: int) -> bool:  # noqa: N802
         """As `pushLimit`, in an order; Spark sorts and limits what tasks return."""
         order = parse_order(orders)
@@ -269,21 +258,17 @@ class PruningScanBuilder(Callback):
             self._first = FirstRows(count, order)
         return order is not None
 
-    @callback
     def isPartiallyPushed(self) -> bool:  # noqa: N802
         return self._first is None or not self._first.in_all
 
-    @callback
     def pruneColumns(self, required: Any) -> None:  # noqa: N802
         self._pruned = required
 
-    @callback
     def supportCompletePushDown(self, aggregation: Any) -> bool:  # noqa: N802
         """Called before `pushAggregation`, and the only one that sees averages as such."""
         self._refused = self._refused or has_inexact_average(aggregation, self._schema)
         return False
 
-    @callback
     def pushAggregation(self, aggregation: Any) -> bool:  # noqa: N802
         """Take an aggregation of rows to which Spark applies no further filter; Spark adds up what tasks return."""
         aggregated = None if self._refused else parse_aggregation(aggregation)
@@ -293,7 +278,6 @@ class PruningScanBuilder(Callback):
             self._aggregated = None if plan is None else (aggregated, plan)
         return self._aggregated is not None
 
-    @callback
     def build(self) -> Any:
         if self._aggregated is not None:
             return self._aggregated_scan(*self._aggregated)
@@ -395,27 +379,21 @@ class _PlannedScan(FilteredAtRunTime):
         super().__init__(jvm, f"weft scan {next(_numbers)}", batch, plan, schema)
         self._inner = inner
 
-    @callback
     def description(self) -> str:
         return self.plan.description + self.effect
 
-    @callback
     def readSchema(self) -> Any:  # noqa: N802
         return self._inner.readSchema()
 
-    @callback
     def reflectsFullyPushedDownFilters(self) -> bool:  # noqa: N802
         return False
 
-    @callback
     def getMetaData(self) -> Any:  # noqa: N802
         return self._inner.getMetaData()
 
-    @callback
     def columnarSupportMode(self) -> Any:  # noqa: N802
         return self.jvm.ColumnarSupportMode.PARTITION_DEFINED
 
-    @callback
     def toMicroBatchStream(self, _checkpoint: str) -> Any:  # noqa: N802
         raise InvalidInput(
             "a view of a table cannot be read as a stream", hint='read changes with spark.readStream.format("weft")'
@@ -454,11 +432,9 @@ class TaskScan(_PlannedScan):
         _, batch = self._scan_of([PlannedTask(plan.read, task) for task in plan.tasks])
         return batch, plan
 
-    @callback
     def estimateStatistics(self) -> ScanStatistics:  # noqa: N802
         return ScanStatistics(self.jvm, self._size_bytes, self.plan.row_count)
 
-    @callback
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
         return self.jvm.optional_long(self._size_bytes)
 
@@ -486,21 +462,17 @@ class ParquetScan(_PlannedScan):
         files = plan.parquet_files or ()
         return batch_of(self.jvm, self._scan_of(files), files), plan
 
-    @callback
     def description(self) -> str:
         metadata = self._inner.getMetaData()
         properties = ", ".join(f"{name}: {metadata.apply(name)}" for name in ("PushedFilters", "ReadSchema"))
         return f"{self.plan.description}; ParquetScan {properties}{self.effect}"
 
-    @callback
     def getMetaData(self) -> Any:  # noqa: N802
         # Spark's location is the temporary list of files (`Jvm.parquet_index`), which means nothing to a user.
         return self._inner.getMetaData().updated("Location", self.plan.description)
 
-    @callback
     def estimateStatistics(self) -> Any:  # noqa: N802
         return self._inner.estimateStatistics()
 
-    @callback
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
         return self._inner.estimateStatistics().sizeInBytes()
