@@ -185,7 +185,16 @@ def _read(changes: _Read, version: str, committed_at_ms: int, task: Any) -> Iter
         yield from changelog_rows(batch, version, committed_at_ms)
 
 
-class TableChangelog(Callback):
+class TableChangelog(
+    Callback,
+    java=("org.apache.spark.sql.connector.catalog.Changelog",),
+    answers={
+        "containsCarryoverRows": False,
+        "containsIntermediateChanges": False,
+        "representsUpdateAsDeleteAndInsert": False,
+        "rowVersion": None,
+    },
+):
     """What the catalog returns to Spark for a CHANGES clause (`Changelog`)."""
 
     def __init__(self, view: LiveView, identity: str) -> None:
@@ -205,23 +214,8 @@ class TableChangelog(Callback):
     def columns(self) -> Any:
         return self.jvm.columns(self._columns)
 
-    def containsCarryoverRows(self) -> bool:  # noqa: N802
-        return False
-
-    def containsIntermediateChanges(self) -> bool:  # noqa: N802
-        return False
-
-    def representsUpdateAsDeleteAndInsert(self) -> bool:  # noqa: N802
-        return False
-
     def rowId(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.NamedReference)
 
-    def rowVersion(self) -> None:  # noqa: N802
-        return None
-
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
         return PruningScanBuilder(self._view, self._columns, Part.WHOLE, self._view.pins.current())
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.Changelog",)

@@ -14,14 +14,14 @@ from weft.streams.catalog.changelog import TableChangelog
 from weft.streams.catalog.changes import SINCE
 from weft.streams.catalog.lake import Lake, Names
 from weft.streams.catalog.metadata_columns import METADATA, MetadataTable, names_metadata
-from weft.streams.catalog.relations import Reading, RelationFunction, Relations
+from weft.streams.catalog.relations import Reading, Relations
 from weft.streams.catalog.statement_options import check_options
 from weft.streams.catalog.stream_table import STREAM_OPTIONS, ChangeStreamTable, reads_stream, stream_table
 from weft.streams.catalog.stream_writes import check_readable
 from weft.streams.catalog.system_tables import SYSTEM_TABLES
 from weft.streams.catalog.table_entry import PROVIDER, TableEntry, damaged_entry, entry_of
 from weft.streams.read.read_options import ReadOptions
-from weft.streams.read.relation.callbacks import Callback, check_methods
+from weft.streams.read.relation.callbacks import Callback, ScalaFunction, check_methods
 from weft.streams.read.stream_mark import MARK
 
 _STATE_OPTIONS: Final = (*ReadOptions.model_fields, METADATA, *STREAM_OPTIONS)
@@ -53,12 +53,22 @@ def register_lake(jvm: CatalogJvm, name: str, lake: Lake) -> LakeCatalog:
         ),
     )
     catalog = LakeCatalog(jvm, name, lake)
-    jvm.register_function(catalog.relations.function, RelationFunction(jvm, catalog.relations))
+    relations = catalog.relations
+    function = ScalaFunction(jvm, f"weft relations {id(relations)}", relations.relation)
+    jvm.register_function(relations.function, function)
     jvm.register_catalog(name, catalog)
     return catalog
 
 
-class LakeCatalog(Callback):
+class LakeCatalog(
+    Callback,
+    java=(
+        "org.apache.spark.sql.connector.catalog.TableCatalog",
+        "org.apache.spark.sql.connector.catalog.SupportsNamespaces",
+        "org.apache.spark.sql.connector.catalog.ProcedureCatalog",
+    ),
+    answers={"useNullableQuerySchema": True},
+):
     """A folder of tables as a catalog of one session.
 
     Attributes:
@@ -175,9 +185,6 @@ class LakeCatalog(Callback):
         copied.pop("location", None)
         properties = {**copied, **dict(info.properties())}
         definitions.create_table(self._context, _names(ident), info.columns(), info.partitions(), properties)
-
-    def useNullableQuerySchema(self) -> bool:  # noqa: N802
-        return True
 
     def alterTable(self, ident: Any, changes: Any) -> Any:  # noqa: N802
         names = _names(ident)
@@ -308,13 +315,6 @@ class LakeCatalog(Callback):
         for value in values:
             made.add(value)
         return made
-
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.catalog.TableCatalog",
-            "org.apache.spark.sql.connector.catalog.SupportsNamespaces",
-            "org.apache.spark.sql.connector.catalog.ProcedureCatalog",
-        )
 
 
 def _names(ident: Any) -> Names:

@@ -115,7 +115,14 @@ def _with_metadata(
         yield made
 
 
-class MetadataTable(LiveTable):
+class MetadataTable(
+    LiveTable,
+    java=(
+        "org.apache.spark.sql.connector.catalog.SupportsRead",
+        "org.apache.spark.sql.connector.catalog.SupportsMetadataColumns",
+    ),
+    answers={"canRenameConflictingMetadataColumns": True},
+):
     """A table with metadata columns (`SupportsMetadataColumns`)."""
 
     def __init__(self, view: LiveView, state: PinnedMetadata) -> None:
@@ -131,17 +138,12 @@ class MetadataTable(LiveTable):
         columns = [HiddenColumn(self.jvm, StructType([field])) for field in hidden]
         return self.jvm.array(self.jvm.MetadataColumn, columns)
 
-    def canRenameConflictingMetadataColumns(self) -> bool:  # noqa: N802
-        return True
 
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.catalog.SupportsRead",
-            "org.apache.spark.sql.connector.catalog.SupportsMetadataColumns",
-        )
-
-
-class HiddenColumn(Callback):
+class HiddenColumn(
+    Callback,
+    java=("org.apache.spark.sql.connector.catalog.MetadataColumn",),
+    answers={"comment": None, "transform": None, "metadataInJSON": None},
+):
     """A metadata column."""
 
     def __init__(self, jvm: Jvm, column: StructType) -> None:
@@ -157,15 +159,3 @@ class HiddenColumn(Callback):
 
     def isNullable(self) -> bool:  # noqa: N802
         return self._column.fields[0].nullable
-
-    def comment(self) -> None:
-        return None
-
-    def transform(self) -> None:
-        return None
-
-    def metadataInJSON(self) -> None:  # noqa: N802
-        return None
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.MetadataColumn",)

@@ -63,7 +63,14 @@ class _Session:
         return TableLocation(lake.location(names), lake.storage_options)
 
 
-class SparkProcedure(Callback):
+class SparkProcedure(
+    Callback,
+    java=(
+        "org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",
+        "org.apache.spark.sql.connector.catalog.procedures.BoundProcedure",
+    ),
+    answers={"isDeterministic": False},
+):
     """A procedure that is called with the parameters that it declares."""
 
     jvm: CatalogJvm
@@ -81,9 +88,6 @@ class SparkProcedure(Callback):
     def bind(self, _input: Any) -> Any:
         return self
 
-    def isDeterministic(self) -> bool:  # noqa: N802
-        return False
-
     def parameters(self) -> Any:
         return self.jvm.procedure_parameters(
             [(each.name, each.type, None if each.required else _sql(each)) for each in self._procedure.parameters]
@@ -97,14 +101,8 @@ class SparkProcedure(Callback):
         result = self._procedure.call(_Session(self._catalog), given)
         return self.jvm.iterator([ResultScan(self.jvm, result)])
 
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",
-            "org.apache.spark.sql.connector.catalog.procedures.BoundProcedure",
-        )
 
-
-class MissingProcedure(Callback):
+class MissingProcedure(Callback, java=("org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",)):
     """A name that is no procedure. Spark hides the errors of the lookup, but not those of `bind`."""
 
     jvm: CatalogJvm
@@ -122,11 +120,8 @@ class MissingProcedure(Callback):
     def bind(self, _input: Any) -> Any:
         raise self._error
 
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",)
 
-
-class ResultScan(WithoutMetrics):
+class ResultScan(WithoutMetrics, java=("org.apache.spark.sql.connector.read.LocalScan",)):
     """The rows that a procedure returns."""
 
     jvm: CatalogJvm
@@ -151,9 +146,6 @@ class ResultScan(WithoutMetrics):
 
     def columnarSupportMode(self) -> Any:  # noqa: N802
         return self.jvm.ColumnarSupportMode.UNSUPPORTED
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.read.LocalScan",)
 
 
 def _sql(parameter: Parameter) -> str:

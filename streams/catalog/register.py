@@ -24,7 +24,7 @@ from weft.streams.catalog.lake_catalog import READ_OPTIONS, LakeCatalog, registe
 from weft.streams.catalog.reader_options import check_readers
 from weft.streams.catalog.stream_table import mark_tables
 from weft.streams.catalog.stream_to_table import route_streams
-from weft.streams.read.relation.callbacks import Callback
+from weft.streams.read.relation.callbacks import ScalaFunction
 from weft.streams.read.relation.jvm import UnsupportedSessionError
 from weft.streams.read.stream_mark import mark_streams
 from weft.streams.read.table_source import register as register_format
@@ -128,42 +128,34 @@ def _register(jvm: CatalogJvm, lakes: Mapping[str, Lake]) -> None:
     session = jvm.session_id()
     for name, lake in lakes.items():
         _catalogs[session, name] = register_lake(jvm, name, lake)
-    jvm.register_function(CHANGES, ChangesFunction(jvm))
+    jvm.register_function(CHANGES, ScalaFunction(jvm, f"{CHANGES} {id(jvm)}", functools.partial(_changes, jvm)))
 
 
-class ChangesFunction(Callback):
-    """The table function ``weft_changes`` of a session, for Scala a function `Seq[Expression] => LogicalPlan`."""
+def _changes(jvm: CatalogJvm, arguments: Any) -> Any:
+    """The table function ``weft_changes``: a logical plan for its arguments, a `Seq[Expression]`."""
+    text, options = changes_arguments(jvm.literals(arguments))
+    catalog, names = _find(jvm, jvm.parse_name(text))
+    return catalog.changes(names, options)
 
-    def __init__(self, jvm: CatalogJvm) -> None:
-        super().__init__(jvm, f"{CHANGES} {id(self)}")
-        self._session = jvm
 
-    def apply(self, arguments: Any) -> Any:
-        text, options = changes_arguments(self._session.literals(arguments))
-        catalog, names = self._find(self._session.parse_name(text))
-        return catalog.changes(names, options)
+def _find(jvm: CatalogJvm, names: Names) -> tuple[LakeCatalog, Names]:
+    """The catalog of a table, and its name in it, as Spark finds them: with USE, or with the name of the catalog.
 
-    def _find(self, names: Names) -> tuple[LakeCatalog, Names]:
-        """The catalog of a table, and its name in it, as Spark finds them: with USE, or with the name of the catalog.
-
-        Outside of these catalogs the name of the catalog may be left out if there is only one.
-        """
-        session = self._session.session_id()
-        known = {name: each for (of, name), each in _catalogs.items() if of == session}
-        if len(names) > 1 and names[0] in known:
-            return known[names[0]], names[1:]
-        current, *namespace = self._session.current_place()
-        if current in known:
-            return known[current], (*namespace, *names) if len(names) == 1 else names
-        if len(known) == 1:
-            return next(iter(known.values())), names
-        raise InvalidInput(
-            f"{'.'.join(names)}: there are several catalogs",
-            hint=f"begin the name with that of a catalog: {', '.join(sorted(known))}",
-        )
-
-    class Java:
-        implements = ("scala.Function1",)
+    Outside of these catalogs the name of the catalog may be left out if there is only one.
+    """
+    session = jvm.session_id()
+    known = {name: each for (of, name), each in _catalogs.items() if of == session}
+    if len(names) > 1 and names[0] in known:
+        return known[names[0]], names[1:]
+    current, *namespace = jvm.current_place()
+    if current in known:
+        return known[current], (*namespace, *names) if len(names) == 1 else names
+    if len(known) == 1:
+        return next(iter(known.values())), names
+    raise InvalidInput(
+        f"{'.'.join(names)}: there are several catalogs",
+        hint=f"begin the name with that of a catalog: {', '.join(sorted(known))}",
+    )
 
 
 def _follow_sessions() -> None:

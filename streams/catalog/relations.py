@@ -3,7 +3,7 @@
 A use of a table in a query is resolved in two steps:
 
     LakeCatalog.loadTable      a view whose text is SELECT * FROM weft_catalog_<name>('shop/orders?as_of=...')
-    RelationFunction.apply     the plan over a `LiveView`, as for a view of `weft.create_view`
+    Relations.relation         the plan over a `LiveView`, as for a view of `weft.create_view`
 
 The text names the relation completely, so the same use always finds the same `LiveView`. Spark compares plans by it:
 `CACHE TABLE` finds cached data, and all uses in one query share one snapshot.
@@ -30,7 +30,6 @@ from weft.streams.catalog.metadata_columns import METADATA, MetadataPlanner, Met
 from weft.streams.catalog.system_tables import SystemTablePlanner
 from weft.streams.read.native_or_merged import PinnedSnapshot
 from weft.streams.read.read_options import ReadOptions
-from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.planner_interface import Planner
 from weft.streams.read.relation.spark_scan import LiveView
 from weft.streams.read.view import table_planner
@@ -87,6 +86,11 @@ class Relations:
     def function(self) -> str:
         """Name of the table function."""
         return f"weft_catalog_{self._name.lower()}"
+
+    def relation(self, arguments: Any) -> Any:
+        """The table function: a logical plan over the relation that the argument, a `Seq[Expression]`, names."""
+        [text] = self.jvm.literals(arguments)
+        return self.view(Reading.parse(str(text))).newest_relation()
 
     def table(self, catalog: Any, reading: Reading, names: Names) -> Any:
         """What Spark expands in the query that is analysed on this thread, a `V1Table`.
@@ -180,18 +184,3 @@ def _shorten(known: dict[Any, Any]) -> None:
     """Remove the oldest entries of what is remembered."""
     while len(known) > KEPT:
         del known[next(iter(known))]
-
-
-class RelationFunction(Callback):
-    """The table function of a catalog, for Scala a function `Seq[Expression] => LogicalPlan`."""
-
-    def __init__(self, jvm: CatalogJvm, relations: Relations) -> None:
-        super().__init__(jvm, f"weft relations {id(relations)}")
-        self._relations = relations
-
-    def apply(self, arguments: Any) -> Any:
-        [text] = self._relations.jvm.literals(arguments)
-        return self._relations.view(Reading.parse(str(text))).newest_relation()
-
-    class Java:
-        implements = ("scala.Function1",)

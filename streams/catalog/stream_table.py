@@ -68,7 +68,7 @@ def mark_tables() -> None:
     DataStreamReader.table = marked  # type: ignore[method-assign]
 
 
-class ChangeStreamTable(PlainTable):
+class ChangeStreamTable(PlainTable, java=("org.apache.spark.sql.connector.catalog.SupportsRead",)):
     """Spark's table of the Python data source, with the options that find the table."""
 
     def __init__(self, jvm: CatalogJvm, name: str, inner: Any, options: Mapping[str, str]) -> None:
@@ -93,6 +93,3 @@ class ChangeStreamTable(PlainTable):
 
     def capabilities(self) -> Any:
         return self._inner.capabilities()
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.SupportsRead",)

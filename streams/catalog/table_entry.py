@@ -54,7 +54,7 @@ def sql_literal(value: Any, kind: str) -> str:
             return text if kind == "string" else f"CAST({text} AS {kind.upper()})"
 
 
-class TableEntry(PlainTable, WithoutMetrics):
+class TableEntry(PlainTable, WithoutMetrics, java=("org.apache.spark.sql.connector.catalog.TruncatableTable",)):
     """A table for commands. It cannot be read: queries get another object."""
 
     def __init__(
@@ -103,9 +103,6 @@ class TableEntry(PlainTable, WithoutMetrics):
             f"TRUNCATE TABLE {self._name}: the rows of a table are not deleted as a whole",
             hint="write to a stream of it: DELETE with WHERE <key column> IS NOT NULL, if that is meant",
         )
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.TruncatableTable",)
 
 
 def entry_of(jvm: CatalogJvm, name: str, table: Table, part: str = "") -> TableEntry:

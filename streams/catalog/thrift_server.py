@@ -60,7 +60,7 @@ def start_thrift_server(spark: SparkSession) -> None:
         ) from error
 
 
-class _NewSession(Callback):
+class _NewSession(Callback, java=("java.util.function.Consumer",)):
     """Makes a session of the JVM known to Python; for Java a `Consumer<SparkSession>`."""
 
     def __init__(self, jvm: CatalogJvm) -> None:
@@ -68,6 +68,3 @@ class _NewSession(Callback):
 
     def accept(self, session: Any) -> None:
         SparkSession(self.jvm.spark.sparkContext, session)  # see `weft.streams.catalog.register`
-
-    class Java:
-        implements = ("java.util.function.Consumer",)

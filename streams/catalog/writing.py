@@ -83,7 +83,15 @@ def table_for_write(
     return StreamTable(catalog, table, part, by_position=by_position, is_new=catalog.jvm.creates_from_query())
 
 
-class StreamTable(PlainTable, WithoutMetrics):
+class StreamTable(
+    PlainTable,
+    WithoutMetrics,
+    java=(
+        "org.apache.spark.sql.connector.catalog.SupportsRead",
+        "org.apache.spark.sql.connector.catalog.SupportsWrite",
+        "org.apache.spark.sql.connector.catalog.SupportsDeleteV2",
+    ),
+):
     """A stream of a table: what INSERT and DELETE of one statement need."""
 
     jvm: CatalogJvm
@@ -211,15 +219,10 @@ class StreamTable(PlainTable, WithoutMetrics):
             hint=f"WHERE {self._schema.key[0]} IS NOT NULL, if that is meant",
         )
 
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.catalog.SupportsRead",
-            "org.apache.spark.sql.connector.catalog.SupportsWrite",
-            "org.apache.spark.sql.connector.catalog.SupportsDeleteV2",
-        )
 
-
-class NoScan(WithoutMetrics):
+class NoScan(
+    WithoutMetrics, java=("org.apache.spark.sql.connector.read.ScanBuilder", "org.apache.spark.sql.connector.read.Scan")
+):
     """The scan of a DELETE, which Spark plans and does not run."""
 
     jvm: CatalogJvm
@@ -248,14 +251,15 @@ class NoScan(WithoutMetrics):
     def columnarSupportMode(self) -> Any:  # noqa: N802
         return self.jvm.ColumnarSupportMode.UNSUPPORTED
 
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.read.ScanBuilder",
-            "org.apache.spark.sql.connector.read.Scan",
-        )
 
-
-class Append(WithoutMetrics):
+class Append(
+    WithoutMetrics,
+    java=(
+        "org.apache.spark.sql.connector.write.SupportsTruncate",
+        "org.apache.spark.sql.connector.write.V1Write",
+        "org.apache.spark.sql.sources.InsertableRelation",
+    ),
+):
     """One INSERT: Spark asks for a builder, a write and a relation, which are all this object."""
 
     jvm: CatalogJvm
@@ -283,13 +287,6 @@ class Append(WithoutMetrics):
         raise InvalidInput(f"{self._target.name()} cannot be written in this way", hint="use INSERT INTO or writeTo")
 
     buildForBatch = buildForStreaming = toStreaming = toBatch  # noqa: N815
-
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.write.SupportsTruncate",
-            "org.apache.spark.sql.connector.write.V1Write",
-            "org.apache.spark.sql.sources.InsertableRelation",
-        )
 
 
 def _key_cast(column: Column, kind: DataType, name: str) -> Column:

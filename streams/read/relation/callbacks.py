@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any, Final, TypeVar, cast
 
 from weft.streams.read.relation.jvm import Jvm, UnsupportedSessionError
 
-__all__ = ["Callback", "PlainTable", "WithoutMetrics", "check_methods"]
+__all__ = ["Callback", "PlainTable", "ScalaFunction", "WithoutMetrics", "check_methods"]
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -55,11 +55,22 @@ class Callback:
     The JVM can call every public method. Plain Python calls none that may fail: its errors are those of the JVM.
     """
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        for name, method in vars(cls).copy().items():
+    def __init_subclass__(cls, *, java: tuple[str, ...] = (), answers: Mapping[str, bool | None] | None = None) -> None:
+        """Declare what Spark may call.
+
+        Args:
+            java: The Java interfaces of the class; without any those of its base class.
+            answers: Methods that always return the same value.
+        """
+        super().__init_subclass__()
+        if java:
+            cls.Java = type("Java", (), {"implements": java})  # what Py4J looks for
+        constants = {name: _constant(value) for name, value in (answers or {}).items()}
+        for name, method in {**vars(cls), **constants}.items():
             if isinstance(method, FunctionType) and not name.startswith("_"):
                 setattr(cls, name, _callback(method))
+
+    Java: type
 
     def __init__(self, jvm: Jvm, identity: str) -> None:
         self.jvm = jvm
@@ -79,7 +90,25 @@ class Callback:
         return self._identity
 
 
-class PlainTable(Callback):
+def _constant(value: bool | None) -> Callable[..., bool | None]:  # noqa: FBT001
+    def answer(*_: Any) -> bool | None:
+        return value
+
+    return answer
+
+
+class ScalaFunction(Callback, java=("scala.Function1",)):
+    """A Python function as a function of Scala with one argument."""
+
+    def __init__(self, jvm: Jvm, identity: str, function: Callable[[Any], Any]) -> None:
+        super().__init__(jvm, identity)
+        self._function = function
+
+    def apply(self, argument: Any) -> Any:
+        return self._function(argument)
+
+
+class PlainTable(Callback, answers={"id": None, "version": None}):
     """A table of Spark without partitions, constraints, properties, an id or a version."""
 
     def partitioning(self) -> Any:
@@ -90,12 +119,6 @@ class PlainTable(Callback):
 
     def properties(self) -> Any:
         return self.jvm.HashMap()
-
-    def id(self) -> None:
-        return None
-
-    def version(self) -> None:
-        return None
 
 
 class WithoutMetrics(Callback):

@@ -25,7 +25,7 @@ def batch_of(jvm: Jvm, inner: Any, files: Sequence[ParquetFile]) -> Any:
     return RangesOfFiles(jvm, inner.toBatch(), ranges) if ranges else inner.toBatch()
 
 
-class RangesOfFiles(Callback):
+class RangesOfFiles(Callback, java=("org.apache.spark.sql.connector.read.Batch",)):
     """A batch of Spark's scan of Parquet files without the row groups outside of some ranges."""
 
     def __init__(self, jvm: Jvm, batch: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> None:
@@ -38,6 +38,3 @@ class RangesOfFiles(Callback):
 
     def createReaderFactory(self) -> Any:  # noqa: N802
         return self._batch.createReaderFactory()
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.read.Batch",)

@@ -41,7 +41,7 @@ MAX_LITERALS: Final = 1_000
 Replan = Callable[[Sequence[Filter]], ReadPlan]
 
 
-class FilteredAtRunTime(WithoutMetrics):
+class FilteredAtRunTime(WithoutMetrics, answers={"supportsIterativePushdown": False}):
     """A scan that is planned again with runtime filters."""
 
     def __init__(self, jvm: Jvm, identity: str, batch: Any, plan: ReadPlan, schema: StructType) -> None:
@@ -74,9 +74,6 @@ class FilteredAtRunTime(WithoutMetrics):
 
     def pushedPredicates(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.Predicate)
-
-    def supportsIterativePushdown(self) -> bool:  # noqa: N802
-        return False
 
     def toBatch(self) -> Any:  # noqa: N802
         """The same object on every call, by which Spark compares scans; after `filter` once the filtered one."""

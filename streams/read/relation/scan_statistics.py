@@ -13,7 +13,7 @@ __all__ = ["ScanStatistics"]
 _numbers = itertools.count(1)
 
 
-class ScanStatistics(Callback):
+class ScanStatistics(Callback, java=("org.apache.spark.sql.connector.read.Statistics",)):
     """Statistics by which Spark chooses joins. For an unknown size it takes its default, which is never broadcast."""
 
     def __init__(self, jvm: Jvm, size_bytes: int | None, row_count: int | None) -> None:
@@ -29,6 +29,3 @@ class ScanStatistics(Callback):
 
     def columnStats(self) -> Any:  # noqa: N802
         return self.jvm.HashMap()
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.read.Statistics",)

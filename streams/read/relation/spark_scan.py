@@ -1,6 +1,6 @@
 """The objects that Spark calls while it plans a query over a view: table function -> table -> scan builder -> scan.
 
-    analysis       ViewFunction.apply      returns a relation over a LiveTable, or a union of two
+    analysis       a table function        returns a relation over a LiveTable, or a union of two
     optimization   LiveTable.newScanBuilder -> PruningScanBuilder.pushPredicates, pushAggregation, pushLimit or
                    pushTopN, pruneColumns, build
     execution      TaskScan, ParquetScan    wrap scans of Spark; no Python runs in the driver from here on
@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from weft.storage.errors import InvalidInput
 from weft.storage.read.pushed.first_rows import FirstRows
 from weft.storage.read.pushed.partial_aggregates import Aggregation
-from weft.streams.read.relation.callbacks import Callback, PlainTable, check_methods
+from weft.streams.read.relation.callbacks import Callback, PlainTable, ScalaFunction, check_methods
 from weft.streams.read.relation.file_ranges import RangesOfFiles, batch_of
 from weft.streams.read.relation.join_frames import join_frames
 from weft.streams.read.relation.jvm import Jvm
@@ -57,7 +57,9 @@ LISTS_KEPT: Final = 8
 
 def register_view(jvm: Jvm, name: str, planner: Planner) -> None:
     """Create or replace a view and its table function."""
-    jvm.create_view(name, f"weft_{name}", ViewFunction(LiveView(jvm, name, planner)))
+    view = LiveView(jvm, name, planner)
+    function = ScalaFunction(jvm, f"weft view {view.number}: {name}", lambda _arguments: view.newest_relation())
+    jvm.create_view(name, f"weft_{name}", function)
 
 
 def new_dataframe(jvm: Jvm, name: str, planner: Planner) -> DataFrame:
@@ -160,21 +162,7 @@ def _read_by_spark(file: ParquetFile) -> bool:
     return not file.path.rpartition("/")[2].startswith(("_", "."))
 
 
-class ViewFunction(Callback):
-    """The table function of a view, for Scala a function `Seq[Expression] => LogicalPlan`."""
-
-    def __init__(self, view: LiveView) -> None:
-        super().__init__(view.jvm, f"weft view {view.number}: {view.name}")
-        self._view = view
-
-    def apply(self, _arguments: Any) -> Any:
-        return self._view.newest_relation()
-
-    class Java:
-        implements = ("scala.Function1",)
-
-
-class LiveTable(PlainTable):
+class LiveTable(PlainTable, java=("org.apache.spark.sql.connector.catalog.SupportsRead",)):
     """A table for Spark (`SupportsRead`): columns and part are fixed at analysis, rows come from the query's state."""
 
     def __init__(self, view: LiveView, schema: StructType, part: Part) -> None:
@@ -199,11 +187,18 @@ class LiveTable(PlainTable):
     def capabilities(self) -> Any:
         return self._view.capabilities
 
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.SupportsRead",)
 
-
-class PruningScanBuilder(Callback):
+class PruningScanBuilder(
+    Callback,
+    java=(
+        "org.apache.spark.sql.connector.read.SupportsPushDownAggregates",
+        "org.apache.spark.sql.connector.read.SupportsPushDownLimit",
+        "org.apache.spark.sql.connector.read.SupportsPushDownTopN",
+        "org.apache.spark.sql.connector.read.SupportsPushDownV2Filters",
+        "org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns",
+    ),
+    answers={"supportsIterativePushdown": False},
+):
     """Collects filters and columns of one scan, then plans it. Spark calls the methods in the order below."""
 
     def __init__(self, view: LiveView, schema: StructType, part: Part, pin: QueryState) -> None:
@@ -236,9 +231,6 @@ class PruningScanBuilder(Callback):
 
     def pushedPredicates(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.Predicate, self._predicates)
-
-    def supportsIterativePushdown(self) -> bool:  # noqa: N802
-        return False
 
     def pushLimit(self, count: int) -> bool:  # noqa: N802
         """Take a limit of rows to which Spark applies no further filter.
@@ -362,17 +354,16 @@ class PruningScanBuilder(Callback):
                     hint="create the DataFrame again: it keeps the columns that the table had when it was created",
                 )
 
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.read.SupportsPushDownAggregates",
-            "org.apache.spark.sql.connector.read.SupportsPushDownLimit",
-            "org.apache.spark.sql.connector.read.SupportsPushDownTopN",
-            "org.apache.spark.sql.connector.read.SupportsPushDownV2Filters",
-            "org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns",
-        )
 
-
-class _PlannedScan(FilteredAtRunTime):
+class _PlannedScan(
+    FilteredAtRunTime,
+    java=(
+        "org.apache.spark.sql.connector.read.SupportsReportStatistics",
+        "org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering",
+        "org.apache.spark.sql.internal.connector.SupportsMetadata",
+    ),
+    answers={"reflectsFullyPushedDownFilters": False},
+):
     """Wraps a scan of Spark: adds the description of the plan, and filters that Spark knows when it runs the query."""
 
     def __init__(self, jvm: Jvm, inner: Any, batch: Any, plan: ReadPlan, schema: StructType) -> None:
@@ -384,9 +375,6 @@ class _PlannedScan(FilteredAtRunTime):
 
     def readSchema(self) -> Any:  # noqa: N802
         return self._inner.readSchema()
-
-    def reflectsFullyPushedDownFilters(self) -> bool:  # noqa: N802
-        return False
 
     def getMetaData(self) -> Any:  # noqa: N802
         return self._inner.getMetaData()
@@ -400,13 +388,6 @@ class _PlannedScan(FilteredAtRunTime):
         )
 
     toContinuousStream = toMicroBatchStream  # noqa: N815
-
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.read.SupportsReportStatistics",
-            "org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering",
-            "org.apache.spark.sql.internal.connector.SupportsMetadata",
-        )
 
 
 class TaskScan(_PlannedScan):

@@ -30,7 +30,7 @@ SECONDS = 120.0
 FEW = 3
 
 
-class Called(Callback):
+class Called(Callback, java=("java.util.concurrent.Callable",)):
     """A task of an executor, which calls back into the JVM, as callbacks of Spark do."""
 
     calls = 0
@@ -38,9 +38,6 @@ class Called(Callback):
     def call(self) -> Any:
         Called.calls += 1
         return self.jvm.optional_long(Called.calls)
-
-    class Java:
-        implements = ("java.util.concurrent.Callable",)
 
 
 @pytest.fixture
