@@ -136,16 +136,10 @@ class ResultScan(WithoutMetrics, java=("org.apache.spark.sql.connector.read.Loca
     def readSchema(self) -> Any:  # noqa: N802
         return self.jvm.struct(from_arrow_schema(self._result.schema))
 
-    def description(self) -> str:
-        return self._identity
-
     def toBatch(self) -> Any:  # noqa: N802
         raise InvalidInput("the rows of a procedure are read in the driver")
 
     toMicroBatchStream = toContinuousStream = toBatch  # noqa: N815
-
-    def columnarSupportMode(self) -> Any:  # noqa: N802
-        return self.jvm.ColumnarSupportMode.UNSUPPORTED
 
 
 def _sql(parameter: Parameter) -> str:

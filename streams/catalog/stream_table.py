@@ -73,23 +73,13 @@ class ChangeStreamTable(PlainTable, java=("org.apache.spark.sql.connector.catalo
 
     def __init__(self, jvm: CatalogJvm, name: str, inner: Any, options: Mapping[str, str]) -> None:
         """Use `stream_table`."""
-        super().__init__(jvm, f"weft stream {name}")
+        super().__init__(jvm, f"weft stream {name}", name, jvm.parse_struct(inner.schema()))
         self._session = jvm
-        self._name = name
         self._inner = inner
         self._options = dict(options)
 
-    def name(self) -> str:
-        return self._name
-
     def newScanBuilder(self, _options: Any) -> Any:  # noqa: N802
         return self._inner.newScanBuilder(self._session.read_options(self._options))
-
-    def schema(self) -> Any:
-        return self._inner.schema()
-
-    def columns(self) -> Any:
-        return self._inner.columns()
 
     def capabilities(self) -> Any:
         return self._inner.capabilities()

@@ -74,20 +74,10 @@ class TableEntry(PlainTable, WithoutMetrics, java=("org.apache.spark.sql.connect
             properties: The properties.
             partition_by: The partition columns.
         """
-        super().__init__(jvm, f"weft entry {name}: {columns.simpleString()} {sorted(properties.items())}")
-        self._name = name
-        self._columns = columns
+        identity = f"weft entry {name}: {columns.simpleString()} {sorted(properties.items())}"
+        super().__init__(jvm, identity, name, columns)
         self._partition_by = tuple(partition_by)
         self._properties = {"provider": PROVIDER, **properties}
-
-    def name(self) -> str:
-        return self._name
-
-    def schema(self) -> Any:
-        return self.jvm.struct(self._columns)
-
-    def columns(self) -> Any:
-        return self.jvm.columns(self._columns)
 
     def properties(self) -> Any:
         return self.jvm.java_map(self._properties)

@@ -101,28 +101,16 @@ class StreamTable(
     ) -> None:
         self._catalog = catalog
         self._table = catalog.lake.table(names)
-        self._schema = self._table.schema
+        self._table_schema = self._table.schema
         table = ".".join((catalog.name, *names))
-        self._stream = choose_stream(self._schema, table, part)
-        self._shown = f"{table}.{self._stream.name}"
+        self._stream = choose_stream(self._table_schema, table, part)
         self._by_position, self._is_new = by_position, is_new
-        super().__init__(catalog.jvm, f"weft stream {self._shown} {by_position}")
-
-    def name(self) -> str:
-        return self._shown
-
-    def schema(self) -> Any:
-        return self.jvm.struct(self._struct())
-
-    def columns(self) -> Any:
-        return self.jvm.columns(self._struct())
-
-    def _struct(self) -> StructType:
         # With the defaults, which Spark puts where a statement says DEFAULT.
-        events = self._schema.event_schema(columns_of(self._schema, self._stream))
-        shown = shown_columns(from_arrow_schema(events), self._schema)
+        events = self._table_schema.event_schema(columns_of(self._table_schema, self._stream))
+        shown = shown_columns(from_arrow_schema(events), self._table_schema)
         hidden = [StructField(OP_COLUMN, StringType()), StructField(_SUPPLIED, ArrayType(StringType()))]
-        return StructType([*shown.fields, *hidden])
+        name = f"{table}.{self._stream.name}"
+        super().__init__(catalog.jvm, f"weft stream {name} {by_position}", name, StructType([*shown.fields, *hidden]))
 
     def capabilities(self) -> Any:
         found = self.jvm.HashSet()
@@ -148,8 +136,9 @@ class StreamTable(
         Raises:
             TableError: See `weft.write_batch`.
         """
-        target = column_order(self._schema, self._stream, frame.columns, by_position=self._by_position)
-        kinds = {field.name: field.dataType for field in self._struct()}
+        target = column_order(self._table_schema, self._stream, frame.columns, by_position=self._by_position)
+        kinds = {field.name: field.dataType for field in self._schema}
+        key = self._table_schema.key
         columns = []
         # By position columns may have equal names, so each gets one of its own first.
         numbered = frame.toDF(*(f"c{number}" for number in range(len(target))))
@@ -161,7 +150,7 @@ class StreamTable(
                 )
             column = sf.col(given.name)
             if given.dataType != kinds[name]:
-                column = _key_cast(column, kinds[name], name) if name in self._schema.key else column.cast(kinds[name])
+                column = _key_cast(column, kinds[name], name) if name in key else column.cast(kinds[name])
             columns.append(column.alias(name))
         batch = _batch(options)
         try:
@@ -177,7 +166,7 @@ class StreamTable(
             hint = (error.hint or "").replace(HINT, "leave such rows out with WHERE")
             raise InvalidInput(error.message, hint=hint) from error
         if commit.rows_ignored:
-            logging.getLogger("weft").warning("%s: %s", self._shown, _ignored(commit.rows_ignored))
+            logging.getLogger("weft").warning("%s: %s", self._name, _ignored(commit.rows_ignored))
 
     # DELETE -----------------------------------------------------------------------------------------------------------
 
@@ -200,13 +189,13 @@ class StreamTable(
         if all(predicate.name() == _TRUE for predicate in predicates):
             self.truncateTable()
         found = []
-        schema = pa.schema([self._schema.field(name) for name in self._schema.stream_columns(self._stream)])
+        schema = pa.schema([self._table_schema.field(name) for name in self._table_schema.stream_columns(self._stream)])
         for predicate in predicates:
             parsed = parse_predicate(predicate)
             condition = None if parsed is None else translate(parsed, schema)
             if condition is None:
                 raise InvalidInput(
-                    f"DELETE of {self._shown}: the condition {predicate.toString()} cannot be evaluated here",
+                    f"DELETE of {self._name}: the condition {predicate.toString()} cannot be evaluated here",
                     hint="use comparisons, IN, IS NULL and LIKE 'prefix%' of columns that are not float, double or "
                     f"nested; or use INSERT with {OP_COLUMN} = 'delete'",
                 )
@@ -215,8 +204,8 @@ class StreamTable(
 
     def truncateTable(self, _options: Any = None) -> bool:  # noqa: N802
         raise InvalidInput(
-            f"DELETE of {self._shown} without WHERE: all rows would be deleted",
-            hint=f"WHERE {self._schema.key[0]} IS NOT NULL, if that is meant",
+            f"DELETE of {self._name} without WHERE: all rows would be deleted",
+            hint=f"WHERE {self._table_schema.key[0]} IS NOT NULL, if that is meant",
         )
 
 
@@ -237,9 +226,6 @@ class NoScan(
     def readSchema(self) -> Any:  # noqa: N802
         return self._target.schema()
 
-    def description(self) -> str:
-        return self._identity
-
     def toBatch(self) -> Any:  # noqa: N802
         raise InvalidInput(f"{self._target.name()} is a stream, and cannot be read", hint="read its table")
 
@@ -247,9 +233,6 @@ class NoScan(
         return self.toBatch()
 
     toContinuousStream = toMicroBatchStream  # noqa: N815
-
-    def columnarSupportMode(self) -> Any:  # noqa: N802
-        return self.jvm.ColumnarSupportMode.UNSUPPORTED
 
 
 class Append(
@@ -279,9 +262,6 @@ class Append(
 
     def insert(self, data: Any, _overwrite: bool) -> None:  # noqa: FBT001
         self._target.append(DataFrame(data, self.jvm.spark), self._options)
-
-    def description(self) -> str:
-        return self._identity
 
     def toBatch(self) -> Any:  # noqa: N802
         raise InvalidInput(f"{self._target.name()} cannot be written in this way", hint="use INSERT INTO or writeTo")

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any, Final, TypeVar, cast
 
+from pyspark.sql.types import StructType
+
 from weft.streams.read.relation.jvm import Jvm, UnsupportedSessionError
 
 __all__ = ["Callback", "PlainTable", "ScalaFunction", "WithoutMetrics", "check_methods"]
@@ -111,6 +113,20 @@ class ScalaFunction(Callback, java=("scala.Function1",)):
 class PlainTable(Callback, answers={"id": None, "version": None}):
     """A table of Spark without partitions, constraints, properties, an id or a version."""
 
+    def __init__(self, jvm: Jvm, identity: str, name: str, schema: StructType) -> None:
+        super().__init__(jvm, identity)
+        self._name = name
+        self._schema = schema
+
+    def name(self) -> str:
+        return self._name
+
+    def schema(self) -> Any:
+        return self.jvm.struct(self._schema)
+
+    def columns(self) -> Any:
+        return self.jvm.columns(self._schema)
+
     def partitioning(self) -> Any:
         return self.jvm.array(self.jvm.Transform)
 
@@ -123,6 +139,12 @@ class PlainTable(Callback, answers={"id": None, "version": None}):
 
 class WithoutMetrics(Callback):
     """A scan or write of Spark without metrics."""
+
+    def description(self) -> str:
+        return self._identity
+
+    def columnarSupportMode(self) -> Any:  # noqa: N802
+        return self.jvm.ColumnarSupportMode.UNSUPPORTED
 
     def supportedCustomMetrics(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.CustomMetric)

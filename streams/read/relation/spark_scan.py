@@ -167,22 +167,13 @@ class LiveTable(PlainTable, java=("org.apache.spark.sql.connector.catalog.Suppor
 
     def __init__(self, view: LiveView, schema: StructType, part: Part) -> None:
         # Two occurrences of a view must be equal tables: otherwise Spark would not find the data of a cached view.
-        super().__init__(view.jvm, f"weft table {view.number}: {view.name}, {part.value}, {schema.simpleString()}")
+        identity = f"weft table {view.number}: {view.name}, {part.value}, {schema.simpleString()}"
+        super().__init__(view.jvm, identity, view.name, schema)
         self._view = view
-        self._schema = schema
         self._part = part
 
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
         return PruningScanBuilder(self._view, self._schema, self._part, self._view.pins.current())
-
-    def name(self) -> str:
-        return self._view.name
-
-    def schema(self) -> Any:
-        return self.jvm.struct(self._schema)
-
-    def columns(self) -> Any:
-        return self.jvm.columns(self._schema)
 
     def capabilities(self) -> Any:
         return self._view.capabilities
