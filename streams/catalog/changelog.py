@@ -24,13 +24,14 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from weft.storage import Snapshot
 from weft.storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
 from weft.storage.errors import InvalidInput
 from weft.streams.catalog.catalog_jvm import ChangesRange
-from weft.streams.catalog.changes import SINCE, UNTIL, ChangesPlanner, PinnedChanges
+from weft.streams.catalog.changes import SINCE, UNTIL, PinnedChanges
 from weft.streams.read.as_of import EARLIEST
 from weft.streams.read.relation.callbacks import Callback
-from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
+from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, ReadPlan
 from weft.streams.read.relation.spark_scan import LiveView, PruningScanBuilder
 
 CHANGELOG: Final = "changes"
@@ -146,19 +147,7 @@ def changelog_rows(changes: pa.RecordBatch, version: str, committed_at_ms: int) 
 
 
 @dataclass(frozen=True)
-class ChangelogPlanner:
-    """Gives every query the changes of a range as a changelog."""
-
-    changes: ChangesPlanner
-
-    def pin(self) -> PinnedPlanner:
-        earlier, later = self.changes.states()
-        scan = PinnedChanges.between(earlier, later, before=True)
-        return PinnedChangelog(scan, str(later.cut), later.committed_at_ms())
-
-
-@dataclass(frozen=True)
-class PinnedChangelog(OneScan):
+class PinnedChangelog(PinnedPlanner):
     """The planned changelog of one query.
 
     Attributes:
@@ -170,6 +159,11 @@ class PinnedChangelog(OneScan):
     changes: PinnedChanges
     version: str
     committed_at_ms: int
+
+    @classmethod
+    def between(cls, earlier: Snapshot | None, later: Snapshot) -> PinnedChangelog:
+        """Plan the changelog between two states. Raises as `plan_changes`."""
+        return cls(PinnedChanges.between(earlier, later, before=True), str(later.cut), later.committed_at_ms())
 
     def schema(self) -> StructType:
         return from_arrow_schema(changelog_schema(self.changes.scan.arrow))

@@ -10,11 +10,11 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from weft.streams.read.relation.planner_interface import OneScan, Part, ReadPlan
+from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, ReadPlan
 
 
 @dataclass(frozen=True)
-class FixedRows(OneScan):
+class FixedRows(PinnedPlanner):
     """A state with these rows. All are read, whatever the filters are: Spark applies them.
 
     Attributes:

@@ -29,7 +29,7 @@ from weft.storage.read.bucket_numbers import bucket_numbers
 from weft.streams.read.native_or_merged import PinnedSnapshot
 from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import Jvm
-from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
+from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, ReadPlan
 from weft.streams.read.relation.spark_scan import LiveTable, LiveView, PruningScanBuilder
 
 METADATA: Final = "metadata_columns"
@@ -56,20 +56,15 @@ def metadata_schema(schema: TableSchema) -> pa.Schema:
 
 
 @dataclass(frozen=True)
-class MetadataPlanner:
-    """Gives every query the state that it has of the table, with metadata columns."""
-
-    plain: Callable[[], PinnedSnapshot]
-
-    def pin(self) -> PinnedPlanner:
-        return PinnedMetadata(replace(self.plain(), joins_all=True))
-
-
-@dataclass(frozen=True)
-class PinnedMetadata(OneScan):
+class PinnedMetadata(PinnedPlanner):
     """A state of a table with metadata columns."""
 
     plain: PinnedSnapshot
+
+    @classmethod
+    def of(cls, plain: PinnedSnapshot) -> PinnedMetadata:
+        """Add metadata columns to a state."""
+        return cls(replace(plain, joins_all=True))
 
     @property
     def hidden(self) -> pa.Schema:

@@ -21,7 +21,6 @@ from weft.storage.services.inspect.inspect import FileReport, Inspection, LaneRe
 from weft.storage.services.inspect.snapshots import SnapshotPoint, StoredFile
 from weft.storage.services.inspect.stream_report import StreamReport
 from weft.streams.catalog.fixed_rows import FixedRows
-from weft.streams.read.relation.planner_interface import PinnedPlanner
 
 _TEXT, _TIME, _NAMES = pa.string(), pa.timestamp("us", tz="UTC"), pa.list_(pa.string())
 _TYPES: Final = {int: pa.int64(), bool: pa.bool_(), tuple: _NAMES}
@@ -147,18 +146,10 @@ def system_table(table: str, name: str) -> SystemTable:
     return SYSTEM_TABLES[name]
 
 
-@dataclass(frozen=True)
-class SystemTablePlanner:
-    """Gives every query the system table of the snapshot that it reads of the table.
+def system_rows(name: str, snapshot: Snapshot) -> FixedRows:
+    """The rows of a system table for the snapshot of a query.
 
-    Attributes:
-        name: Name of the system table.
-        snapshot: The snapshot of the query that is planned on this thread.
+    Raises:
+        NotFound: There is none of that name.
     """
-
-    name: str
-    snapshot: Callable[[], Snapshot]
-
-    def pin(self) -> PinnedPlanner:
-        snapshot = self.snapshot()
-        return FixedRows(self.name, system_table(snapshot.table_log.store.uri, self.name).of(snapshot))
+    return FixedRows(name, system_table(snapshot.table_log.store.uri, name).of(snapshot))

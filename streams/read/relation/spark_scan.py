@@ -65,7 +65,7 @@ def register_view(jvm: Jvm, name: str, planner: Planner) -> None:
 def new_dataframe(jvm: Jvm, name: str, planner: Planner) -> DataFrame:
     """A DataFrame with the present columns of the table."""
     view = LiveView(jvm, name, planner)
-    state = planner.pin()
+    state = planner()
     return jvm.dataframe(view.relation(state, state.parts()))
 
 
@@ -121,9 +121,11 @@ class LiveView:
 
         def frame_of(join: JoinedColumns) -> DataFrame:
             of_table = state.joined(join.name)
-            view = self._joined.setdefault(
-                join.name, LiveView(self.jvm, f"{self.name}.{join.name}", _Joined(self, join.name))
+            # Each query gets the state of the other table that belongs to its state of this view.
+            new_view = LiveView(
+                self.jvm, f"{self.name}.{join.name}", lambda: self.pins.current().state.joined(join.name)
             )
+            view = self._joined.setdefault(join.name, new_view)
             return self.jvm.dataframe(view.relation(of_table, view.stable_parts(of_table.parts())))
 
         return self.jvm.analyzed(join_frames(self.jvm.dataframe(plan), joins, frame_of))
@@ -144,17 +146,6 @@ class LiveView:
         for old in list(self._lists)[:-LISTS_KEPT]:
             self._lists.pop(old, None)
         return index
-
-
-class _Joined(Planner):
-    """Gives every query over a view the state of another table that belongs to the query's state of the view."""
-
-    def __init__(self, view: LiveView, name: str) -> None:
-        self._view = view
-        self._name = name
-
-    def pin(self) -> PinnedPlanner:
-        return self._view.pins.current().state.joined(self._name)
 
 
 def _read_by_spark(file: ParquetFile) -> bool:

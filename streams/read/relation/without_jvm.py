@@ -71,7 +71,7 @@ class _FixedSource(Source):
 
 def fixed_dataframe(spark: SparkSession, planner: Planner) -> DataFrame:
     """A DataFrame of all columns of the newest state; later changes of the tables are not visible in it."""
-    state = planner.pin()
+    state = planner()
     return join_frames(_of_table(spark, state), state.joins(), lambda join: _of_table(spark, state.joined(join.name)))
 
 

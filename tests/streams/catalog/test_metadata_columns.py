@@ -9,8 +9,8 @@ from pyspark.sql.datasource import EqualTo, Filter
 
 from tests.streams.catalog.shop_lake import make_shop
 from weft import Table
-from weft.streams.catalog.metadata_columns import MetadataPlanner
-from weft.streams.read.native_or_merged import PinnedSnapshot, TablePlanner
+from weft.streams.catalog.metadata_columns import PinnedMetadata
+from weft.streams.read.native_or_merged import TablePlanner
 from weft.streams.read.read_options import ReadOptions
 from weft.streams.read.relation.planner_interface import Part
 
@@ -24,11 +24,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 
 def rows(table: Table, columns: list[str], *filters: Filter, **options: str) -> list[tuple[Any, ...]]:
-    def plain() -> PinnedSnapshot:
-        planner = TablePlanner(table, ReadOptions.of(options), 1, lambda: None, lambda _file: None)
-        return planner.pin()
-
-    state = MetadataPlanner(plain).pin()
+    planner = TablePlanner(table, ReadOptions.of(options), 1, lambda: None, lambda _file: None)
+    state = PinnedMetadata.of(planner())
     assert state.joins() == (), "Spark joins nothing"
     assert set(columns) <= set(state.schema().names)
     plan = state.plan(columns, filters, Part.WHOLE)

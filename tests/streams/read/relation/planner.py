@@ -23,8 +23,7 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from weft.streams.read.relation.live_view import ParquetFile, Part, ReadPlan
-from weft.streams.read.relation.planner_interface import OneScan
+from weft.streams.read.relation.live_view import ParquetFile, Part, PinnedPlanner, ReadPlan
 
 # Pickled by value, because the tests are not on the path of Spark's Python workers.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -90,7 +89,7 @@ class Files:
         pq.write_table(table, path, row_group_size=16)
         self.paths.append(path)
 
-    def pin(self) -> State:
+    def __call__(self) -> State:
         self.on_pin()
         self.pins += 1
         return State(self, tuple(self.paths))
@@ -104,7 +103,7 @@ class Files:
         return read
 
 
-class State(OneScan):
+class State(PinnedPlanner):
     def __init__(self, files: Files, paths: tuple[Path, ...]) -> None:
         self._files = files
         self._paths = paths
