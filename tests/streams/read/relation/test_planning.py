@@ -218,7 +218,7 @@ def test_a_small_known_size_makes_spark_broadcast_the_view(spark: SparkSession, 
 
     with (
         mock.patch.object(State, "plan", sized),
-        mock.patch.object(Files, "pin", lambda files: State(files, tuple(files.paths))),
+        mock.patch.object(Files, "__call__", lambda files: State(files, tuple(files.paths))),
     ):
         after = plan_text(spark.sql(query.replace("range(1000)", "range(1000000000)")))
     assert "BuildLeft" in before
