@@ -20,12 +20,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from weft.storage import Snapshot
 from weft.storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
+from weft.storage.core.predicate import Condition
 from weft.storage.errors import InvalidInput
 from weft.streams.catalog.catalog_jvm import ChangesRange
 from weft.streams.catalog.changes import SINCE, UNTIL, PinnedChanges
@@ -168,7 +168,7 @@ class PinnedChangelog(PinnedPlanner):
     def schema(self) -> StructType:
         return from_arrow_schema(changelog_schema(self.changes.scan.arrow))
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         plan = self.changes.plan(columns, filters, part)
         read = functools.partial(_read, plan.read, self.version, self.committed_at_ms)
         return ReadPlan(plan.description, plan.tasks, read)

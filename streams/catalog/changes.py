@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from weft.storage import Snapshot, Table
+from weft.storage.core.predicate import Condition
 from weft.storage.errors import InvalidInput
 from weft.storage.operations.points import parse_point
 from weft.storage.read.changes.change_scan import ChangeScan, expiring
@@ -62,7 +62,7 @@ class PinnedChanges(PinnedPlanner):
     def schema(self) -> StructType:
         return from_arrow_schema(self.scan.arrow)
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         del columns, filters, part
         return ReadPlan(f"weft changes, {len(self.scan.tasks)} tasks", self.scan.tasks, self.scan.without_tasks().read)
 

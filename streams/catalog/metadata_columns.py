@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from weft.storage.core.predicate import Condition
 from weft.storage.core.schema.state_columns import state_columns
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.read.bucket_numbers import bucket_numbers
@@ -74,10 +74,10 @@ class PinnedMetadata(PinnedPlanner):
     def schema(self) -> StructType:
         return StructType([*self.plain.schema().fields, *from_arrow_schema(self.hidden).fields])
 
-    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+    def exact(self, filters: Sequence[Condition], part: Part) -> Sequence[int]:
         return self.plain.exact(filters, part)
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         hidden = self.hidden
         wanted = [name for name in columns if name in hidden.names]
         if not wanted:

@@ -30,7 +30,6 @@ from weft.streams.catalog.stream_writes import (
     is_by_position,
 )
 from weft.streams.catalog.table_entry import shown_columns
-from weft.streams.read.arrow_filters import translate
 from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics
 from weft.streams.read.relation.pushed_filters import parse_predicate
 from weft.streams.spark.sql_text import sql_name
@@ -189,17 +188,17 @@ class StreamTable(
         if all(predicate.name() == _TRUE for predicate in predicates):
             self.truncateTable()
         found = []
-        schema = pa.schema([self._table_schema.field(name) for name in self._table_schema.stream_columns(self._stream)])
+        names = self._table_schema.stream_columns(self._stream)
+        schema = from_arrow_schema(pa.schema([self._table_schema.field(name) for name in names]))
         for predicate in predicates:
-            parsed = parse_predicate(predicate)
-            condition = None if parsed is None else translate(parsed, schema)
-            if condition is None:
+            parsed = parse_predicate(predicate, schema)
+            if parsed is None or parsed.condition is None:
                 raise InvalidInput(
                     f"DELETE of {self._name}: the condition {predicate.toString()} cannot be evaluated here",
                     hint="use comparisons, IN, IS NULL and LIKE 'prefix%' of columns that are not float, double or "
                     f"nested; or use INSERT with {OP_COLUMN} = 'delete'",
                 )
-            found.append(condition)
+            found.append(parsed.condition)
         return And(tuple(found))
 
     def truncateTable(self, _options: Any = None) -> bool:  # noqa: N802

@@ -36,7 +36,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -44,7 +43,7 @@ from weft.storage import Snapshot, Table
 from weft.storage.core.log.file_refs import FileGroup, FilePart, FileRef
 from weft.storage.core.names import Path
 from weft.storage.core.plan.slices import FileSlice, LiveFile, base_slices, whole_files
-from weft.storage.core.predicate import And, Condition
+from weft.storage.core.predicate import And, Condition, columns_of
 from weft.storage.read.plan.untouched_rows import DividedFileGroup, byte_ranges, divide_by_touch
 from weft.storage.read.pushed.aggregated_scan import AggregatedScan
 from weft.storage.read.pushed.first_rows import FirstRows, FirstRowsScan, in_one_task
@@ -56,7 +55,6 @@ from weft.storage.read.request.filter_input import parse_filter
 from weft.storage.read.request.scan_request import ScanRequest
 from weft.storage.read.scan.divide_scan import divide
 from weft.storage.read.scan.scan import Scan
-from weft.streams.read.arrow_filters import translate
 from weft.streams.read.read_options import ReadOptions
 from weft.streams.read.reference_planner import ReferencePlanner, joined_columns, joined_in_tasks, readable_columns
 from weft.streams.read.relation.live_view import JoinedColumns, ParquetFile, Part, PinnedPlanner, ReadPlan
@@ -222,7 +220,7 @@ class PinnedSnapshot(PinnedPlanner):
         enough = sum(base.size for base in base_files) >= self.planner.tuning.mix_min_bytes
         return enough and bool(base_files) and self._hadoop_file(base_files[0]) is not None
 
-    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+    def exact(self, filters: Sequence[Condition], part: Part) -> Sequence[int]:
         """Positions of the filters that tasks apply; none if the scan is native, because then Spark applies them."""
         uses_references = self._uses_references([], filters)
         if not uses_references and not self.groups and part is not Part.REST and self._may_be_native(part):
@@ -231,14 +229,14 @@ class PinnedSnapshot(PinnedPlanner):
             # The filters may exclude all file groups that must be merged: then the scan is native, too.
             if self._scan([], filters, part).clean_files is not None:
                 return ()
-        return [i for i, item in enumerate(filters) if translate(item, self.columns) is not None]
+        return [i for i, item in enumerate(filters) if self._has_columns_of(item)]
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         scan, clean = self._choose(columns, filters, part)
         return self._read_plan(scan, clean, columns, filters)
 
     def plan_aggregates(
-        self, aggregation: Aggregation, filters: Sequence[Filter], part: Part, runtime: Sequence[Filter] = ()
+        self, aggregation: Aggregation, filters: Sequence[Condition], part: Part, runtime: Sequence[Condition] = ()
     ) -> ReadPlan | None:
         """Rule 5."""
         result = aggregation.result(self.columns) if self.planner.options.push_aggregates else None
@@ -267,7 +265,7 @@ class PinnedSnapshot(PinnedPlanner):
         return replace(plan, columns=from_arrow_schema(result), filterable=filterable)
 
     def plan_first(
-        self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
+        self, columns: Sequence[str], filters: Sequence[Condition], part: Part, first: FirstRows
     ) -> ReadPlan | None:
         """Rule 7."""
         if not self.planner.options.push_aggregates or not first.fits(self.columns):
@@ -282,7 +280,7 @@ class PinnedSnapshot(PinnedPlanner):
             return None
         return self._read_plan(scan, None, columns, filters, lambda rows: FirstRowsScan(rows, first), str(first))
 
-    def has_first(self, filters: Sequence[Filter], part: Part, count: int) -> bool:
+    def has_first(self, filters: Sequence[Condition], part: Part, count: int) -> bool:
         if not self.planner.options.push_aggregates:
             return False
         scan, clean = self._choose(self.columns.names, filters, part)
@@ -291,7 +289,7 @@ class PinnedSnapshot(PinnedPlanner):
         return in_one_task(scan, count, self._log_files) is not None
 
     def _choose(
-        self, columns: Sequence[str], filters: Sequence[Filter], part: Part
+        self, columns: Sequence[str], filters: Sequence[Condition], part: Part
     ) -> tuple[Scan | JoinedScan, list[FileRef] | None]:
         """A scan without tasks, and the base files that Spark may read instead; None if it has to be read by tasks."""
         if time.monotonic() - self.taken_s > self.planner.tuning.recheck_seconds:
@@ -315,7 +313,7 @@ class PinnedSnapshot(PinnedPlanner):
         chosen: Scan | JoinedScan,
         clean: Sequence[FileRef] | None,
         columns: Sequence[str],
-        filters: Sequence[Filter],
+        filters: Sequence[Condition],
         pushed: Callable[[Scan | JoinedScan], AggregatedScan | FirstRowsScan] | None = None,
         shown: str = "",
         known: int = 0,
@@ -395,21 +393,21 @@ class PinnedSnapshot(PinnedPlanner):
             and file_slice.slice.base.path not in self._whole
         )
 
-    def _scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Scan:
+    def _scan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> Scan:
         """A scan of the table without tasks."""
         return self._of_part(self.snapshot.choose_slices(self._request(columns, filters)), part)
 
-    def _joined_scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> JoinedScan:
+    def _joined_scan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> JoinedScan:
         """A scan of columns of references, without tasks."""
         result = choose_joined(self.snapshot.table_files, self.snapshot.references, self._request(columns, filters))
         if not self.planner.options.read_optimized:
             result = self.planner.bound.apply(result, self.snapshot.references)
         return replace(result, scan=self._of_part(result.scan, part))
 
-    def _uses_references(self, columns: Sequence[str], filters: Sequence[Filter]) -> bool:
+    def _uses_references(self, columns: Sequence[str], filters: Sequence[Condition]) -> bool:
         return uses_references(self.snapshot.table_schema, self._request(columns, filters))
 
-    def _request(self, columns: Sequence[str], filters: Sequence[Filter]) -> ScanRequest:
+    def _request(self, columns: Sequence[str], filters: Sequence[Condition]) -> ScanRequest:
         condition, optimized = parse_filter(self._predicate(filters)), self.planner.options.read_optimized
         return ScanRequest(
             columns, condition, self.groups, parallelism=self.planner.parallelism, read_optimized=optimized
@@ -435,16 +433,19 @@ class PinnedSnapshot(PinnedPlanner):
             return (division.rest,) if part is Part.REST else division.untouched
         return (file_slice,) if self._is_merged(file_slice) is (part is Part.REST) else ()
 
-    def _predicate(self, filters: Sequence[Filter]) -> Condition | None:
-        translations = [translate(item, self.columns) for item in filters]
-        conditions = tuple(condition for condition in translations if condition is not None)
+    def _predicate(self, filters: Sequence[Condition]) -> Condition | None:
+        conditions = tuple(filter(self._has_columns_of, filters))
         return And(conditions) if conditions else None
+
+    def _has_columns_of(self, condition: Condition) -> bool:
+        """Whether the scan has the columns of a condition: they may be metadata columns, or dropped meanwhile."""
+        return columns_of(condition).issubset(self.columns.names)
 
     def _facts(
         self,
         scan: Scan,
         columns: Sequence[str],
-        filters: Sequence[Filter],
+        filters: Sequence[Condition],
         *,
         native: bool,
     ) -> ScanFacts:

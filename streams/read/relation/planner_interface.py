@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
+from weft.storage.core.predicate import Condition
 from weft.storage.read.pushed.first_rows import FirstRows
 from weft.storage.read.pushed.partial_aggregates import Aggregation
 
@@ -102,6 +102,8 @@ class PinnedPlanner(ABC):
     """One state of a table, from which all plans of a query are made.
 
     By default it is read by one scan: nothing is joined, and Spark applies filters, aggregates and limits.
+
+    Filters are conditions on columns that the view had when the query was analysed; the state may have others.
     """
 
     @abstractmethod
@@ -109,7 +111,7 @@ class PinnedPlanner(ABC):
         """All columns that `plan` can return, in order. The view takes those of `joins` from the join."""
 
     @abstractmethod
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         """Plan one scan of a part.
 
         `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns.
@@ -130,7 +132,7 @@ class PinnedPlanner(ABC):
         """
         return (Part.WHOLE,)
 
-    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+    def exact(self, filters: Sequence[Condition], part: Part) -> Sequence[int]:
         """Positions of the filters that every plan of this state applies to each row as Spark would (nulls, NaN).
 
         Spark calls this before it knows the columns. It does not evaluate these filters again, and reads their columns
@@ -141,7 +143,7 @@ class PinnedPlanner(ABC):
         return ()
 
     def plan_aggregates(
-        self, aggregation: Aggregation, filters: Sequence[Filter], part: Part, runtime: Sequence[Filter] = ()
+        self, aggregation: Aggregation, filters: Sequence[Condition], part: Part, runtime: Sequence[Condition] = ()
     ) -> ReadPlan | None:
         """Plan a scan of a part whose tasks return partial aggregates, with `ReadPlan.columns`.
 
@@ -152,7 +154,7 @@ class PinnedPlanner(ABC):
         return None
 
     def plan_first(
-        self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
+        self, columns: Sequence[str], filters: Sequence[Condition], part: Part, first: FirstRows
     ) -> ReadPlan | None:
         """Plan a scan of a part when the query needs only its first rows.
 
@@ -163,7 +165,7 @@ class PinnedPlanner(ABC):
         del columns, filters, part, first
         return None
 
-    def has_first(self, filters: Sequence[Filter], part: Part, count: int) -> bool:
+    def has_first(self, filters: Sequence[Condition], part: Part, count: int) -> bool:
         """Whether `plan_first` can plan one task that surely has so many rows, whatever the columns are."""
         del filters, part, count
         return False

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from weft.storage.core.predicate import Condition
 from weft.storage.errors import InvalidInput
 from weft.storage.read.pushed.first_rows import FirstRows
 from weft.storage.read.pushed.partial_aggregates import Aggregation
@@ -38,7 +38,7 @@ from weft.streams.read.relation.planner_interface import (
     ReadPlan,
 )
 from weft.streams.read.relation.pushed_aggregates import filters_of_groups, has_inexact_average, parse_aggregation
-from weft.streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
+from weft.streams.read.relation.pushed_filters import PushedPredicate, parse_predicate
 from weft.streams.read.relation.pushed_limits import parse_order
 from weft.streams.read.relation.query_state import QueryState, QueryStates
 from weft.streams.read.relation.runtime_filters import FilteredAtRunTime, Replan
@@ -189,9 +189,9 @@ class PruningScanBuilder(
         self._schema = schema
         self._part = part
         self._pin = pin
-        self._predicates: list[Any] = []
-        self._filters: list[Filter] = []
-        self._exact: frozenset[int] = frozenset()
+        self._pushed: list[PushedPredicate] = []
+        self._filters: tuple[Condition, ...] = ()
+        self._exact: frozenset[Condition] = frozenset()
         self._pruned: Any = None
         self._refused = False
         self._aggregated: tuple[Aggregation, ReadPlan] | None = None
@@ -199,20 +199,27 @@ class PruningScanBuilder(
 
     def pushPredicates(self, predicates: Any) -> Any:  # noqa: N802
         """Take filters; returns those that Spark must evaluate after the scan, as the same objects."""
-        after = []
-        for predicate in predicates:
-            parsed_filter = parse_predicate(predicate)
-            if parsed_filter is None:
-                after.append(predicate)
-            else:
-                self._predicates.append(predicate)
-                self._filters.append(parsed_filter)
-        self._exact = frozenset(self._pin.state.exact(tuple(self._filters), self._part))
-        after += [predicate for index, predicate in enumerate(self._predicates) if index not in self._exact]
+        offered = list(predicates)
+        parsed = [parse_predicate(predicate, self._schema) for predicate in offered]
+        self._pushed = [item for item in parsed if item is not None]
+        self._filters = tuple(item.condition for item in self._pushed if item.condition is not None)
+        self._exact = frozenset(self._filters[index] for index in self._pin.state.exact(self._filters, self._part))
+        after = [
+            predicate
+            for predicate, item in zip(offered, parsed, strict=True)
+            if item is None or item.condition not in self._exact
+        ]
         return self.jvm.array(self.jvm.Predicate, after)
 
     def pushedPredicates(self) -> Any:  # noqa: N802
-        return self.jvm.array(self.jvm.Predicate, self._predicates)
+        return self.jvm.array(self.jvm.Predicate, self._predicates())
+
+    def _predicates(self) -> list[Any]:
+        return [item.predicate for item in self._pushed]
+
+    def _pushed_values(self) -> tuple[Any, ...]:
+        """What was pushed, as values that are equal for equal predicates."""
+        return tuple(item.condition or item.predicate.toString() for item in self._pushed)
 
     def pushLimit(self, count: int) -> bool:  # noqa: N802
         """Take a limit of rows to which Spark applies no further filter.
@@ -220,7 +227,7 @@ class PruningScanBuilder(
         Spark limits what tasks return, unless one task has all rows of the limit. That is better: Spark ends the Python
         worker of a task of which it does not take all rows, and the next query has to start another one.
         """
-        in_all = self._pin.state.has_first(tuple(self._filters), self._part, count)
+        in_all = self._pin.state.has_first(self._filters, self._part, count)
         self._first = FirstRows(count, in_all=in_all)
         return True
 
@@ -248,7 +255,7 @@ class PruningScanBuilder(
         aggregated = None if self._refused else parse_aggregation(aggregation)
         if aggregated is not None:
             self._check_columns(aggregated.columns)
-            plan = self._pin.state.plan_aggregates(aggregated, tuple(self._filters), self._part)
+            plan = self._pin.state.plan_aggregates(aggregated, self._filters, self._part)
             self._aggregated = None if plan is None else (aggregated, plan)
         return self._aggregated is not None
 
@@ -256,16 +263,16 @@ class PruningScanBuilder(
         if self._aggregated is not None:
             return self._aggregated_scan(*self._aggregated)
         schema = self._required_schema()
-        key = (self._part, tuple(schema.names), tuple(map(repr, self._filters)), self._exact, self._first)
+        key = (self._part, tuple(schema.names), self._pushed_values(), self._exact, self._first)
         scan = self._pin.scans.get(key)
         if scan is None:
             scan = self._pin.scans.setdefault(key, self._scan(schema))
         return scan
 
     def _scan(self, schema: StructType) -> Any:
-        names, filters = tuple(schema.names), tuple(self._filters)
+        names, filters = tuple(schema.names), self._filters
 
-        def planned(runtime_filters: Sequence[Filter]) -> ReadPlan:
+        def planned(runtime_filters: Sequence[Condition]) -> ReadPlan:
             return self._plan_rows(names, (*filters, *runtime_filters))
 
         plan = planned(())
@@ -273,20 +280,20 @@ class PruningScanBuilder(
             return ParquetScan(self.jvm, plan, schema, planned, lambda files: self._parquet_scan(files, schema))
         return self._task_scan(plan, schema, self._share(schema), planned)
 
-    def _plan_rows(self, columns: tuple[str, ...], filters: tuple[Filter, ...]) -> ReadPlan:
+    def _plan_rows(self, columns: tuple[str, ...], filters: tuple[Condition, ...]) -> ReadPlan:
         plan = None
         if self._first is not None:
             plan = self._pin.state.plan_first(columns, filters, self._part, self._first)
         return self._pin.state.plan(columns, filters, self._part) if plan is None else plan
 
     def _aggregated_scan(self, aggregation: Aggregation, plan: ReadPlan) -> Any:
-        key = (self._part, aggregation, tuple(map(repr, self._filters)))
+        key = (self._part, aggregation, self._pushed_values())
         scan = self._pin.scans.get(key)
         if scan is None:
             assert plan.columns is not None, "a plan of aggregates has columns"
-            filters = tuple(self._filters)
+            filters = self._filters
 
-            def planned(runtime_filters: Sequence[Filter]) -> ReadPlan:
+            def planned(runtime_filters: Sequence[Condition]) -> ReadPlan:
                 runtime = filters_of_groups(runtime_filters, aggregation)
                 return self._pin.state.plan_aggregates(aggregation, filters, self._part, runtime) or plan
 
@@ -295,7 +302,7 @@ class PruningScanBuilder(
 
     def _task_scan(self, plan: ReadPlan, schema: StructType, share: float, replan: Replan) -> TaskScan:
         reader = for_workers(task_reader(plan.read, to_arrow_schema(schema, timezone="UTC")))
-        v1_filters = self.jvm.v1_filters(self._predicates)
+        v1_filters = self.jvm.v1_filters(self._predicates())
         return TaskScan(
             self.jvm, plan, schema, share, replan, lambda tasks: self.jvm.task_scan(reader, tasks, schema, v1_filters)
         )
@@ -305,11 +312,7 @@ class PruningScanBuilder(
         return self.jvm.struct(schema).defaultSize() / self.jvm.struct(self._pin.state.schema()).defaultSize()
 
     def _parquet_scan(self, files: Sequence[ParquetFile], schema: StructType) -> Any:
-        pushed = [
-            predicate
-            for predicate, parsed_filter in zip(self._predicates, self._filters, strict=True)
-            if safe_for_statistics(parsed_filter)
-        ]
+        pushed = [item.predicate for item in self._pushed if item.skips]
         index = self._view.parquet_index(tuple(files))
         pruned = self.jvm.struct(schema) if self._pruned is None else self._pruned
         return self.jvm.parquet_scan(index, self.jvm.struct(self._pin.state.schema()), pruned, pushed)
@@ -390,7 +393,7 @@ class TaskScan(_PlannedScan):
         self._planned = replan
         self._scan_of = scan_of
 
-    def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan]:
+    def filtered_batch(self, filters: Sequence[Condition]) -> tuple[Any, ReadPlan]:
         plan = self._planned(filters)
         _, batch = self._scan_of([PlannedTask(plan.read, task) for task in plan.tasks])
         return batch, plan
@@ -418,7 +421,7 @@ class ParquetScan(_PlannedScan):
         self._planned = replan
         self._scan_of = scan_of
 
-    def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan] | None:
+    def filtered_batch(self, filters: Sequence[Condition]) -> tuple[Any, ReadPlan] | None:
         plan = self._planned(filters)
         if not plan.parquet_files and plan.tasks:
             return None
