@@ -6,9 +6,8 @@ where.
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -19,6 +18,7 @@ from weft.streams.read.change_stream import ChangeOptions
 from weft.streams.read.relation.callbacks import PlainTable
 from weft.streams.read.stream_mark import MARK, SOURCE
 from weft.streams.read.table_source import register
+from weft.streams.spark.patch_method import patch_method
 
 STREAM_OPTIONS: Final = (MARK, "starting", "max_commits_per_trigger", "columns", "before")
 _MARKED: Final = "weft_tables"
@@ -56,16 +56,11 @@ def stream_table(jvm: CatalogJvm, name: str, lake: Lake, names: Names, options: 
 
 def mark_tables() -> None:
     """Make `readStream.table` say that it is a stream; Spark does not tell the catalog. A second call does nothing."""
-    plain = DataStreamReader.table
-    if hasattr(plain, _MARKED):
-        return
+    patch_method(DataStreamReader, "table", _MARKED, _mark)
 
-    @functools.wraps(plain)
-    def marked(self: DataStreamReader, tableName: str) -> Any:  # noqa: N803 - Spark's name
-        return plain(self.option(MARK, value=True), tableName)
 
-    setattr(marked, _MARKED, True)
-    DataStreamReader.table = marked  # type: ignore[method-assign]
+def _mark(plain: Callable[..., Any], reader: DataStreamReader, tableName: str) -> Any:  # noqa: N803 - Spark's name
+    return plain(reader.option(MARK, value=True), tableName)
 
 
 class ChangeStreamTable(PlainTable, java=("org.apache.spark.sql.connector.catalog.SupportsRead",)):
