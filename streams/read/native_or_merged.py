@@ -325,9 +325,8 @@ class PinnedSnapshot(PinnedPlanner):
         of_table = chosen.scan if isinstance(chosen, JoinedScan) else chosen
         scan = of_table
         if not scan.tasks:
-            scan = divide(
-                of_table, self._log_files, self.planner.parallelism, self.planner.task_bytes(), large=clean is None
-            )
+            parallelism, task_bytes = self.planner.parallelism, self.planner.task_bytes()
+            scan = divide(of_table, self._log_files, parallelism, task_bytes, large=clean is None)
         facts = self._facts(scan, columns, filters, native=clean is not None)
         facts = replace(facts, pushed=shown, known=known)
         if self.planner.on_scan is not None:
@@ -350,9 +349,8 @@ class PinnedSnapshot(PinnedPlanner):
         self, columns: Sequence[str], size_bytes: int, native: Sequence[FileSlice] | None = None
     ) -> list[str]:
         """The columns whose values Spark may give when the query runs (rule 6); ``native``: what Spark reads itself."""
-        if size_bytes < self.planner.tuning.filter_min_bytes or (
-            native and len(native) < self.planner.tuning.filter_min_groups
-        ):
+        tuning = self.planner.tuning
+        if size_bytes < tuning.filter_min_bytes or (native and len(native) < tuning.filter_min_groups):
             return []
         if native:
             return [name for name in columns if name in self.snapshot.table_schema.key]
@@ -438,7 +436,7 @@ class PinnedSnapshot(PinnedPlanner):
         return And(conditions) if conditions else None
 
     def _has_columns_of(self, condition: Condition) -> bool:
-        """Whether the scan has the columns of a condition: they may be metadata columns, or dropped meanwhile."""
+        """Whether the scan has the columns of a condition; it has no metadata columns."""
         return columns_of(condition).issubset(self.columns.names)
 
     def _facts(

@@ -103,7 +103,7 @@ class PinnedPlanner(ABC):
 
     By default it is read by one scan: nothing is joined, and Spark applies filters, aggregates and limits.
 
-    Filters are conditions on columns that the view had when the query was analysed; the state may have others.
+    Filters are conditions on columns of `schema`, with their types.
     """
 
     @abstractmethod

@@ -199,8 +199,8 @@ class PruningScanBuilder(
 
     def pushPredicates(self, predicates: Any) -> Any:  # noqa: N802
         """Take filters; returns those that Spark must evaluate after the scan, as the same objects."""
-        offered = list(predicates)
-        parsed = [parse_predicate(predicate, self._schema) for predicate in offered]
+        offered, schema = list(predicates), self._pin.state.schema()
+        parsed = [parse_predicate(predicate, schema) for predicate in offered]
         self._pushed = [item for item in parsed if item is not None]
         self._filters = tuple(item.condition for item in self._pushed if item.condition is not None)
         self._exact = frozenset(self._filters[index] for index in self._pin.state.exact(self._filters, self._part))
