@@ -36,7 +36,7 @@ def validate_values(settings: FormatSettings, values: pa.Array) -> pa.Array:
     A reason names the place and the rule, and not the value: so equal mistakes have equal reasons.
 
     Args:
-        settings: Of the registry's client.
+        settings: Those of the registry's client are used.
         values: Binary; NULL for a message without a value.
 
     Returns:

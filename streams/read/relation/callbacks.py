@@ -55,7 +55,12 @@ class Callback:
     """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects.
 
     The JVM can call every public method. Plain Python calls none that may fail: its errors are those of the JVM.
+
+    Attributes:
+        Java: The Java interfaces, for Py4J; the class has it if it is to be passed to Spark.
     """
+
+    Java: type
 
     def __init_subclass__(cls, *, java: tuple[str, ...] = (), answers: Mapping[str, bool | None] | None = None) -> None:
         """Declare what Spark may call.
@@ -71,8 +76,6 @@ class Callback:
         for name, method in {**vars(cls), **constants}.items():
             if isinstance(method, FunctionType) and not name.startswith("_"):
                 setattr(cls, name, _callback(method))
-
-    Java: type
 
     def __init__(self, jvm: Jvm, identity: str) -> None:
         self.jvm = jvm
