@@ -173,9 +173,10 @@ def connect_sql(schema: Any) -> str:
         return f"map<{connect_sql(schema.get('keys'))},{connect_sql(schema.get('values'))}>"
     if kind == "struct":
         return struct_type({str(part["field"]): connect_sql(part) for part in _connect_parts(schema)})
-    if kind not in CONNECT_TYPES:
+    _, sql = CONNECT_TYPES.get(str(kind), ("any", ""))
+    if not sql:
         raise NoType(f"its type {kind} is not known")
-    return _SQL_OF_MEANING.get(meaning, CONNECT_TYPES[kind][1])
+    return _SQL_OF_MEANING.get(meaning, sql)
 
 
 def connect_field_schema(schema: Any, name: str) -> Any:
